@@ -11,9 +11,9 @@ from streamsx.assignor.cooperative import Held, withhold
 from streamsx.assignor.leaving import leavers
 from streamsx.assignor.memory import recall, remember
 from streamsx.assignor.model import Decision, Group, Plan, Rules
-from streamsx.assignor.place import place
-from streamsx.assignor.refine import Learning, fund, refine
-from streamsx.assignor.standbys import Standing, stand_by
+from streamsx.assignor.round import Learning, round_assignment, schedule_learners
+from streamsx.assignor.standbys import StandbyAssignment, stand_by
+from streamsx.assignor.target import target_assignment
 from streamsx.assignor.verify import explain, verify
 from streamsx.assignor.view import View, survey
 from streamsx.model import TaskId
@@ -24,16 +24,16 @@ def assign(group: Group, rules: Rules) -> Plan:
     # 1. Who is here, who leaves, who claims, owns and could take what.
     view = look(group, rules)
     # 2. Where every task shall end; nowhere, if nobody can take over.
-    target = place(view) if view.stay else {}
+    target = target_assignment(view) if view.stay else {}
     # 3. Who runs it in this round. When nobody stays owners go on, and the rest is withheld for
     #    nobody: every leaver is told to stop at once, as learners will never be (`no_takers`).
-    choices = refine(view, target) if view.stay else []
+    choices = round_assignment(view, target) if view.stay else []
     owners = {task.id: task.owner for task in view.tasks}
     runs = owners | {choice.task.id: choice.runner for choice in choices}
     # 4. What its holder must release first.
     held = withhold(view, runs)
     # 5. Who learns what, within the limits.
-    learning = fund(view, choices, held.heirs)
+    learning = schedule_learners(view, choices, held.heirs)
     # 6. Who follows what, beside all that.
     standing = stand_by(view, target, held, learning)
     # 7. Why.
@@ -55,7 +55,7 @@ def _plan(
     target: Mapping[TaskId, int],
     held: Held,
     learning: Learning,
-    standing: Standing,
+    standing: StandbyAssignment,
     why: tuple[Decision, ...],
 ) -> Plan:
     ids = [member.id for member in view.members]

@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from streamsx.assignor.model import MemberAtJoin
+from streamsx.assignor.model import MemberMetadata
 from streamsx.assignor.wire import read_join
 from streamsx.errors import DataError
-from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Subscription
 
 T = TypeVar("T")
 Metadata = Sequence[tuple[str, bytes]]
 """Member ids with their Subscriptions, as the coordinator hands them to the leader."""
 
 SILENT = Subscription(())
-OPAQUE = MemberAtJoin("", opaque=True)
+OPAQUE = MemberMetadata("", opaque=True)
 
 
 def read_members(
     metadata: Metadata, signatures: Sequence[int] = ()
-) -> tuple[tuple[MemberAtJoin, ...], tuple[str, ...]]:
+) -> tuple[tuple[MemberMetadata, ...], tuple[str, ...]]:
     """The members, and a sentence per member that could not be read. `signatures`: of the leader's
     sub-topologies, in their order.
 
@@ -71,7 +71,7 @@ def _claims(said: Mapping[str, Subscription]) -> Mapping[str, frozenset[TopicPar
     }
 
 
-def _promised(member: MemberAtJoin, newest_round: int) -> frozenset[TaskId]:
+def _promised(member: MemberMetadata, newest_round: int) -> frozenset[TaskId]:
     """A promise is of the last plan, or it is none: "m1 is promised t and fenced; m2 runs t for an
     hour; m1 comes back" must not give t to m1, whose copy is an hour old."""
     return member.heirs if member.round == newest_round else frozenset()

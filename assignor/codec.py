@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from streamsx.errors import DataError
-from streamsx.kafka.compiler import put_varint
 from streamsx.model import TaskId
+from streamsx.protocol.compiler import put_varint
 
 FORMAT = 1
 VARINT_BYTES_MAX = 9  # 63 bits

@@ -15,15 +15,15 @@ from streamsx.assignor.model import (
     CopyRole,
     Decision,
     Group,
+    LeaveRequest,
     Mark,
     MarkState,
-    MemberAtJoin,
+    MemberMetadata,
     Memory,
     Plan,
     PlannedTask,
     Rules,
     TaskKind,
-    WayOut,
 )
 from streamsx.errors import UsageError
 from streamsx.model import TaskId, TopicPartition
@@ -116,14 +116,14 @@ def task_of(told: object) -> PlannedTask:
 
 def member_of(
     told: Document, tasks: Mapping[TaskId, PlannedTask], policy: str, learned: set[TaskId]
-) -> MemberAtJoin:
+) -> MemberMetadata:
     owned = set(told["owned"])
     if policy == ALL or told["protocol"] == EAGER:
         owned = set()
     elif policy == BEING_LEARNED:
         owned -= learned
     claims = (partition for task in owned for partition in tasks[task].partitions)
-    return MemberAtJoin(
+    return MemberMetadata(
         id=told["id"], instance=told["id"], process=told["process"] or told["id"],
         capacity=told["capacity"], tags=told["tags"], leaving=told["leaving"], fresh=told["fresh"],
         claims=frozenset(claims), copies=copies_of(told), heirs=frozenset(told["heir"]),
@@ -215,10 +215,10 @@ def task(told: Any) -> TaskId:
     return TaskId.parse(of(str)(told))
 
 
-def way_out(told: Any) -> WayOut | None:
+def way_out(told: Any) -> LeaveRequest | None:
     if isinstance(told, bool):
-        return WayOut() if told else None
-    return WayOut(**fields(told, "leaving", LEAVING))
+        return LeaveRequest() if told else None
+    return LeaveRequest(**fields(told, "leaving", LEAVING))
 
 
 def memory(told: Any) -> Memory:

@@ -6,7 +6,7 @@ knows what the dead one knew. Nothing in it decides who may run a task: lost mem
 
 from collections.abc import Mapping, Sequence
 
-from streamsx.assignor.model import Group, Mark, MarkState, MemberAtJoin, Memory, TaskKind
+from streamsx.assignor.model import Group, Mark, MarkState, MemberMetadata, Memory, TaskKind
 from streamsx.assignor.view import View
 from streamsx.model import TaskId
 
@@ -57,7 +57,7 @@ def _age(mark: Mark) -> tuple[int, int, int, str]:
     return mark.epoch_ms, mark.state, mark.deadline_ms or 0, mark.swap_to or ""
 
 
-def _ended(marks: Mapping[str, Mark], members: Sequence[MemberAtJoin], now_ms: int) -> set[str]:
+def _ended(marks: Mapping[str, Mark], members: Sequence[MemberMetadata], now_ms: int) -> set[str]:
     """Marks of earlier rounds that have done their work.
 
     An instance that joins fresh has left and come back. One that is away for ten minutes is not

@@ -72,7 +72,7 @@ RUNNING = Copy(CopyRole.RUNNING, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class WayOut:
+class LeaveRequest:
     """On its way out; after `deadline_ms` (unix, None: never) it stops whoever is ready. `swap_to`:
     the instance that takes its seat, if it is in the group.
     """
@@ -110,7 +110,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberAtJoin:
+class MemberMetadata:
     """A member as it describes itself at its join.
 
     `tags`: where it is, such as its zone. `heirs`: tasks it was promised. `wanted`: of its standbys
@@ -129,7 +129,7 @@ class MemberAtJoin:
     process: str = ""
     capacity: int = 1
     tags: Mapping[str, str] = field(default_factory=dict)
-    leaving: WayOut | None = None
+    leaving: LeaveRequest | None = None
     fresh: bool = False
     eager: bool = False
     observer: bool = False
@@ -159,7 +159,7 @@ class Group:
     """All that a plan depends on. `now_ms` is unix time; `memory` None: this leader has none."""
 
     tasks: Sequence[PlannedTask]
-    members: Sequence[MemberAtJoin]
+    members: Sequence[MemberMetadata]
     memory: Memory | None = None
     now_ms: int = 0
 

@@ -7,13 +7,13 @@ such case: the one is a process that died, and whose session is not over yet.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from streamsx.assignor.model import MemberAtJoin
+from streamsx.assignor.model import MemberMetadata
 
 DIGITS = 8
 """Of the id of a process: enough to tell two of them apart."""
 
 
-def shared(members: Iterable[MemberAtJoin]) -> Mapping[str, frozenset[str]]:
+def shared(members: Iterable[MemberMetadata]) -> Mapping[str, frozenset[str]]:
     """Names that several directories have, with the ids of these."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for member in members:
@@ -22,7 +22,7 @@ def shared(members: Iterable[MemberAtJoin]) -> Mapping[str, frozenset[str]]:
     return {name: frozenset(those) for name, those in found.items() if len(those) > 1}
 
 
-def labels(members: Iterable[MemberAtJoin]) -> Mapping[str, str]:
+def labels(members: Iterable[MemberMetadata]) -> Mapping[str, str]:
     """What to call each member: its name; NAME@PROCESS or NAME@MEMBER where that is not enough."""
     short = {m.id: (m.instance or m.id, m.process[:DIGITS]) for m in members}
     names = Counter(name for name, _ in short.values())

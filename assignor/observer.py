@@ -10,20 +10,20 @@ from dataclasses import dataclass, field, replace
 
 from streamsx.assignor.claims import known, read_members
 from streamsx.assignor.leaving import leavers
-from streamsx.assignor.model import Decision, Mark, MemberAtJoin, Rules
+from streamsx.assignor.model import Decision, Mark, MemberMetadata, Rules
 from streamsx.assignor.names import labels, shared
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.assignor.wire import AssignmentView, read_assignment
 from streamsx.errors import DataError
-from streamsx.kafka.consumer_protocol import PROTOCOL_TYPE, Assignment
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import PROTOCOL_TYPE, Assignment
 
 
 def observing(marks: Mapping[str, Mark], nonce: int) -> StreamsPartitionAssignor:
     """Of a tool that has something to say. Its joins are told apart by `nonce`, from which it
     counts: else a broker may not notice the join of a second tool.
     """
-    me = MemberAtJoin("", observer=True, nonce=nonce, marks=marks)
+    me = MemberMetadata("", observer=True, nonce=nonce, marks=marks)
     return StreamsPartitionAssignor(me, Rules(), ())
 
 
@@ -39,7 +39,7 @@ class Instance:
     given a task when nobody who does stays.
     """
 
-    member: MemberAtJoin
+    member: MemberMetadata
     active: tuple[TaskId, ...] = ()
     learners: Mapping[TaskId, int | None] = field(default_factory=dict)
     standbys: Mapping[TaskId, int | None] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def _read(data: bytes) -> tuple[tuple[TopicPartition, ...], AssignmentView]:
 
 
 def _instance(
-    member: MemberAtJoin,
+    member: MemberMetadata,
     partitions: tuple[TopicPartition, ...],
     word: AssignmentView,
     number: Mapping[str, int],

@@ -14,7 +14,7 @@ from streamsx.assignor.model import (
     CopyRole,
     Decision,
     Group,
-    MemberAtJoin,
+    MemberMetadata,
     Plan,
     PlannedTask,
     Rules,
@@ -29,8 +29,8 @@ from streamsx.assignor.wire import (
     write_join,
 )
 from streamsx.errors import IllegalPlan
-from streamsx.kafka.consumer_protocol import Assignment
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment
 
 RECORD_BYTES_NEAR, RECORD_BYTES_MAX = 768 << 10, 1000 << 10
 """A coordinator keeps all of a group in one record, and a broker takes none of more than
@@ -91,7 +91,7 @@ class StreamsPartitionAssignor:
     name = "streamsx"
 
     def __init__(
-        self, me: MemberAtJoin, rules: Rules, subtopologies: Sequence[Subtopology]
+        self, me: MemberMetadata, rules: Rules, subtopologies: Sequence[Subtopology]
     ) -> None:
         numbers = [sub.number for sub in subtopologies]
         assert numbers == list(range(len(numbers))), f"signatures travel by position: {numbers}"
@@ -122,7 +122,7 @@ class StreamsPartitionAssignor:
             if task.partition < partitions.get(topic, 0)
         )
 
-    def user_data(self, said: MemberAtJoin) -> bytes:
+    def user_data(self, said: MemberMetadata) -> bytes:
         """Of this member's Subscription, which carries the claims as owned partitions. Who it is,
         and what it was told last, is added to what it has to say.
 
@@ -237,7 +237,7 @@ class StreamsPartitionAssignor:
         return tasks
 
     def _strangers(
-        self, members: Sequence[MemberAtJoin], partitions: Mapping[str, int]
+        self, members: Sequence[MemberMetadata], partitions: Mapping[str, int]
     ) -> Mapping[str, list[TopicPartition]]:
         """Claims of no task go back to their claimer, unless the topic is known to be gone.
 
@@ -296,7 +296,7 @@ def _named(told: Decision, names: Mapping[str, str]) -> Decision:
     return replace(told, owner=names.get(told.owner or ""), to=names.get(told.to or ""))
 
 
-def _words(plan: Plan, members: Sequence[MemberAtJoin]) -> dict[str, AssignmentView]:
+def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, AssignmentView]:
     promises: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, heir in plan.heirs.items():
         promises[heir].add(task)
@@ -370,10 +370,10 @@ def _let_go(
     return found
 
 
-def _held_as(role: CopyRole, member: MemberAtJoin) -> frozenset[TaskId]:
+def _held_as(role: CopyRole, member: MemberMetadata) -> frozenset[TaskId]:
     return frozenset(task for task, copy in member.copies.items() if copy.role is role)
 
 
-def _claimants(members: Iterable[MemberAtJoin]) -> Mapping[TopicPartition, int]:
+def _claimants(members: Iterable[MemberMetadata]) -> Mapping[TopicPartition, int]:
     """How many claim each partition."""
     return Counter(tp for member in members for tp in member.claims)

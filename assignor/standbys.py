@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from streamsx.assignor.cooperative import Held
-from streamsx.assignor.refine import Learning
+from streamsx.assignor.round import Learning
 from streamsx.assignor.view import Facts, View
 from streamsx.model import TaskId
 
@@ -39,7 +39,7 @@ class StandbyChange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StandbyAssignment:
     """Who follows what, by seat, those included that were promised a task or shall have it."""
 
     standby: Mapping[int, Sequence[TaskId]]
@@ -67,7 +67,7 @@ class TaskCopies:
         return (self.target, *self.bound, *(seat for seat in self.kept if seat != self.spare))
 
 
-class Board:
+class StandbyCounts:
     """How many tasks with state and standbys each member has, and how many it should at most."""
 
     def __init__(self, view: View, target: Mapping[TaskId, int]) -> None:
@@ -165,11 +165,13 @@ class Board:
         return self._load[seat] / self._capacity[seat], seat
 
 
-def stand_by(view: View, target: Mapping[TaskId, int], held: Held, learning: Learning) -> Standing:
+def stand_by(
+    view: View, target: Mapping[TaskId, int], held: Held, learning: Learning
+) -> StandbyAssignment:
     """The standbys of this round. Nobody stays: there are none."""
     if not view.stay:
-        return Standing({}, ())
-    board, changes = Board(view, target), list[StandbyChange]()
+        return StandbyAssignment({}, ())
+    board, changes = StandbyCounts(view, target), list[StandbyChange]()
     tasks = [_copies_of(view, t, target[t.id], held, learning) for t in view.tasks if t.stateful]
     for each in tasks:
         for seat in (*each.bound, *each.kept):
@@ -185,7 +187,7 @@ def stand_by(view: View, target: Mapping[TaskId, int], held: Held, learning: Lea
     for each in tasks:
         for seat in (*each.bound, *each.kept):
             standby[seat].append(each.task.id)
-    return Standing(standby, sorted(changes, key=lambda change: change.task.id))
+    return StandbyAssignment(standby, sorted(changes, key=lambda change: change.task.id))
 
 
 def _copies_of(view: View, task: Facts, target: int, held: Held, learning: Learning) -> TaskCopies:
@@ -210,7 +212,7 @@ def _copies_of(view: View, task: Facts, target: int, held: Held, learning: Learn
     return TaskCopies(task, target, moving, busy, bound, kept, max(count, 0))
 
 
-def _trim(view: View, board: Board, each: TaskCopies) -> Iterable[StandbyChange]:
+def _trim(view: View, board: StandbyCounts, each: TaskCopies) -> Iterable[StandbyChange]:
     """Who is more than wanted goes, unless it is the one that is ready."""
     surplus = len(each.kept) - each.count
     if surplus <= 0:
@@ -227,7 +229,7 @@ def _trim(view: View, board: Board, each: TaskCopies) -> Iterable[StandbyChange]
             yield StandbyChange(each.task, "standby-drop", seat)
 
 
-def _replace(view: View, board: Board, each: TaskCopies) -> Iterable[StandbyChange]:
+def _replace(view: View, board: StandbyCounts, each: TaskCopies) -> Iterable[StandbyChange]:
     """One that is too near to another copy, or on a member that has more than it should. All of
     them at once: at rest there may be no other round for long.
     """
@@ -254,7 +256,7 @@ def _replace(view: View, board: Board, each: TaskCopies) -> Iterable[StandbyChan
             yield StandbyChange(each.task, "standby-move", to, seat)
 
 
-def _fill(board: Board, each: TaskCopies) -> Iterable[StandbyChange]:
+def _fill(board: StandbyCounts, each: TaskCopies) -> Iterable[StandbyChange]:
     while len(each.kept) - (each.spare is not None) < each.count:
         seat = board.best(each, each.copies)
         if seat is None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from streamsx.assignor.cooperative import Held
 from streamsx.assignor.model import CopyRole, Decision, Plan
-from streamsx.assignor.refine import Choice, Learning
+from streamsx.assignor.round import Choice, Learning
 from streamsx.assignor.standbys import StandbyChange
 from streamsx.assignor.view import Facts, View
 from streamsx.errors import IllegalPlan

@@ -13,12 +13,12 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
-    MemberAtJoin,
+    LeaveRequest,
+    MemberMetadata,
     Memory,
     PlannedTask,
     Rules,
     TaskKind,
-    WayOut,
 )
 from streamsx.assignor.names import labels
 from streamsx.model import TaskId
@@ -60,7 +60,7 @@ class View:
     `successors`: who takes the seat of which leaver.
     """
 
-    members: tuple[MemberAtJoin, ...]
+    members: tuple[MemberMetadata, ...]
     stay: frozenset[int]
     leaving: frozenset[int]
     expired: frozenset[int]
@@ -99,7 +99,7 @@ class View:
         return self.ready(task, seat) and (not rests or self.promised(task.id, seat))
 
 
-def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, WayOut]) -> View:
+def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, LeaveRequest]) -> View:
     """Who is here, and where each task stands. `leaving`: who leaves, by member id."""
     here = (member for member in group.members if not member.observer)
     members = tuple(sorted(here, key=lambda member: (member.name, member.id)))

@@ -18,12 +18,12 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Decision,
+    LeaveRequest,
     Mark,
     MarkState,
-    MemberAtJoin,
+    MemberMetadata,
     Memory,
     TaskKind,
-    WayOut,
 )
 from streamsx.model import TaskId
 
@@ -271,23 +271,23 @@ def _read_flags(flags: int, bits: Mapping[str, int]) -> dict[str, Any]:
     return {name: bool(flags & bit) for name, bit in bits.items()}
 
 
-def write_join(member: MemberAtJoin) -> bytes:
+def write_join(member: MemberMetadata) -> bytes:
     """All of a member but its id, its claims and what it knows, which travel elsewhere."""
     flags = _flags(member, JOIN_FLAGS)
-    out = member.leaving or WayOut()
+    out = member.leaving or LeaveRequest()
     told = {"deadline_ms": out.deadline_ms, "swap_to": out.swap_to}
     return codec.write_fields(member, JOIN, flags=flags, **told)
 
 
-def read_join(data: bytes) -> MemberAtJoin:
+def read_join(data: bytes) -> MemberMetadata:
     """A member without an id and claims. Raises Unreadable."""
     values = codec.read_fields(data, JOIN)
     values |= _read_flags(values.pop("flags"), JOIN_FLAGS)
-    way_out = WayOut(values.pop("deadline_ms"), values.pop("swap_to"))
+    way_out = LeaveRequest(values.pop("deadline_ms"), values.pop("swap_to"))
     values["leaving"] = way_out if values["leaving"] else None
     if not values["capacity"]:
         raise codec.Unreadable("user data tell of no capacity: tag 3: 1 is the least")
-    return MemberAtJoin(id="", **values)
+    return MemberMetadata(id="", **values)
 
 
 def write_assignment(data: AssignmentView) -> bytes:

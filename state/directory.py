@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from streamsx.errors import SettingError, StoreLocked
-from streamsx.state.disk import told
+from streamsx.state.disk import translate_errors
 
 SLOTS_MAX = 256
 FORMAT_VERSION = 1
@@ -47,7 +47,7 @@ class StateDirectory:
         self, state_dir: Path, app: str, fresh_id: Callable[[], uuid.UUID] = uuid.uuid4
     ) -> None:
         self.root, self.path, self._fresh_id = state_dir, state_dir / app, fresh_id
-        with told(state_dir):
+        with translate_errors(state_dir):
             self.path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.path / "LOCK")
         known = _read(self.path / PROCESS_FILE)
@@ -95,7 +95,7 @@ class StateDirectory:
 
     def forget_member(self) -> None:
         path = self.path / "member.json"
-        with told(path):
+        with translate_errors(path):
             path.unlink(missing_ok=True)
 
     def predecessor(self, group: str, host: str) -> str | None:
@@ -155,12 +155,12 @@ class StateDirectory:
     def discard(self, path: Path) -> Path:
         """Out of the way at once; `empty_trash` deletes it."""
         aside = self.aside()
-        with told(aside):
+        with translate_errors(aside):
             aside.parent.mkdir(exist_ok=True)
             return path.rename(aside)
 
     def delete(self, discarded: Path) -> None:
-        with told(discarded):
+        with translate_errors(discarded):
             shutil.rmtree(discarded)
 
     def empty_trash(self) -> None:
@@ -184,7 +184,7 @@ def _bearing(base: Path, app: str, instance_id: str | None) -> list[Path]:
 
 
 def _locked(path: Path) -> IO[str]:
-    with told(path):
+    with translate_errors(path):
         file = path.open("a+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -205,7 +205,7 @@ def _locked(path: Path) -> IO[str]:
 def _read(path: Path) -> dict[str, Any]:
     """Empty when it is not there, or was torn by a crash: each file can be made anew."""
     try:
-        with told(path):
+        with translate_errors(path):
             found = json.loads(path.read_text() if path.exists() else "{}")
     except ValueError:
         return {}
@@ -214,7 +214,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _write(path: Path, **content: object) -> None:
     new = path.with_suffix(".new")
-    with told(path):
+    with translate_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(json.dumps({"format": FORMAT_VERSION, **content}))
         new.replace(path)

@@ -37,7 +37,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def told(path: object) -> Iterator[None]:
+def translate_errors(path: object) -> Iterator[None]:
     """For what is done to a folder or file. Raises DiskFailed or SettingError for an OSError."""
     try:
         yield

@@ -8,7 +8,7 @@ an older consistent prefix.
 get, put, write, iteration and open hold the GIL; flush and close release it. So batches are
 small, and `flush` and `close` belong into an executor.
 
-Not here: which directory (`directory`), what a position means (`streamsx.lifecycle.restore`).
+Not here: which directory (`directory`), what a position means (`streamsx.tasks.store_restore`).
 """
 
 import os
@@ -100,7 +100,7 @@ class RocksRows(Rows):
         self._open()
 
     def _open(self) -> None:
-        with disk.told(self.path):
+        with disk.translate_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             damaged = (self.path / DAMAGED).exists()
         if damaged:
@@ -116,7 +116,7 @@ class RocksRows(Rows):
         self._memory.opened.add(self.path)
 
     def _told(self) -> AbstractContextManager[None]:
-        return told(self.path, len(self._memory.opened))
+        return translate_errors(self.path, len(self._memory.opened))
 
     def _check_layout(self) -> None:
         found = self._db.get(FORMAT)
@@ -181,7 +181,7 @@ class RocksRows(Rows):
     def set_aside(self, to: str) -> bool:
         """As slow as `close` and opening together."""
         self.close()
-        with disk.told(to):
+        with disk.translate_errors(to):
             Path(to).parent.mkdir(exist_ok=True)
             self.path.rename(to)
         self._open()
@@ -190,7 +190,7 @@ class RocksRows(Rows):
     def take(self, folder: str, old: str) -> bool:
         """As slow as `set_aside`. Killed within it there is an empty store, or the whole one."""
         self.close()
-        with disk.told(folder):
+        with disk.translate_errors(folder):
             self.path.rename(old)
             Path(folder).rename(self.path)
         self._open()
@@ -209,7 +209,7 @@ class RocksRows(Rows):
 
 
 @contextmanager
-def told(path: Path, stores: int | None = None) -> Iterator[None]:
+def translate_errors(path: Path, stores: int | None = None) -> Iterator[None]:
     """For what is asked of RocksDB: its binding raises nothing narrower than Exception."""
     try:
         yield

@@ -47,7 +47,7 @@ from streamsx.errors import (
 )
 from streamsx.state import disk
 from streamsx.state.api import FORMAT, POSITION, position_row
-from streamsx.state.rocks import RocksMemory, options, table_options, told
+from streamsx.state.rocks import RocksMemory, options, table_options, translate_errors
 from streamsx.state.snapshot_files import CHUNK_BYTES, SnapshotFiles, Step
 
 MANIFEST_FORMAT: Final = 1
@@ -400,7 +400,7 @@ class SstWriter:
         made.set_compression_type(DBCompressionType.lz4())
         made.set_block_based_table_factory(table_options())
         self._writer = SstFileWriter(made)
-        with told(path):
+        with translate_errors(path):
             self._writer.open(str(path))
 
     def put(self, key: bytes, value: bytes | None) -> None:
@@ -416,7 +416,7 @@ class SstWriter:
             del self._writer
             self._path.unlink()
             return None
-        with told(self._path):
+        with translate_errors(self._path):
             self._writer.finish()
         return self._rows, self._path.stat().st_size, checksum(self._path)
 
@@ -462,7 +462,7 @@ def build(
     arrived = folder.with_name(folder.name + ".sst")
     memory = RocksMemory(blocks_bytes=BUILD_BYTES, buffers_bytes=BUILD_BYTES)
     try:
-        with disk.told(folder), told(folder):
+        with disk.translate_errors(folder), translate_errors(folder):
             folder.parent.mkdir(exist_ok=True)
             with closing(Rdict(str(folder), options(memory))) as db:
                 for sst in part.chain:

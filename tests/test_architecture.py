@@ -1,4 +1,4 @@
-"""What ARCHITECTURE.md says of the code is so: a line per module, names that are there, tests too.
+"""What docs/architecture.md says of the code is so: a line per module, names that are there, tests too.
 
 python tests/test_architecture.py      # the lines of all modules, to be put between the marks
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "streamsx" / "ARCHITECTURE.md").read_text()
+TEXT = (ROOT / "docs" / "architecture.md").read_text()
 LINKS = ("assignor", "examples", "state", "tools")
 BEGIN, END = "<!-- modules -->", "<!-- end of modules -->"
 PLACE = re.compile(r"`([\w/]+):([A-Z_a-z][\w.]*)`")
@@ -21,7 +21,7 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
 def sources() -> list[tuple[str, Path]]:
-    """Each module by the name that it is spoken of: `engine/loop`, `assignor/place`."""
+    """Each module by the name that it is spoken of: `worker/data_loop`, `assignor/target`."""
     own = [(path, path.relative_to(ROOT / "streamsx")) for path in inside(ROOT / "streamsx")]
     own += [(path, path.relative_to(ROOT)) for link in LINKS for path in inside(ROOT / link)]
     return sorted((str(short.with_suffix("")), path) for path, short in own)

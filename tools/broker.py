@@ -96,12 +96,12 @@ def serve(options: argparse.Namespace) -> int:
     import asyncio
     import signal
 
-    from streamsx.broker.access import Access, read_users, tls_context
-    from streamsx.broker.connection import ConnectionLimits
+    from streamsx.broker.net.access import Access, read_users, tls_context
+    from streamsx.broker.net.client_connection import ConnectionLimits
+    from streamsx.broker.net.server import BrokerServer
     from streamsx.broker.options import Options
-    from streamsx.broker.server import BrokerServer
     from streamsx.errors import UsageError
-    from streamsx.loops import run
+    from streamsx.event_loops import run
     from streamsx.state.disk import raise_descriptor_limit
     from streamsx.tools.cli.logs import set_up
 

@@ -68,7 +68,7 @@ async def explain(options: argparse.Namespace, clock: Clock) -> None:
 async def newest(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     """Of the group, as its leader has told it."""
     from streamsx.assignor.document import decision_of
-    from streamsx.group_tool.look import settled
+    from streamsx.group.admin.describe import settled
 
     async with (
         connected(options) as cluster,

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from streamsx.clock import Clock
 from streamsx.config import seconds
 from streamsx.errors import NotFound
-from streamsx.group_tool.departures import Departure, DepartureState
+from streamsx.group.admin.leave_progress import LeaveProgress, LeaveState
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
 from streamsx.tools.cli.progress import progress
 
 if TYPE_CHECKING:
     from streamsx.assignor.observer import GroupReport
-    from streamsx.group_tool.marking import Going
+    from streamsx.group.admin.leave import Going
 
 TIMEOUT_MAX_S = 7 * 86_400.0
 """The group remembers for so long who was told to leave, whoever has forgotten it; and a deadline
@@ -68,7 +68,7 @@ async def ask(
     swap_to: str | None = None,
 ) -> int:
     """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
-    from streamsx.group_tool.marking import leave
+    from streamsx.group.admin.leave import leave
 
     first: list[Going] = []
     async with (
@@ -103,7 +103,7 @@ async def ask(
             )
             raise
     for name, departure in departures.items():
-        if departure.state is DepartureState.UNKNOWN:
+        if departure.state is LeaveState.UNKNOWN:
             print(
                 f"error: no such instance: {name}: not in the group of {options.app}: "
                 f"streamsx status --app {options.app} shows who is",
@@ -117,7 +117,7 @@ async def ask(
     return exit_code(departures, cancel=options.cancel)
 
 
-def as_data(app: str, departures: Mapping[str, Departure]) -> dict[str, object]:
+def as_data(app: str, departures: Mapping[str, LeaveProgress]) -> dict[str, object]:
     """What `--json` prints."""
     instances = {
         name: {
@@ -131,12 +131,12 @@ def as_data(app: str, departures: Mapping[str, Departure]) -> dict[str, object]:
     return {"app": app, "instances": instances}
 
 
-def exit_code(departures: Mapping[str, Departure], *, cancel: bool) -> int:
+def exit_code(departures: Mapping[str, LeaveProgress], *, cancel: bool) -> int:
     found = {departure.state for departure in departures.values()}
-    good = {DepartureState.CANCELLED} if cancel else {DepartureState.LEFT, DepartureState.LEAVING}
-    if found - good - {DepartureState.UNKNOWN}:
+    good = {LeaveState.CANCELLED} if cancel else {LeaveState.LEFT, LeaveState.LEAVING}
+    if found - good - {LeaveState.UNKNOWN}:
         return 1
-    return NotFound.exit_code if DepartureState.UNKNOWN in found else 0
+    return NotFound.exit_code if LeaveState.UNKNOWN in found else 0
 
 
 def line_of(going: "Going", report: "GroupReport") -> str:
@@ -163,7 +163,7 @@ def nobody_stays(going: "Going", report: "GroupReport") -> str:
     return f"nobody is left to run {len(tasks)} tasks: they stand still until a worker is started"
 
 
-def result_of(name: str, departure: Departure) -> str:
+def result_of(name: str, departure: LeaveProgress) -> str:
     """For people."""
     moved = f"{departure.tasks_moved} of {len(departure.tasks)} tasks moved"
     return f"{name}: {departure.state.value}: {moved}, {departure.ms / 1000:.1f} s"

@@ -18,7 +18,7 @@ from streamsx.tools.cli.command import tell
 from streamsx.tools.cli.progress import progress
 
 if TYPE_CHECKING:
-    from streamsx.kafka.cluster import Cluster
+    from streamsx.client.cluster import Cluster
 
 BLOCK_BYTES = 1 << 16
 SILENT_S = 10.0
@@ -47,8 +47,8 @@ def main() -> None:
 
 async def send(options: argparse.Namespace, clock: Clock) -> None:
     """Raises NotFound, UsageError, BrokerUnreachable and others."""
-    from streamsx.engine.records import writing
-    from streamsx.kafka.partitioner import check_place, partition_of
+    from streamsx.client.range_reader import writing
+    from streamsx.protocol.partitioner import check_place, partition_of
 
     topic, room, sent = options.topic, asyncio.Event(), Counter[int]()
     async with connected(options) as cluster, progress(sys.stderr, f"writing to {topic}") as say:

@@ -29,7 +29,7 @@ from streamsx.errors import SparkGone, StreamsxError, UsageError
 from streamsx.state.snapshot_files import masked, open_files
 from streamsx.tools.cli.command import Command, tell, value
 from streamsx.tools.cli.folder import new_folder
-from streamsx.tools.cli.later import Later, interrupts
+from streamsx.tools.cli.later import LateSession, interrupts
 from streamsx.tools.cli.progress import blocking_progress
 
 Say = Callable[[str], None]
@@ -90,17 +90,17 @@ def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
         if job.alone:
             result = job.work(options, say, None)
         else:
-            from streamsx.spark.session import require, told
+            from streamsx.spark.session import require, translate_error
 
             require()
-            spark = stack.enter_context(Later(job.settings, options, say))
+            spark = stack.enter_context(LateSession(job.settings, options, say))
             stopped = interrupts()
             try:
                 result = job.work(options, spark.say, spark)
             except Exception as error:
                 if stopped.is_set():
                     raise KeyboardInterrupt from error
-                raise told(error) from error
+                raise translate_error(error) from error
     if "uri" in result:  # what makes snapshots
         result |= {"uri": masked(result["uri"]), "seconds": round(time.monotonic() - begin, 3)}
     ok = result.get("ok", True)
@@ -112,8 +112,8 @@ def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
 def usage() -> str:
     """A line per command."""
     lines = [f"  {name:<12}{job.purpose.rstrip('.')}" for name, job in COMMANDS.items()]
-    told = "streamsx spark COMMAND --help: its options"
-    return "\n".join(["usage: streamsx spark COMMAND ...", "", *lines, "", told])
+    hint = "streamsx spark COMMAND --help: its options"
+    return "\n".join(["usage: streamsx spark COMMAND ...", "", *lines, "", hint])
 
 
 # -- options
@@ -165,8 +165,10 @@ def sink(given: str) -> str:
     return given
 
 
-def option(metavar: str, told: str, parse: Callable[[object], object] = text) -> dict[str, Any]:
-    return {"metavar": metavar, "help": told, "type": value(parse)}
+def option(
+    metavar: str, help_text: str, parse: Callable[[object], object] = text
+) -> dict[str, Any]:
+    return {"metavar": metavar, "help": help_text, "type": value(parse)}
 
 
 OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
@@ -288,8 +290,8 @@ def events(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         rounds, gaps = tables["rebalances"].to_pydict(), tables["gaps"].to_pydict()
         settle_times(draft / SETTLED, rounds["generation"], rounds["ms"], rounds["moved"])
         kinds = list(zip(gaps["gap_ms"], gaps["clean"], gaps["nobody"], strict=True))
-        told, silent = ([ms for ms, *kind in kinds if kind == [each, False]] for each in (1, 0))
-        gap_lengths(draft / GAPS, told, silent, [ms for ms, _, nobody in kinds if nobody])
+        reported, silent = ([ms for ms, *kind in kinds if kind == [each, False]] for each in (1, 0))
+        gap_lengths(draft / GAPS, reported, silent, [ms for ms, _, nobody in kinds if nobody])
     files = [str(Path(options.out, Path(name).name)) for name in (*files, SETTLED, GAPS)]
     counted = {"events": read.lines - read.torn, "torn_lines": read.torn}
     return summary(tables) | {"files": files} | counted
@@ -414,15 +416,15 @@ def bootstrap(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         out=options.out, history=options.history, partitions=options.partitions,
         until_ms=options.until, replace=options.replace, **more,
     )  # fmt: skip
-    told = {"uri": options.out, "records": done.records}
-    told |= {**sizes(done.manifest), "tasks": len(done.reports)}
-    return told | {"procedure": before_workers(options.app, options.out)}
+    summary = {"uri": options.out, "records": done.records}
+    summary |= {**sizes(done.manifest), "tasks": len(done.reports)}
+    return summary | {"procedure": before_workers(options.app, options.out)}
 
 
 def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     """Until all is read, or SIGTERM, which lets the batch end. Raises what ends the query."""
     from streamsx.spark.runner import run
-    from streamsx.spark.session import told
+    from streamsx.spark.session import translate_error
 
     stop = Event()
 
@@ -446,7 +448,9 @@ def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
     try:
         run(every_s=options.every, heard=heard, **given, **more).wait(stop)
     except Exception as error:
-        ours = isinstance(found := told(error), StreamsxError) and not isinstance(found, SparkGone)
+        ours = isinstance(found := translate_error(error), StreamsxError) and not isinstance(
+            found, SparkGone
+        )
         if ours or not stop.is_set():
             raise
         words = "stopped amid a batch, which does not count: the JVM was stopped too"

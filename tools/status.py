@@ -23,7 +23,7 @@ from streamsx.tools.cli.progress import console_on, progress
 
 if TYPE_CHECKING:
     from streamsx.assignor.observer import GroupReport, Instance
-    from streamsx.group_tool.look import Look
+    from streamsx.group.admin.describe import GroupDescription
 
 SETTLE_S = 10.0
 """How long to ask again while the group rebalances."""
@@ -48,10 +48,10 @@ async def show(options: argparse.Namespace, clock: Clock) -> None:
     """Once, or each time that something has changed. A group that rebalances shows no more than
     that: with `--watch` what was known before stays. Raises NotFound for an unknown app and others.
     """
-    from streamsx.group_tool.look import look, settled
+    from streamsx.group.admin.describe import look, settled
     from streamsx.tools.cli.lags import lags
 
-    async def known(seen: "Look") -> dict[str, Any]:
+    async def known(seen: "GroupDescription") -> dict[str, Any]:
         return as_data(options.app, seen, await lags(cluster, options.app, seen.report))
 
     async with connected(options) as cluster:
@@ -84,7 +84,9 @@ def painter(stream: TextIO, *, live: bool) -> Iterator[Callable[[Group], None]]:
         yield lambda what: screen.update(what, refresh=True)
 
 
-def as_data(app: str, seen: "Look", lags: Mapping[TaskId, int | None]) -> dict[str, Any]:
+def as_data(
+    app: str, seen: "GroupDescription", lags: Mapping[TaskId, int | None]
+) -> dict[str, Any]:
     """What `--json` prints. While it is not known who is who, instances have their member ids."""
     report = seen.report
     named = report.labels

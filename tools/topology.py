@@ -26,13 +26,15 @@ def main() -> None:
 def show(options: argparse.Namespace) -> None:
     """Raises UsageError for what is no app, or cannot become a topology."""
     from streamsx.app.lookup import app_named
-    from streamsx.task.compile import source_text
+    from streamsx.processing.compile import source_text
     from streamsx.topology.describe import as_data, as_mermaid, as_text
-    from streamsx.topology.partitions import partitioned
+    from streamsx.topology.partitions import resolve_partition_counts
 
     app = app_named(options.app)
     topology = app.topology()
-    partitions = partitioned(topology, {}, default=app.conf.topic_partitions, declare=True)
+    partitions = resolve_partition_counts(
+        topology, {}, default=app.conf.topic_partitions, declare=True
+    )
     data = json.dumps(as_data(topology, partitions))
     people = sys.stderr if options.json or options.format == "json" else sys.stdout
     if options.format == "text":

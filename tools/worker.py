@@ -76,10 +76,10 @@ def work(options: argparse.Namespace, users: UsersCode) -> int:
 
     from streamsx.app.lookup import app_named
     from streamsx.clock import SystemClock
-    from streamsx.engine.journal import LOG, Journal
-    from streamsx.engine.worker import Worker
+    from streamsx.journal import LOG, Journal
     from streamsx.state.disk import raise_descriptor_limit
     from streamsx.tools.cli.logs import set_up
+    from streamsx.worker.worker import Worker
 
     raise_descriptor_limit()
     app = app_named(options.app)
@@ -132,7 +132,7 @@ def end_without(users: UsersCode, end: SystemExit) -> None:
 
 def _exit_beside_threads(code: int) -> None:
     """End the process, and name the threads that still run; idle ones have ended by then."""
-    from streamsx.engine.journal import LOG
+    from streamsx.journal import LOG
 
     threads = {each.name for each in threading.enumerate() if not each.daemon}
     if threads := threads - {threading.main_thread().name}:
@@ -157,7 +157,7 @@ def directory_of(config: "Config") -> "StateDirectory":
     """Return the one that was asked for, or a slot beside the others of this folder: that of the
     instance, else the first free one.
     """
-    from streamsx.engine.journal import LOG
+    from streamsx.journal import LOG
     from streamsx.state.directory import StateDirectory
 
     if config.state_dir is not None:

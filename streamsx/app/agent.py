@@ -3,7 +3,8 @@
 An agent that derives a topic is two stages: a loop that feeds the derived topic, which moves like
 everything without state, and the body with its tables, which reads it.
 
-Not here: how a body is looked into (`discovery`), how bodies get to run (`streamsx.task.stream`).
+Not here: how a body is looked into (`discovery`), how bodies get to run
+(`streamsx.processing.inbox`).
 """
 
 import sys
@@ -16,8 +17,8 @@ from streamsx.app.compat import FaustNames
 from streamsx.app.stream import Derived, Stream, only
 from streamsx.app.table import Table
 from streamsx.errors import TopologyError
+from streamsx.processing.inbox import Done, Values
 from streamsx.state.layout import StoreNode
-from streamsx.task.stream import Done, Values
 from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
 from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
 
@@ -28,7 +29,7 @@ Sink = Any
 """A topic, another agent, or a function of the value, plain or async."""
 
 
-class Reached(NamedTuple):
+class BodyUses(NamedTuple):
     """What a body touches: stores, topics that it may send to, topics that it derives.
 
     `note`: what could not be found out, for whoever starts the app; empty if nothing.
@@ -116,7 +117,7 @@ class Agent(FaustNames):
                 elif isawaitable(answer := sink(value)):
                     await answer
 
-    def stages(self, reached: Reached) -> list[SubTopology]:
+    def stages(self, reached: BodyUses) -> list[SubTopology]:
         """What runs in one place each, not numbered yet: first those that feed derived topics, last
         the body. Raises TopologyError.
         """
@@ -144,7 +145,7 @@ class Agent(FaustNames):
         outputs = frozenset(name for topic in reached.topics for name in topic.topics)
         return [*stages, SubTopology(0, sources, reached.stores, outputs)]
 
-    def specs(self, reached: Reached) -> Iterable[TopicSpec]:
+    def specs(self, reached: BodyUses) -> Iterable[TopicSpec]:
         """Of every topic that it reads, derives or may send to."""
         yield from self.channel.specs(TopicKind.SOURCE)
         for derived in reached.derived:

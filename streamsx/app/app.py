@@ -19,13 +19,13 @@ from streamsx.app.channel import SendOptions, Topic
 from streamsx.app.compat import FaustNames, sifted
 from streamsx.app.discovery import reached, sends_to
 from streamsx.app.services import Job
-from streamsx.app.settings import SettledConfig, settled
+from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.app.table import Table
 from streamsx.config import Config, seconds
-from streamsx.engine.listening import Listener, Listeners
 from streamsx.errors import NameClash, UsageError
+from streamsx.processing.inbox import Done, Host, wrong_thread
 from streamsx.state.cache import CachedStore
-from streamsx.task.stream import Done, Host, wrong_thread
+from streamsx.tasks.rebalance_listeners import Listener, RebalanceListeners
 from streamsx.topology.build import Topology, build
 from streamsx.topology.internal_topics import TopicKind
 
@@ -47,7 +47,7 @@ class App(FaustNames):
         self._notes: list[str] = []
         self.jobs: list[Job] = []
         """Tasks and timers."""
-        self.listeners = Listeners()
+        self.listeners = RebalanceListeners()
         """Of rebalances."""
         self.agents: dict[str, Agent] = {}
         self.tables: dict[str, Table[Any, Any]] = {}
@@ -61,7 +61,7 @@ class App(FaustNames):
     @cached_property
     def settled(self) -> SettledConfig:
         """The settings, with notes on them. Raises SettingError."""
-        return settled(self._id, self._settings, self._command_line, os.environ)
+        return resolve_config(self._id, self._settings, self._command_line, os.environ)
 
     @property
     def conf(self) -> Config:
@@ -71,7 +71,7 @@ class App(FaustNames):
         """Of the versions before this one."""
         given = self._id, self._settings
         return [
-            settled(*given, {**self._command_line, "version": number}, os.environ).config.id
+            resolve_config(*given, {**self._command_line, "version": number}, os.environ).config.id
             for number in range(1, self.conf.version)
         ]
 

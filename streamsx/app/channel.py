@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 from streamsx.app.compat import FaustNames, users_line
 from streamsx.config import seconds
 from streamsx.errors import NotFound, RecordRefused, TopologyError, UsageError
-from streamsx.kafka.batch import NO_TIMESTAMP
 from streamsx.model import Headers
+from streamsx.processing.inbox import RUNNING, Done, Host, Outbox, SentRecord, TaskContext
+from streamsx.protocol.record_batch import NO_TIMESTAMP
 from streamsx.serde.codec import Codec, Encoders, topic_codec
-from streamsx.task.stream import RUNNING, Done, Host, Outbox, Running, SentRecord
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Topic(FaustNames):
             self._bind(task)
         return outbox.last_sent(name, at_ms)
 
-    def _bind(self, task: Running) -> None:
+    def _bind(self, task: TaskContext) -> None:
         """Let the body that is at work send by the fast path from now on."""
         name, keys, values = self._outgoing
         if name not in task.tracked:

@@ -21,17 +21,26 @@ from itertools import pairwise
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from streamsx.app.agent import Agent, Reached
+from streamsx.app.agent import Agent, BodyUses
 from streamsx.app.channel import Topic
 from streamsx.app.compat import FaustNames, refusal
 from streamsx.app.stream import Derived, Stream
 from streamsx.app.table import Table
 from streamsx.errors import NotSupported, TopologyError
 from streamsx.model import Headers, TaskId
+from streamsx.processing.inbox import (
+    RUNNING,
+    Inbox,
+    Outbox,
+    Send,
+    SendRows,
+    TaskContext,
+    Values,
+    returned,
+)
 from streamsx.state.cache import CachedStore
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
-from streamsx.task.stream import RUNNING, Inbox, Outbox, Running, Send, SendRows, Values, returned
 from streamsx.topology.nodes import Source
 
 if TYPE_CHECKING:
@@ -44,7 +53,7 @@ OF_IT = {"LOAD_ATTR", "LOAD_METHOD"}
 """Instructions of `thing.name`, one behind the other."""
 
 
-def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> Reached:
+def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUses:
     """What the agent touches.
 
     Raises TopologyError when its body fails before its first record.
@@ -65,7 +74,7 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> Reache
             "record: call group_by before that"
         )
     touched = tuple(stores[name] for name in sorted(tables))
-    return Reached(touched, _topics(found), tuple(derived or ()), note)
+    return BodyUses(touched, _topics(found), tuple(derived or ()), note)
 
 
 def sends_to(app: "App", function: Callable[..., Any]) -> tuple[Topic, ...]:
@@ -105,7 +114,7 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | No
     empty = Values(inbox, Source("", agent.channel.key_codec, agent.channel.value_codec))
     body = agent.body(Stream(agent.name, agent.channel, empty, derived.append))
     context, hooks = copy_context(), sys.get_asyncgen_hooks()
-    context.run(RUNNING.set, Running(TaskId(0, 0), stores, _Nowhere(), inbox))
+    context.run(RUNNING.set, TaskContext(TaskId(0, 0), stores, _Nowhere(), inbox))
     sys.set_asyncgen_hooks(None, None)  # a running loop must not adopt what is stepped by hand
     try:
         asked = context.run(body.send, None)

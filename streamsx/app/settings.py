@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from streamsx.app import compat
 from streamsx.config import SETTINGS, Config, contradictions, legal, takes_none
-from streamsx.engine import faults
 from streamsx.errors import NotSupported, SettingError
+from streamsx.tasks import crash_points
 
 PREFIX = "STREAMSX_"
 
@@ -34,7 +34,7 @@ class _Given(NamedTuple):
     where: str
 
 
-def settled(
+def resolve_config(
     app_id: str,
     code: Mapping[str, object],
     command_line: Mapping[str, object],
@@ -100,7 +100,7 @@ def _from_faust(environment: Mapping[str, str]) -> Iterator[_Given]:
 def _from_environment(environment: Mapping[str, str], notes: list[str]) -> Iterator[_Given]:
     for variable, value in sorted(environment.items()):
         name = variable.removeprefix(PREFIX).lower()
-        if not variable.startswith(PREFIX) or variable == faults.VARIABLE:
+        if not variable.startswith(PREFIX) or variable == crash_points.VARIABLE:
             continue
         if name in SETTINGS:
             yield _Given(name, value, variable)

@@ -4,7 +4,8 @@
 compiled into a loop that feeds the derived topic, the body reads that topic. A body calls them
 before its first wait for input; by that they are found out before anything runs.
 
-Not here: where values come from (`streamsx.task.stream`), how bodies are looked into (`discovery`).
+Not here: where values come from (`streamsx.processing.inbox`), how bodies are looked into
+(`discovery`).
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -16,8 +17,8 @@ from streamsx.app.channel import Topic
 from streamsx.app.compat import FaustNames
 from streamsx.errors import TopologyError
 from streamsx.model import TopicPartition
-from streamsx.task.batch import Batch
-from streamsx.task.stream import RUNNING, Values
+from streamsx.processing.batch import Batch
+from streamsx.processing.inbox import RUNNING, Values
 from streamsx.topology.internal_topics import TopicKind
 
 V = TypeVar("V")

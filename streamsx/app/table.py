@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from streamsx.app.compat import FaustNames, users_line
 from streamsx.errors import SettingError, TableNotInTask, TopologyError
+from streamsx.processing.inbox import AT_WORK, RUNNING
 from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.cache import GONE, CachedStore
 from streamsx.state.layout import StoreNode
-from streamsx.task.stream import AT_WORK, RUNNING
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from streamsx.broker.events import ReplyBody
-from streamsx.kafka.compiler import STRING_BYTES_MAX
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.protocol.compiler import STRING_BYTES_MAX
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1

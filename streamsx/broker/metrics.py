@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from streamsx.kafka.wire import Api
+from streamsx.protocol.wire import Api
 
 PREFIX = "streamsx_broker_"
 

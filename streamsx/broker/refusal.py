@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from streamsx.broker.events import ReplyBody
+from streamsx.broker.groups.coordinator_events import ReplyBody
 from streamsx.errors import CorruptRecord
-from streamsx.kafka.errors import ErrorCode
+from streamsx.protocol.error_codes import ErrorCode
 
 TELL_EVERY_S = 30.0
 TOLD_MAX = 1000  # lines

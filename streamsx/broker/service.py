@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from streamsx.broker.cleaner import Cleaner
-from streamsx.broker.connection import ConnectionLimits
-from streamsx.broker.flusher import Flusher
-from streamsx.broker.meta import Meta
+from streamsx.broker.groups.runtime import CoordinatorRuntime
+from streamsx.broker.log.cleaner import Cleaner
+from streamsx.broker.log.flusher import Flusher
+from streamsx.broker.metadata_store import MetadataStore
+from streamsx.broker.net.client_connection import ConnectionLimits
 from streamsx.broker.options import Options
-from streamsx.broker.shell import Groups
 from streamsx.broker.topics import TopicStore
 from streamsx.clock import Clock
 
@@ -31,22 +31,22 @@ class Service:
     limits: ConnectionLimits
     advertised: tuple[str, int] | None
     """Where it says that it is; None: where it was reached."""
-    meta: Meta
+    meta: MetadataStore
     topics: TopicStore
-    groups: Groups
+    groups: CoordinatorRuntime
     flusher: Flusher
     cleaner: Cleaner
     fresh_id: Callable[[], UUID]
     clock: Clock
 
-    def room(self) -> "Room":
+    def room(self) -> "PartitionRoom":
         """That there is for one request."""
         left = self.limits.partitions_max - self.topics.partitions
-        return Room(min(left, max(PARTITIONS_AT_ONCE, self.options.partitions)))
+        return PartitionRoom(min(left, max(PARTITIONS_AT_ONCE, self.options.partitions)))
 
 
 @dataclass(slots=True)
-class Room:
+class PartitionRoom:
     """For so many more partitions."""
 
     left: int

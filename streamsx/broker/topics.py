@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from streamsx.broker.configs import CONFIGS
-from streamsx.broker.log import Log
-from streamsx.broker.meta import Meta
-from streamsx.broker.records import ConfigValue, TopicKey, TopicValue
+from streamsx.broker.log.log import Log
+from streamsx.broker.log.segment import LEADER_EPOCH, Descriptors
+from streamsx.broker.metadata_rows import ConfigValue, TopicKey, TopicValue
+from streamsx.broker.metadata_store import MetadataStore
 from streamsx.broker.refusal import Refused
-from streamsx.broker.segment import LEADER_EPOCH, Descriptors
-from streamsx.kafka.errors import ErrorCode
+from streamsx.protocol.error_codes import ErrorCode
 from streamsx.state.disk import sync_folder
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class StoredTopic:
 class TopicStore:
     """Creates, finds, changes and deletes topics; `changed` is called behind each such step."""
 
-    def __init__(self, folder: Path, meta: Meta, *, clean: bool, sync: bool) -> None:
+    def __init__(self, folder: Path, meta: MetadataStore, *, clean: bool, sync: bool) -> None:
         """Opens all logs; after a crash (not `clean`) their tails are verified."""
         self.by_name: dict[str, StoredTopic] = {}
         self.by_id: dict[bytes, StoredTopic] = {}

@@ -9,26 +9,26 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from streamsx.assignor.wire import ErrorWord, read_assignment
-from streamsx.broker.classic import GroupState
-from streamsx.broker.connection import Call
-from streamsx.broker.consumer_group import ConsumerGroup
-from streamsx.broker.events import ReplyBody
+from streamsx.broker.groups.classic import GroupState
+from streamsx.broker.groups.consumer_group import ConsumerGroup
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.net.client_connection import ServedRequest
 from streamsx.errors import BrokerUnreachable, DiskFailed, InstanceIdTaken
-from streamsx.kafka.batch import columns
-from streamsx.kafka.consumer_protocol import Assignment
-from streamsx.kafka.wire import Api
-from streamsx.lifecycle.metadata import OffsetMetadata
-from streamsx.lifecycle.reconcile import Holdings
-from streamsx.lifecycle.task import TaskState
-from streamsx.membership import member
+from streamsx.group import member
 from streamsx.model import Role, TaskId, TopicPartition
+from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.protocol.consumer_protocol import Assignment
+from streamsx.protocol.record_batch import columns
+from streamsx.protocol.wire import Api
 from streamsx.simulation.apps import FAILS, UNDECODABLE, mood, readers
-from streamsx.simulation.guests import HIDDEN, READERS, Fate
-from streamsx.simulation.homes import Home
+from streamsx.simulation.external_clients import HIDDEN, READERS, TransactionFate
+from streamsx.simulation.hosts import SimulatedHost
 from streamsx.simulation.nodes import NOBODY
 from streamsx.simulation.scene import APP, COUNTS, LINES, ROUTED, SIZES, WORDS, A, B
 from streamsx.state.api import ROW
 from streamsx.state.layout import changelog_key
+from streamsx.tasks.state_machine import TaskState
+from streamsx.tasks.task_registry import TaskRegistry
 from streamsx.topology.nodes import reader_name
 
 if TYPE_CHECKING:
@@ -66,22 +66,22 @@ class Check:
     def sample(self) -> None:
         """Four times a second."""
 
-    def begins(self, home: Home, task: TaskId) -> None:
+    def begins(self, home: SimulatedHost, task: TaskId) -> None:
         """A task runs from now on, on a worker that the coordinator counts in."""
 
-    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+    def done(self, home: SimulatedHost, agent: str, tp: TopicPartition, offset: int) -> None:
         """A body has done with a record."""
 
-    def said(self, home: Home, event: str, fields: dict[str, object]) -> None:
+    def said(self, home: SimulatedHost, event: str, fields: dict[str, object]) -> None:
         """A worker has told its journal."""
 
-    def ended(self, home: Home, outcome: int | Exception) -> None:
+    def ended(self, home: SimulatedHost, outcome: int | Exception) -> None:
         """A worker has ended by itself."""
 
-    def asked(self, host: str, call: Call) -> None:
+    def asked(self, host: str, call: ServedRequest) -> None:
         """A request has reached the broker."""
 
-    def told(self, host: str, call: Call, body: ReplyBody) -> None:
+    def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
         """And is answered."""
 
     def settled(self) -> None:
@@ -95,7 +95,7 @@ class OneRunner(Check):
     ends: its commits are refused.
     """
 
-    def begins(self, home: Home, task: TaskId) -> None:
+    def begins(self, home: SimulatedHost, task: TaskId) -> None:
         self.sample()
 
     def sample(self) -> None:
@@ -120,12 +120,12 @@ class NobodyOutlivesItsSession(Check):
         """Who is no longer in the group, with the end of its session."""
         self.sent_away: set[str] = set()
 
-    def asked(self, host: str, call: Call) -> None:
+    def asked(self, host: str, call: ServedRequest) -> None:
         if call.api is Api.LEAVE_GROUP:
             members = getattr(call.body, "members", None) or (call.body,)
             self.sent_away |= {member.member_id for member in members}
 
-    def told(self, host: str, call: Call, body: ReplyBody) -> None:
+    def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
         """What extends a lease. Seed 51852: extended, and removed before the next sample."""
         if call.api in (Api.HEARTBEAT, Api.OFFSET_COMMIT, Api.JOIN_GROUP):
             self.sample()
@@ -138,7 +138,7 @@ class NobodyOutlivesItsSession(Check):
         self.removed = {name: until for name, until in known.items() if name not in members}
         self.sessions = {name: one.session_at for name, one in members.items()}
 
-    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+    def done(self, home: SimulatedHost, agent: str, tp: TopicPartition, offset: int) -> None:
         if home.member is None or not home.works:
             return
         name = home.member.member_id
@@ -166,10 +166,10 @@ class OnlyItsRunnerCommits(Check):
         self.readers = readers(world.scene)
         self.processed: defaultdict[tuple[str, str, TopicPartition], set[int]] = defaultdict(set)
 
-    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+    def done(self, home: SimulatedHost, agent: str, tp: TopicPartition, offset: int) -> None:
         self.processed[home.process.name, agent, tp].add(offset)
 
-    def told(self, host: str, call: Call, body: ReplyBody) -> None:
+    def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
         if call.api is not Api.OFFSET_COMMIT or call.body.group_id != APP:
             return
         asked = {
@@ -230,7 +230,7 @@ class CommittedIsDoneOnce(Check):
         self.floors: dict[tuple[str, str, TopicPartition], int] = {}
         """Position of each agent when its task began to run in a process."""
 
-    def begins(self, home: Home, task: TaskId) -> None:
+    def begins(self, home: SimulatedHost, task: TaskId) -> None:
         for topic, number in self.world.numbers.items():
             if number == task.subtopology:
                 tp = TopicPartition(topic, task.partition)
@@ -238,7 +238,7 @@ class CommittedIsDoneOnce(Check):
                     reached = self.world.reached.get((agent, tp), 0)
                     self.floors[home.process.name, agent, tp] = reached
 
-    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+    def done(self, home: SimulatedHost, agent: str, tp: TopicPartition, offset: int) -> None:
         floor = self.floors.get((home.process.name, agent, tp), 0)
         if offset < floor:
             self.wrong(f"{home.name}: {agent} does {tp} {offset} again, {floor} is committed")
@@ -260,11 +260,11 @@ class StoresEqualTheirChangelogs(Check):
         self.spoiled: defaultdict[TopicPartition, set[bytes]] = defaultdict(set)
         self.number = world.numbers[WORDS]
 
-    def begins(self, home: Home, task: TaskId) -> None:
+    def begins(self, home: SimulatedHost, task: TaskId) -> None:
         if self.world.nodes.service is not None:  # else nobody can say what is in a log
             self._compare(home, task)
 
-    def asked(self, host: str, call: Call) -> None:
+    def asked(self, host: str, call: ServedRequest) -> None:
         if call.api is not Api.PRODUCE:
             return
         for topic in call.body.topic_data:
@@ -279,7 +279,7 @@ class StoresEqualTheirChangelogs(Check):
             for task in sorted(home.running):
                 self._compare(home, task)
 
-    def _compare(self, home: Home, task: TaskId) -> None:
+    def _compare(self, home: SimulatedHost, task: TaskId) -> None:
         if task.subtopology != self.number:
             return
         for changelog in self.world.scene.changelogs:
@@ -298,7 +298,7 @@ class StoresEqualTheirChangelogs(Check):
 class LegalPlans(Check):
     """S4. The leader verifies its plans itself, and ships none that breaks what it promises."""
 
-    def asked(self, host: str, call: Call) -> None:
+    def asked(self, host: str, call: ServedRequest) -> None:
         if call.api is not Api.SYNC_GROUP:
             return
         for told in call.body.assignments:
@@ -310,7 +310,7 @@ class LegalPlans(Check):
 class CancelledStay(Check):
     """A tool that takes a leave back has promised that they stay."""
 
-    def asked(self, host: str, call: Call) -> None:
+    def asked(self, host: str, call: ServedRequest) -> None:
         if call.api is not Api.LEAVE_GROUP:
             return
         ids = {m.member_id for m in getattr(call.body, "members", None) or (call.body,)}
@@ -382,7 +382,7 @@ class OutputsHoldUpTheirOwn(Check):
                 for topic, position in active.task.positions.items():
                     self._look(home, task, TopicPartition(topic, task.partition), position)
 
-    def _look(self, home: Home, task: TaskId, tp: TopicPartition, position: int) -> None:
+    def _look(self, home: SimulatedHost, task: TaskId, tp: TopicPartition, position: int) -> None:
         now, offset = self.world.now, self.world.offsets.get(tp, 0)
         key = home.process.name, task, tp.topic
         since, before = self.since.get(key, (now, offset))
@@ -420,11 +420,11 @@ class NothingIsSkipped(Check):
         super().__init__(world)
         self.repeats = False
 
-    def said(self, home: Home, event: str, fields: dict[str, object]) -> None:
+    def said(self, home: SimulatedHost, event: str, fields: dict[str, object]) -> None:
         refused = str(fields.get("what")).startswith("commit refused")
         self.repeats = self.repeats or event == "lost" or refused
 
-    def ended(self, home: Home, outcome: int | Exception) -> None:
+    def ended(self, home: SimulatedHost, outcome: int | Exception) -> None:
         self.repeats = self.repeats or outcome != 0
 
     def settled(self) -> None:
@@ -475,14 +475,14 @@ class WorkersEndWell(Check):
         self.leaving: dict[str, bool] = {}
         """Of a process that leaves: whether it has lost something since it does."""
 
-    def said(self, home: Home, event: str, fields: dict[str, object]) -> None:
+    def said(self, home: SimulatedHost, event: str, fields: dict[str, object]) -> None:
         name = home.process.name
         if event == "stays":
             self.leaving.pop(name, None)
         elif event == "leaving" or (event == "lost" and name in self.leaving):
             self.leaving[name] = event == "lost"
 
-    def ended(self, home: Home, outcome: int | Exception) -> None:
+    def ended(self, home: SimulatedHost, outcome: int | Exception) -> None:
         if isinstance(outcome, BrokerUnreachable) and home.parts is None:
             self.world.excuse("no broker at the start")
         elif isinstance(outcome, DiskFailed) and home.disk.refused:
@@ -496,7 +496,7 @@ class WorkersEndWell(Check):
         elif not home.terminated and (self.world.cancelled(home.name) or not self._told(home)):
             self.wrong(f"{home.name} has left, and nobody had told it to")
 
-    def _told(self, home: Home) -> bool:
+    def _told(self, home: SimulatedHost) -> bool:
         return any(home.name in tool.instances and not tool.cancel for tool in self.world.tools)
 
 
@@ -522,7 +522,7 @@ class Whole(Check):
         if self.world.now - self.changed_at < longest:
             self.wrong(f"the last rebalance was at {self.changed_at:.3f}")
 
-    def _members(self, alive: list[Home]) -> None:
+    def _members(self, alive: list[SimulatedHost]) -> None:
         group = self.world.group
         ids = {home.member.member_id for home in alive if home.member is not None}
         if group is None or group.round.state is not GroupState.STABLE:
@@ -535,7 +535,7 @@ class Whole(Check):
             elif home.member.leaving:
                 self.wrong(f"{home.name} is leaving")
 
-    def _tasks(self, alive: list[Home]) -> None:
+    def _tasks(self, alive: list[SimulatedHost]) -> None:
         for task in self.world.tasks():
             runners = [home.name for home in alive if task in home.running and home.works]
             if len(runners) != 1:
@@ -553,7 +553,7 @@ class Whole(Check):
         if not self.world.scene.imbalance and max(counts, default=0) - min(counts, default=0) > 1:
             self.wrong(f"stateful tasks {counts}")
 
-    def _standbys(self, workers: list[Holdings]) -> None:
+    def _standbys(self, workers: list[TaskRegistry]) -> None:
         """One more may be left that the next rebalance would end."""
         least = min(self.world.scene.standbys, len(workers) - 1)
         for task in self.world.tasks():
@@ -568,7 +568,7 @@ class TransactionsAreWholeOrNot(Check):
 
     needs_disk = True
 
-    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+    def done(self, home: SimulatedHost, agent: str, tp: TopicPartition, offset: int) -> None:
         if self.world.upstream is None or tp.topic != LINES:
             return
         if (log := self.world.log(tp)) is None:
@@ -587,7 +587,7 @@ class TransactionsAreWholeOrNot(Check):
         for word, fate in upstream.fates.items():
             if fate in HIDDEN and counted[word]:
                 self.wrong(f"{word} is {fate.name}, and was counted {counted[word]} times")
-            elif fate is Fate.UNSURE and 0 < counted[word] < upstream.lines[word]:
+            elif fate is TransactionFate.UNSURE and 0 < counted[word] < upstream.lines[word]:
                 self.wrong(f"{word} was counted {counted[word]} times of {upstream.lines[word]}")
         self.world.excused["transactions"] += len(brought)
 
@@ -604,7 +604,7 @@ class ReadersAreNotSentBack(Check):
         self.ends: dict[tuple[bytes, int], tuple[int, int]] = {}
         """By topic id and partition: the high watermark and the last stable offset."""
 
-    def told(self, host: str, call: Call, body: ReplyBody) -> None:
+    def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
         if call.api is not Api.FETCH or (service := self.world.nodes.service) is None:
             return
         for topic in body.get("responses", ()):
@@ -630,7 +630,7 @@ class ReadersShareTheirTopic(Check):
         super().__init__(world)
         self.committed: dict[int, int] = {}
 
-    def told(self, host: str, call: Call, body: ReplyBody) -> None:
+    def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
         if call.api is Api.OFFSET_COMMIT and call.body.group_id == READERS:
             (topic,), (answered,) = call.body.topics, body["topics"]
             codes = {each["partition_index"]: each["error_code"] for each in answered["partitions"]}

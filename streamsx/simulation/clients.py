@@ -13,14 +13,14 @@ from io import StringIO
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from streamsx.broker import appending
-from streamsx.broker.log import Log
-from streamsx.broker.producer_state import BATCHES_KEPT
+from streamsx.broker.log import appending
+from streamsx.broker.log.log import Log
+from streamsx.broker.log.producer_state import BATCHES_KEPT
 from streamsx.broker.refusal import Refused
+from streamsx.client.security import PLAINTEXT
 from streamsx.errors import StreamsxError
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.security import PLAINTEXT
 from streamsx.model import TopicPartition
+from streamsx.protocol.record_batch import Builder
 from streamsx.simulation.apps import POISON, UNDECODABLE
 from streamsx.simulation.nodes import BOOTSTRAP, NOBODY
 from streamsx.simulation.process import Process

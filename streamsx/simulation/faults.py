@@ -9,9 +9,9 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.wire import Api
-from streamsx.simulation.homes import Home
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
+from streamsx.simulation.hosts import SimulatedHost
 from streamsx.simulation.nodes import BROKER, HOSTS
 from streamsx.simulation.scene import COUNTS, LINES, ROUTED, WORDS, A, B
 from streamsx.simulation.scheduler import DISK_S
@@ -40,71 +40,71 @@ COMMIT_REFUSALS = (
 )  # fmt: skip
 
 
-class Kinds:
+class FaultKinds:
     """Each public method is a kind of fault; what it draws is from a stream of its own."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
 
 
-class OnWorker(Kinds):
+class WorkerFaults(FaultKinds):
     """Strikes one that lives."""
 
-    def kill(self, home: Home, rng: random.Random, **how: bool) -> None:
+    def kill(self, home: SimulatedHost, rng: random.Random, **how: bool) -> None:
         home.kill(**how)
         self.world.after(rng.choice(BACK_S), home.start)
 
-    def power(self, home: Home, rng: random.Random) -> None:
+    def power(self, home: SimulatedHost, rng: random.Random) -> None:
         self.kill(home, rng, power=True)
 
-    def lose_disk(self, home: Home, rng: random.Random) -> None:
+    def lose_disk(self, home: SimulatedHost, rng: random.Random) -> None:
         self.kill(home, rng, disk=False)
 
-    def stop(self, home: Home, _: random.Random) -> None:
+    def stop(self, home: SimulatedHost, _: random.Random) -> None:
         home.terminate()
 
-    def stop_twice(self, home: Home, rng: random.Random) -> None:
+    def stop_twice(self, home: SimulatedHost, rng: random.Random) -> None:
         home.terminate()
         self.world.after(rng.random() * 2, home.terminate)
 
-    def freeze(self, home: Home, rng: random.Random) -> None:
+    def freeze(self, home: SimulatedHost, rng: random.Random) -> None:
         home.freeze(rng.choice(LONG_S))
 
-    def busy(self, home: Home, rng: random.Random) -> None:
+    def busy(self, home: SimulatedHost, rng: random.Random) -> None:
         home.busy(rng.choice((0.3, 3.0, 14.0)))
 
-    def disk_full(self, home: Home, rng: random.Random) -> None:
+    def disk_full(self, home: SimulatedHost, rng: random.Random) -> None:
         home.say("its disk is full")
         home.disk.full = True
         self.world.after(rng.choice(LONG_S), setattr, home.disk, "full", False)
 
-    def leave(self, home: Home, rng: random.Random) -> None:
+    def leave(self, home: SimulatedHost, rng: random.Random) -> None:
         self.world.leave(home.name, timeout_s=rng.choice((5.0, 20.0)))
 
-    def swap(self, home: Home, rng: random.Random) -> None:
+    def swap(self, home: SimulatedHost, rng: random.Random) -> None:
         """It may have just gone, or be the same."""
         other = rng.choice(self.world.homes)
         self.world.leave(home.name, timeout_s=rng.choice((5.0, 20.0)), swap_to=other.name)
 
-    def cancel(self, home: Home, rng: random.Random) -> None:
+    def cancel(self, home: SimulatedHost, rng: random.Random) -> None:
         self.world.leave(home.name, timeout_s=20.0)
         back = partial(self.world.leave, home.name, timeout_s=20.0, cancel=True)
         self.world.after(rng.choice((0.5, 2.0, 6.0)), back)
 
-    def kill_tool(self, home: Home, rng: random.Random) -> None:
+    def kill_tool(self, home: SimulatedHost, rng: random.Random) -> None:
         self.leave(home, rng)
         self.world.after(rng.random() * 2, self.world.tools[-1].kill)
 
-    def reset(self, home: Home, rng: random.Random) -> None:
+    def reset(self, home: SimulatedHost, rng: random.Random) -> None:
         if home.process.sockets:
             home.say("a connection is reset")
             home.network.reset(rng.choice(list(home.process.sockets.values())))
 
-    def slow(self, home: Home, rng: random.Random) -> None:
+    def slow(self, home: SimulatedHost, rng: random.Random) -> None:
         home.network.slow[home.process.name] = rng.choice((1.0, 10.0))
 
 
-class Elsewhere(Kinds):
+class OtherFaults(FaultKinds):
     """Strikes several workers, or the broker."""
 
     def add(self, _: random.Random) -> None:
@@ -200,7 +200,9 @@ class Elsewhere(Kinds):
             self.world.nodes.grow(topic, most if topic == B else most + 1)
 
 
-KINDS = sorted(name for kinds in (OnWorker, Elsewhere) for name in vars(kinds) if name[0] != "_")
+KINDS = sorted(
+    name for kinds in (WorkerFaults, OtherFaults) for name in vars(kinds) if name[0] != "_"
+)
 
 
 class Faults:
@@ -209,7 +211,7 @@ class Faults:
     def __init__(self, world: "World", without: Without = frozenset()) -> None:
         self.world, stream, self._without = world, world.scheduler.stream, without
         self.struck = 0
-        self._on_worker, self._elsewhere = OnWorker(world), Elsewhere(world)
+        self._on_worker, self._elsewhere = WorkerFaults(world), OtherFaults(world)
         self.random = {kind: stream(f"faults/{kind}") for kind in KINDS}
         self.kinds = [kind for kind in KINDS if self.random[kind].random() < SHARE] or ["kill"]
         self._when = stream("faults")
@@ -246,7 +248,7 @@ class Faults:
                 home.kill()
             world.after(0.5 + self._when.random() * 3, home.start)
 
-    def over(self, home: Home) -> None:
+    def over(self, home: SimulatedHost) -> None:
         """A worker has ended by itself."""
         again_s = 1.0 if self.world.healed else self.random["stop"].choice(BACK_S)
         self.world.after(again_s, home.start)

@@ -44,7 +44,7 @@ FIN: Final = b""
 Endpoint = tuple[str, int]
 
 
-class Net:
+class Network:
     """Hosts by name. A route is a pair of hosts: from, to."""
 
     def __init__(self, scheduler: "Scheduler") -> None:
@@ -170,7 +170,7 @@ class SimSocket:
     peer: "SimSocket | None" = None
 
     def __init__(
-        self, net: Net, process: "Process", here: Endpoint, there: Endpoint, rng: Random
+        self, net: Network, process: "Process", here: Endpoint, there: Endpoint, rng: Random
     ) -> None:
         self.net, self.scheduler, self.process, self._rng = net, net.scheduler, process, rng
         self.here, self.there = here, there

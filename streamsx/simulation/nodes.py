@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamsx.broker.api.served import answered
-from streamsx.broker.connection import Call, ConnectionLimits
-from streamsx.broker.coordinator import refuse
-from streamsx.broker.events import ClientRequest, Peer, ReplyBody
-from streamsx.broker.group import GroupConfig
+from streamsx.broker.groups.coordinator import refuse
+from streamsx.broker.groups.coordinator_events import ClientRequest, Peer, ReplyBody
+from streamsx.broker.groups.group import GroupConfig
+from streamsx.broker.net.client_connection import ConnectionLimits, ServedRequest
+from streamsx.broker.net.server import BrokerServer
 from streamsx.broker.options import Options
-from streamsx.broker.server import BrokerServer
 from streamsx.broker.service import Service
 from streamsx.broker.topics import TopicStore
 from streamsx.errors import WorldError
-from streamsx.kafka.batch import scan
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.schema import UUID_ZERO
-from streamsx.kafka.wire import Api
 from streamsx.model import Buffer, TopicPartition
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.record_batch import scan
+from streamsx.protocol.schema import UUID_ZERO
+from streamsx.protocol.wire import Api
 from streamsx.simulation.power import PowerLoss
 from streamsx.simulation.process import Process
 
@@ -79,7 +79,7 @@ def several(records: Buffer | None) -> bool:
     return any(header.records > 1 for _, _, header in batches)
 
 
-Respond = Callable[[Call, ReplyBody | None], None]
+Respond = Callable[[ServedRequest, ReplyBody | None], None]
 
 
 class Nodes:
@@ -231,7 +231,7 @@ class Nodes:
         gone = self.leaderless.get(topic, 0.0) > self.scheduler.now
         return NOBODY if gone else self.leader
 
-    def answer(self, service: Service, call: Call) -> ReplyBody | None:
+    def answer(self, service: Service, call: ServedRequest) -> ReplyBody | None:
         """In place of the broker's own."""
         name_topics(service, call)
         self.world.hear("asked", call.connection.host, call)
@@ -248,7 +248,7 @@ class Nodes:
         call.respond = partial(self._respond, call.respond)
         return answered(service, call)
 
-    def _spent(self, call: Call) -> ErrorCode:
+    def _spent(self, call: ServedRequest) -> ErrorCode:
         """What this request is refused with, although the broker would grant it."""
         left, code = self.refused.get(call.api, (0, ErrorCode.NONE))
         if not left:
@@ -264,7 +264,7 @@ class Nodes:
         stingy = api is Api.PRODUCE and self.stingy.get(topic, 0.0) > self.scheduler.now
         return ErrorCode.NOT_ENOUGH_REPLICAS if stingy else ErrorCode.NONE
 
-    def _of_leader(self, call: Call, node: int) -> ReplyBody | None:
+    def _of_leader(self, call: ServedRequest, node: int) -> ReplyBody | None:
         """As a broker does it: what it refuses keeps nothing of the rest away."""
         topics, name, partitions, number, told, parts, index, usual = LEADER_APIS[call.api]
         asked = getattr(call.body, topics)
@@ -291,7 +291,7 @@ class Nodes:
                 call.body.max_wait = 0  # who has something to tell does not wait
         return {told: refused} if refused and not rest else None
 
-    def _narrow(self, call: Call) -> None:
+    def _narrow(self, call: ServedRequest) -> None:
         """Refuse the batches with several records of topics that are narrow; take the others."""
         code, refused = ErrorCode.MESSAGE_TOO_LARGE, list[ReplyBody]()
         for topic in call.body.topic_data:
@@ -308,20 +308,20 @@ class Nodes:
             call.respond = partial(self._both, call.respond, "responses", refused)
 
     def _both(
-        self, respond: Respond, told: str, refused: list[ReplyBody], call: Call,
+        self, respond: Respond, told: str, refused: list[ReplyBody], call: ServedRequest,
         body: ReplyBody | None,
     ) -> None:  # fmt: skip
         if body is not None:
             body[told] += refused
         respond(call, body)
 
-    def _of_group(self, service: Service, call: Call, code: ErrorCode) -> ReplyBody | None:
+    def _of_group(self, service: Service, call: ServedRequest, code: ErrorCode) -> ReplyBody | None:
         if service.groups.machine is None:
             return None
         request = ClientRequest(0, call.api, call.version, Peer("", ""), call.body, "", 0)
         return refuse(request, code).body
 
-    def _respond(self, respond: Respond, call: Call, body: ReplyBody | None) -> None:
+    def _respond(self, respond: Respond, call: ServedRequest, body: ReplyBody | None) -> None:
         if body is not None:
             match call.api:
                 case Api.METADATA:
@@ -349,7 +349,7 @@ class Nodes:
         for one in (body, *body["coordinators"]):
             one.update(told)
 
-    def _fetched(self, call: Call, body: ReplyBody) -> None:
+    def _fetched(self, call: ServedRequest, body: ReplyBody) -> None:
         """One bit of one batch; the broker's own bytes stay whole."""
         if not self._damaged:
             return
@@ -366,7 +366,7 @@ class Nodes:
                     return
 
 
-def name_topics(service: Service, call: Call) -> None:
+def name_topics(service: Service, call: ServedRequest) -> None:
     """Add names to the topics of a fetch that has their ids alone; none to ids that are unknown."""
     if call.api is Api.FETCH:
         for topic in call.body.topics:

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from streamsx.broker.meta import Meta
+from streamsx.broker.metadata_store import MetadataStore
 
 Inode = tuple[int, int]
 
@@ -49,7 +49,7 @@ class PowerLoss:
             for of, name, noting in (
                 (os, "fsync", self._synced), (os, "fdatasync", self._flushed),
                 (os, "pwrite", self._written),
-                (Meta, "_write", self._noted), (Meta, "flush", self._noted),
+                (MetadataStore, "_write", self._noted), (MetadataStore, "flush", self._noted),
             ):  # fmt: skip
                 real = getattr(of, name)
                 setattr(of, name, noting(real))
@@ -168,7 +168,7 @@ class PowerLoss:
         self._names[folder] = now
 
     def _noted(self, real: Callable[..., None]) -> Callable[..., None]:
-        def noted(meta: Meta, *args: Any, **options: Any) -> None:
+        def noted(meta: MetadataStore, *args: Any, **options: Any) -> None:
             real(meta, *args, **options)
             folder = self._folder / "meta"
             if options.get("sync") or meta._sync or not args:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streamsx.simulation.scheduler import Killed, SimClock
 
 if TYPE_CHECKING:
-    from streamsx.simulation.network import Net, SimSocket
+    from streamsx.simulation.network import Network, SimSocket
 
 TURN_S: Final = 40e-6
 """CPU time of a turn, at the mean: a loop that never sleeps moves the time on."""
@@ -45,7 +45,7 @@ class SimTask(asyncio.Task[Any]):
 class SimSelector(BaseSelector):
     """Says which sockets of a thread are ready, and `woken` when one may have become so."""
 
-    def __init__(self, net: "Net", woken: Callable[[], None]) -> None:
+    def __init__(self, net: "Network", woken: Callable[[], None]) -> None:
         self._net, self._woken = net, woken
         self._keys: dict[Any, SelectorKey] = {}
         self._maybe: dict[int, None] = {}
@@ -332,7 +332,7 @@ class Process:
     take back says so in `on_kill`.
     """
 
-    def __init__(self, net: "Net", name: str, *, host: str | None = None) -> None:
+    def __init__(self, net: "Network", name: str, *, host: str | None = None) -> None:
         self.net, self.scheduler = net, net.scheduler
         self.name, self.host = name, host or name
         lives = [other for other in self.scheduler.processes if other.name == name]

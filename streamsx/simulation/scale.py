@@ -19,12 +19,12 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
-    MemberAtJoin,
+    LeaveRequest,
+    MemberMetadata,
     Memory,
     Plan,
     PlannedTask,
     Rules,
-    WayOut,
 )
 from streamsx.model import TaskId, TopicPartition
 
@@ -75,7 +75,7 @@ class SimulatedMember:
     due: dict[TaskId, float] = field(default_factory=dict)
     learns: dict[TaskId, float] = field(default_factory=dict)
     busy_until: float = 0.0
-    leaving: WayOut | None = None
+    leaving: LeaveRequest | None = None
 
     @property
     def active(self) -> set[TaskId]:
@@ -107,7 +107,7 @@ class Scaling:
             self._runner.update(dict.fromkeys(tasks, name))
         here = list(self._seats)
         for name in here[len(here) - resize.remove :]:
-            self._seats[name].leaving = WayOut()
+            self._seats[name].leaving = LeaveRequest()
         self._seats |= {name_of(len(here) + n): SimulatedMember() for n in range(resize.add)}
 
     def step(self) -> bool:
@@ -130,7 +130,7 @@ class Scaling:
 
     def _plan(self) -> Plan:
         members = [
-            MemberAtJoin(
+            MemberMetadata(
                 id=name, leaving=seat.leaving, claims=frozenset(map(source, seat.active)),
                 copies=seat.copies, heirs=seat.promises, wanted=seat.wanted,
             )

@@ -33,22 +33,22 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from streamsx.broker.classic import ClassicGroup
-from streamsx.broker.log import Log
-from streamsx.engine import faults as points
-from streamsx.kafka.batch import columns
+from streamsx.broker.groups.classic import ClassicGroup
+from streamsx.broker.log.log import Log
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.record_batch import columns
 from streamsx.simulation.apps import app_of
 from streamsx.simulation.checks import CHECKS, Check
 from streamsx.simulation.clients import Client, Tool
+from streamsx.simulation.external_clients import GroupReader, Upstream
 from streamsx.simulation.faults import Faults
-from streamsx.simulation.guests import GroupReader, Upstream
-from streamsx.simulation.homes import Home
-from streamsx.simulation.network import Net
+from streamsx.simulation.hosts import SimulatedHost
+from streamsx.simulation.network import Network
 from streamsx.simulation.nodes import Nodes
 from streamsx.simulation.scene import APP, Scene, draw
 from streamsx.simulation.scheduler import Killed, Scheduler, Violation
 from streamsx.simulation.shrink import Without
+from streamsx.tasks import crash_points as points
 
 FAULTS_S, CALM_S, SETTLE_S, ROUNDS = 45.0, 10.0, 38.0, 8
 SAMPLE_S = 0.25
@@ -70,7 +70,7 @@ class World:
         self.seed, self.scene = seed, scene or draw(seed)
         scheduler = self.scheduler = Scheduler(seed)
         self.at, self.after, self.say = scheduler.at, scheduler.after, scheduler.say
-        self.network = Net(self.scheduler)
+        self.network = Network(self.scheduler)
         self.network.mean_s, scheduler.hop_s = self.scene.latency_s, self.scene.hop_s
         scheduler.preempt = self.scene.preempt
         self.excused, self.met = Counter[str](), Counter[str]()
@@ -85,7 +85,7 @@ class World:
         self.dies_at, self.healed, self.surplus = "", False, 0
         self.nodes = Nodes(self, folder / "broker")
         self.client = Client(self)
-        self.homes = [Home(self, n, folder) for n in range(self.scene.workers)]
+        self.homes = [SimulatedHost(self, n, folder) for n in range(self.scene.workers)]
         self.numbers, self._topics = subtopologies(self.scene)
         _, self._topics_before = subtopologies(self.scene.before())
         self.checks: list[Check] = [check(self) for check in CHECKS]
@@ -115,7 +115,7 @@ class World:
         return any(not any(other.outdoes(tool) for other in tools) for tool in back)
 
     def point(self, name: str) -> None:
-        """A worker has reached one of `streamsx.engine.faults`."""
+        """A worker has reached one of `streamsx.tasks.crash_points`."""
         current = self.scheduler.running
         if name != self.dies_at or current is None:
             return
@@ -137,7 +137,7 @@ class World:
         for check in self.checks:
             getattr(check, event)(*told)
 
-    def journaled(self, home: Home, event: str, fields: dict[str, object]) -> None:
+    def journaled(self, home: SimulatedHost, event: str, fields: dict[str, object]) -> None:
         if event == "task" and fields["to"] == "running" and self.belongs(home):
             number, _, partition = str(fields["task"]).partition("_")
             task = home.named(TaskId(int(number), int(partition)))
@@ -148,7 +148,7 @@ class World:
             told = {name: value for name, value in fields.items() if name != "pid"}
             home.say(f"{event} {told}")
 
-    def ended(self, home: Home, outcome: int | Exception) -> None:
+    def ended(self, home: SimulatedHost, outcome: int | Exception) -> None:
         self.hear("ended", home, outcome)
         if self.faults is not None:
             self.faults.over(home)
@@ -176,7 +176,7 @@ class World:
         group = None if machine is None else machine.groups.get(APP)
         return group if isinstance(group, ClassicGroup) else None
 
-    def belongs(self, home: Home) -> bool:
+    def belongs(self, home: SimulatedHost) -> bool:
         """The coordinator has it in the group; while none is there, as the last one had."""
         group, member = self.group or self._counted_in, home.member
         return group is not None and member is not None and member.member_id in group.round.members

@@ -22,18 +22,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamsx.app.lookup import app_named
+from streamsx.client.cluster import START_TIMEOUT_S
 from streamsx.errors import BrokerUnreachable, NotFound, SettingError, UsageError
-from streamsx.kafka.cluster import START_TIMEOUT_S
 from streamsx.spark import runner
-from streamsx.spark.at_work import AtWork
 from streamsx.spark.connector import PYTHON, frame
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.plan import Stage, check, refuse, stages
 from streamsx.spark.publish import options_of
 from streamsx.spark.rows import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
-from streamsx.spark.session import PASSED_OVER, told
-from streamsx.spark.source import LATEST, Asked, there
+from streamsx.spark.session import PASSED_OVER, translate_error
+from streamsx.spark.source import LATEST, SourceOptions, there
+from streamsx.spark.writer_lock import WriterLock
 from streamsx.state.snapshot import Manifest, newest
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def bootstrap(
     before = newest(line.files)
     if before and not replace:
         raise UsageError(f"snapshots are there: {line.files.uri}: --replace, or another --out")
-    with AtWork(name, line.files, writes=publishes, force=force, say=line.say):
+    with WriterLock(name, line.files, writes=publishes, force=force, say=line.say):
         runner.begin(line)
         if publishes:
             runner.create_topics(name, counts)
@@ -110,7 +110,7 @@ def _made(
         planned = connector == PYTHON and set(history.values()) <= {KAFKA, NONE}
         return line.batch(whole, work, before, by="bootstrap", planned=planned)
     except Exception as error:
-        raise told(error) from error
+        raise translate_error(error) from error
 
 
 def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
@@ -149,7 +149,7 @@ def of_kafka(
     options = options_of(line.name)
     options |= {"subscribe": ",".join(topics), "tasks": json.dumps(together)}
     # Once: Spark's own connector looks again for each job.
-    options |= {"endingOffsets": json.dumps(there(Asked(options)).at(LATEST))}
+    options |= {"endingOffsets": json.dumps(there(SourceOptions(options)).at(LATEST))}
     rows = frame(line.spark, connector, options)
     return rows if until_ms is None else cut(rows, until_ms, True)
 
@@ -176,7 +176,7 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
     try:
         rows = read_files(line.spark, path)
     except Exception as error:
-        raise UsageError(f"{where}: {told(error)}") from error
+        raise UsageError(f"{where}: {translate_error(error)}") from error
     types = {name: kind for name, kind in rows.dtypes if name != "_metadata"}
     if missing := [name for name in ("key", "value", "timestamp") if name not in types]:
         found = ", ".join(types)

@@ -11,21 +11,21 @@ from typing import Final
 
 import pyarrow as pa
 
+from streamsx.client import admin
+from streamsx.client.cluster import Cluster
+from streamsx.client.range_reader import Range
+from streamsx.client.transaction import transaction
 from streamsx.clock import SystemClock
-from streamsx.engine.records import Range
 from streamsx.errors import SnapshotAhead
-from streamsx.kafka import admin
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.transaction import transaction
-from streamsx.lifecycle.metadata import OffsetMetadata
-from streamsx.loops import run
+from streamsx.event_loops import run
 from streamsx.model import TopicPartition
+from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.spark.checkout import checkout, scratch_folder
 from streamsx.spark.plan import LOG, Stage
 from streamsx.spark.publish import options_of, transaction_name, written
-from streamsx.spark.reading import Stretch, rows
+from streamsx.spark.reading import TopicRange, rows
 from streamsx.spark.rows import PIECE_ROWS, batch_of
-from streamsx.spark.source import Asked
+from streamsx.spark.source import SourceOptions
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.layout import StoreNode, changelog_key
 from streamsx.state.snapshot import Manifest, Part
@@ -41,7 +41,7 @@ WORKERS: Final = (
 )
 
 
-def settled(asked: Asked, group: str, tp: TopicPartition) -> Range:
+def settled(asked: SourceOptions, group: str, tp: TopicPartition) -> Range:
     """What a changelog partition holds, once an attempt that is late can write no more to it."""
 
     async def fence(cluster: Cluster) -> Range:
@@ -79,7 +79,7 @@ def taken_back(
 
     Raises SnapshotAhead where workers have written it.
     """
-    asked, stores = Asked(options_of(name)), dict(base.stores)
+    asked, stores = SourceOptions(options_of(name)), dict(base.stores)
     external = [topic for stage in made for topic in stage.external]
     for node, n in (
         (node, n) for s in made for node in s.subtopology.stores for n in range(s.tasks)
@@ -92,7 +92,7 @@ def taken_back(
         start, end = settled(asked, base.app, tp)
         if not start <= at < end:
             continue  # nothing follows, or it is another topic by now
-        after = rows(asked.brokers, n, [Stretch(tp.topic, at, end)])
+        after = rows(asked.brokers, n, [TopicRange(tp.topic, at, end)])
         if not (keys := keys_of(after)):
             continue
         who = asked.ask(lambda cluster: who_went_on(cluster, base, external))
@@ -108,7 +108,7 @@ def taken_back(
 
 
 def whole(
-    asked: Asked,
+    asked: SourceOptions,
     app_id: str,
     place: tuple[SnapshotFiles, str | None],
     node: StoreNode,
@@ -122,7 +122,7 @@ def whole(
     held = checkout(files, scratch_folder(scratch), node.name, partition, part.chain)
     tp = TopicPartition(node.changelog, partition)
     start, end = settled(asked, app_id, tp)
-    there = rows(asked.brokers, partition, [Stretch(tp.topic, start, end)])
+    there = rows(asked.brokers, partition, [TopicRange(tp.topic, start, end)])
     gone = [(key, None) for key in sorted(keys_of(there)) if held.get(ROW + key) is None]
     live = ((changelog_key(row), value) for row, value in held.scan(ROW, INDEX))
     counted = count()

@@ -28,7 +28,7 @@ from typing import Final
 
 from streamsx.spark.plan import STORES_MAX
 from streamsx.state.api import END, POSITION, ROW, Rows, position_row
-from streamsx.state.rocks import RocksMemory, RocksRows, told
+from streamsx.state.rocks import RocksMemory, RocksRows, translate_errors
 from streamsx.state.snapshot import DIGITS, SstFile, SstWriter, checksum, fetch, ingest, sst_name
 from streamsx.state.snapshot_files import SnapshotFiles, place
 
@@ -48,7 +48,7 @@ class HeldChain(RocksRows):
     def add(self, sst: SstFile, cached: Path) -> None:
         """The next file of its chain."""
         link = self.path.with_name(f"{self.path.name}.sst")
-        with told(self.path):
+        with translate_errors(self.path):
             link.unlink(missing_ok=True)  # of one that a full disk has refused
             place(cached, link)
             ingest(self._db, link)

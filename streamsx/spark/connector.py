@@ -56,7 +56,7 @@ def frame(
     spark: "SparkSession", connector: str, options: Mapping[str, str], *, stream: bool = False
 ) -> "DataFrame":
     """The records of the topics that the options of our source name."""
-    from streamsx.spark.source import Asked, KafkaSource
+    from streamsx.spark.source import KafkaSource, SourceOptions
 
     reader = (spark.readStream if stream else spark.read).format(FORMATS[connector])
     if connector == PYTHON:
@@ -68,7 +68,7 @@ def frame(
             "includeHeaders": "true",
             "startingOffsets": "earliest",
             **{name: value for name, value in options.items() if name not in ("app", "tasks")},
-            "kafka.bootstrap.servers": Asked(options).brokers.bootstrap,
+            "kafka.bootstrap.servers": SourceOptions(options).brokers.bootstrap,
         }
     )
     return reader.load().selectExpr(*SAME_COLUMNS)

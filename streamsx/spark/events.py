@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from streamsx.errors import NotFound, UsageError
-from streamsx.membership.events import FOLLOWS
+from streamsx.group.member_events import FOLLOWS
 from streamsx.spark.session import PASSED_OVER
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from streamsx.app.lookup import app_named
 from streamsx.errors import SnapshotAhead, SnapshotNotPublished
 from streamsx.model import TopicPartition
-from streamsx.spark.at_work import AtWork, commit_positions, take
 from streamsx.spark.changelogs import settled, who_went_on, whole
 from streamsx.spark.plan import Stage, stages
 from streamsx.spark.publish import (
@@ -20,9 +19,10 @@ from streamsx.spark.publish import (
     options_of,
     require_transactions,
 )
-from streamsx.spark.reading import Stretch, rows
+from streamsx.spark.reading import TopicRange, rows
 from streamsx.spark.runner import counts_found, create_topics, refuse_overlap
-from streamsx.spark.source import Asked
+from streamsx.spark.source import SourceOptions
+from streamsx.spark.writer_lock import WriterLock, commit_positions, take
 from streamsx.state.layout import StoreNode
 from streamsx.state.snapshot import (
     Manifest,
@@ -58,7 +58,7 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
     require_transactions(name, "workers go on from changelogs: use brokers that have them")
     files = open_files(uri)
     newest_there(files)
-    with AtWork(name, files, writes=True, force=force):
+    with WriterLock(name, files, writes=True, force=force):
         manifest = newest_there(files)
         if not force:
             refuse_overlap(name, manifest, files.uri)
@@ -68,7 +68,7 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
 def _handed(
     name: str, files: SnapshotFiles, manifest: Manifest, scratch: str | None, *, force: bool
 ) -> HandedOver:
-    app, asked = app_named(name), Asked(options_of(name))
+    app, asked = app_named(name), SourceOptions(options_of(name))
     found = counts_found(name)
     made = stages(app.topology(), found, app.conf.topic_partitions)
     refuse_counts(manifest, made, found, files.uri)
@@ -129,7 +129,7 @@ def refuse_ahead(
 
     Raises IncompatibleStore, and SnapshotAhead where something follows in a changelog.
     """
-    left, asked, ids = [], Asked(options_of(name)), changelog_ids(name)
+    left, asked, ids = [], SourceOptions(options_of(name)), changelog_ids(name)
     external = [topic for stage in made for topic in stage.external]
     for stage in made:
         topics = {topic: stage.counts[topic] for topic in stage.subtopology.topics}
@@ -144,7 +144,7 @@ def refuse_ahead(
             except SnapshotNotPublished:
                 left.append((node, n, manifest.stores[node.name].partitions[n]))
                 continue
-            after = rows(asked.brokers, n, [Stretch(tp.topic, at, end)])
+            after = rows(asked.brokers, n, [TopicRange(tp.topic, at, end)])
             if size := sum(batch.num_rows for batch in after):
                 who = asked.ask(lambda cluster: who_went_on(cluster, manifest, external))
                 raise SnapshotAhead(f"{who[0]}: {tp}: {size} records from {at} on: {who[1]}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-from streamsx.app.agent import Agent, Reached
+from streamsx.app.agent import Agent, BodyUses
 from streamsx.app.app import App
 from streamsx.app.discovery import reached, sends_to
 from streamsx.errors import NotOnSpark, PartitionCountChanged, PartitionMismatch
@@ -24,7 +24,7 @@ from streamsx.model import TopicPartition
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.nodes import SubTopology
-from streamsx.topology.partitions import partitioned
+from streamsx.topology.partitions import resolve_partition_counts
 
 LOG, INNER, OUT, META = "log", "inner", "out", "meta"
 """Kinds of rows: for a changelog, for a later stage, for whoever reads the topic, of a task."""
@@ -92,7 +92,7 @@ def stages(topology: Topology, found: Mapping[str, int], default: int) -> list[S
     `found`, `default`: partition counts as a worker has them. Raises PartitionMismatch,
     PartitionCountChanged. Of an app that feeds itself the stages are none (`check`).
     """
-    made = partitioned(topology, found, default=default, declare=True)
+    made = resolve_partition_counts(topology, found, default=default, declare=True)
     reader = {topic: each.number for each in topology.subtopologies for topic in each.topics}
     inner = {
         topic
@@ -165,7 +165,7 @@ def refuse(app_id: str, reasons: Iterable[Reason]) -> None:
         raise NotOnSpark(f"app {app_id!r} cannot run on Spark ({count}):{lines}")
 
 
-def _halves(agent: Agent, touched: Reached) -> list[SubTopology]:
+def _halves(agent: Agent, touched: BodyUses) -> list[SubTopology]:
     """What it derives it names, and does not send to behind that; who does is refused then."""
     *feeding, last = agent.stages(touched)
     derived = {name for each in touched.derived for name in each.topic.topics}

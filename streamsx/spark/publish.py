@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamsx.app.lookup import app_named
+from streamsx.client import admin
+from streamsx.client.transaction import SendKeyed, transaction
 from streamsx.errors import InvariantBroken, StreamsxError, UsageError, WorldError
-from streamsx.kafka import admin
-from streamsx.kafka.transaction import SendKeyed, transaction
-from streamsx.loops import run
+from streamsx.event_loops import run
 from streamsx.model import TopicPartition
 from streamsx.spark.reading import Brokers
-from streamsx.spark.source import Asked
+from streamsx.spark.source import SourceOptions
 from streamsx.spark.stored import hex_id
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def require_transactions(name: str, remedy: str) -> None:
     """
     conf = app_named(name).conf
     try:
-        Asked(options_of(name)).ask(lambda c: admin.find_transactions(c, f"{conf.id}-spark"))
+        SourceOptions(options_of(name)).ask(
+            lambda c: admin.find_transactions(c, f"{conf.id}-spark")
+        )
     except (WorldError, UsageError):
         raise
     except StreamsxError as error:  # it knows none, or not even the question
@@ -59,14 +61,14 @@ def options_of(name: str) -> dict[str, str]:
 def changelog_ids(name: str) -> Mapping[str, str | None]:
     """Of those that are there, as hex; None from brokers that know none."""
     logs = changelogs(name)
-    found = Asked(options_of(name)).ask(lambda cluster: admin.topic_ids(cluster, logs))
+    found = SourceOptions(options_of(name)).ask(lambda cluster: admin.topic_ids(cluster, logs))
     return {topic: hex_id(each) for topic, each in found.items() if each is not None}
 
 
 def filled(name: str, counts: Mapping[str, int]) -> Collection[TopicPartition]:
     """The changelog partitions that hold anything. `counts`: of partitions, by topic."""
     tps = [TopicPartition(log, n) for log in changelogs(name) for n in range(counts[log])]
-    bounds = Asked(options_of(name)).ask(lambda cluster: admin.bounds(cluster, tps))
+    bounds = SourceOptions(options_of(name)).ask(lambda cluster: admin.bounds(cluster, tps))
     return {tp for tp, (start, end, *_) in bounds.items() if start < end}
 
 
@@ -94,7 +96,7 @@ def publish(log: "DataFrame", name: str) -> Mapping[str, Mapping[int, int]]:
 def _attempt(
     app_id: str, options: Mapping[str, str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    ends = run(written(app_id, Asked(options).brokers, batches))
+    ends = run(written(app_id, SourceOptions(options).brokers, batches))
     yield pa.RecordBatch.from_pylist(
         [{**tp._asdict(), "next": end} for tp, end in ends.items()], ENDS
     )

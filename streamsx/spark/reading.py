@@ -16,17 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamsx.client import admin
+from streamsx.client.cluster import Cluster
+from streamsx.client.fetch_state import FetchLimits
+from streamsx.client.range_reader import Range, RangeReader
+from streamsx.client.security import Security
 from streamsx.clock import SystemClock
-from streamsx.engine.records import Range, RangeReader
 from streamsx.errors import TopicGone
-from streamsx.kafka import admin
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.security import Security
-from streamsx.lifecycle.fetch import FetchLimits
-from streamsx.loops import guarded
+from streamsx.event_loops import guarded
 from streamsx.model import TopicPartition
+from streamsx.processing.batch import Batch
 from streamsx.spark.rows import RECORDS, batch_of
-from streamsx.task.batch import Batch
 
 LIMITS: Final = FetchLimits(partition_bytes=4 << 20, held_bytes=8 << 20, held_bytes_all=32 << 20)
 TIMEOUT_S: Final = 20.0
@@ -44,7 +44,7 @@ class Brokers(NamedTuple):
         return Cluster(self.bootstrap, self.security, timeout_s=timeout_s)
 
 
-class Stretch(NamedTuple):
+class TopicRange(NamedTuple):
     """What is read of one topic. `high`: the highest timestamp that was taken of it before."""
 
     topic: str
@@ -53,7 +53,7 @@ class Stretch(NamedTuple):
     high: int = NEVER
 
 
-def rows(brokers: Brokers, partition: int, stretches: list[Stretch]) -> Iterator[pa.RecordBatch]:
+def rows(brokers: Brokers, partition: int, stretches: list[TopicRange]) -> Iterator[pa.RecordBatch]:
     """Of one partition number of several topics. Raises WorldError, CorruptRecord."""
     ranges = {TopicPartition(each.topic, partition): Range(*each[1:3]) for each in stretches}
     with asyncio.Runner() as runner:

@@ -22,22 +22,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamsx.app.lookup import app_named
-from streamsx.engine.records import Range
+from streamsx.client import admin
+from streamsx.client.admin import NewTopic
+from streamsx.client.range_reader import Range
 from streamsx.errors import IncompatibleStore, NotFound, NotSupported, SettingError, StateConflict
-from streamsx.kafka import admin
-from streamsx.kafka.admin import NewTopic
 from streamsx.model import TopicPartition
 from streamsx.spark.compact import committed, write
 from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.reading import check
-from streamsx.spark.session import told
-from streamsx.spark.source import EARLIEST, LATEST, Asked, there
+from streamsx.spark.session import translate_error
+from streamsx.spark.source import EARLIEST, LATEST, SourceOptions, there
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_snapshot, of_each
 from streamsx.state.layout import changelog_key
 from streamsx.state.snapshot import Manifest, newest_there, numbers
 from streamsx.state.snapshot_files import absolute, open_files
-from streamsx.topology.partitions import partitioned
+from streamsx.topology.partitions import resolve_partition_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,8 +71,8 @@ def rescale(
     keyed = keyed or {}
     known = {(name, topic) for name, (_, plan) in asked.nodes.items() for topic in plan.topics}
     if unknown := sorted(keyed.items() - known):
-        told = [" ".join(map("=".join, each)) for each in (unknown, sorted(known))]
-        raise NotFound(f"no such store and topic: {told[0]}: expected one of {told[1]}")
+        texts = [" ".join(map("=".join, each)) for each in (unknown, sorted(known))]
+        raise NotFound(f"no such store and topic: {texts[0]}: expected one of {texts[1]}")
     old = {name: len(before.stores[name].partitions) for name in asked.nodes}
     seen = of_each(spark, partial(judged, app, old), parts)  # to the end: torn files are found too
     plan = {}
@@ -134,10 +134,12 @@ def _counted(asked: AskedStores, before: Manifest, given: Mapping[str, int]) -> 
         )
     known = {topic: count for topic, count in before.partitions.items() if topic in read}
     default = asked.app.conf.topic_partitions
-    return partitioned(topology, {**known, **given}, default=default, declare=True).counts
+    return resolve_partition_counts(
+        topology, {**known, **given}, default=default, declare=True
+    ).counts
 
 
-class Seen(NamedTuple):
+class PartitionFindings(NamedTuple):
     """Of one partition of a store. `astray`: by topic, the first key that its records cannot have
     there.
     """
@@ -146,7 +148,7 @@ class Seen(NamedTuple):
     astray: Mapping[str, str]
 
 
-def judged(app: str, old: Mapping[str, int], part: StoredPart) -> Seen:
+def judged(app: str, old: Mapping[str, int], part: StoredPart) -> PartitionFindings:
     """A table has keys of its own encoding, or quite others than the records have."""
     rows, astray = 0, dict[str, str]()
     for batch in part.rows():
@@ -160,11 +162,15 @@ def judged(app: str, old: Mapping[str, int], part: StoredPart) -> Seen:
             if not there.all():
                 key = changelog_key(batch["key"][int(there.argmin())].as_py())
                 astray[topic] = f"{part.store}-{part.partition}: {key!r}"
-    return Seen(rows, astray)
+    return PartitionFindings(rows, astray)
 
 
 def kept_by(
-    store: str, topics: Sequence[str], declared: str | None, old: int, seen: Sequence[Seen]
+    store: str,
+    topics: Sequence[str],
+    declared: str | None,
+    old: int,
+    seen: Sequence[PartitionFindings],
 ) -> str:
     """The topic by whose keys the whole store is kept. Raises NotSupported where it is none of
     them, or cannot be told.
@@ -173,15 +179,16 @@ def kept_by(
     asked = [declared] if declared else topics
     astray = {topic: key for each in reversed(seen) for topic, key in each.astray.items()}
     left = [topic for topic in asked if topic not in astray]
-    told = f"state that cannot be cut anew: store {store}: expected keys of records of"
+    refusal = f"state that cannot be cut anew: store {store}: expected keys of records of"
     if not left:
         raise NotSupported(
-            f"{told} {', '.join(asked)} by murmur2 of {old} partitions, found {astray[asked[0]]}: "
+            f"{refusal} {', '.join(asked)} by murmur2 of {old} partitions, "
+            f"found {astray[asked[0]]}: "
             "read these topics again with a new version of the app"
         )
     if rows and not declared and rows * math.log2(old) < CHANCE_BITS:
         raise NotSupported(
-            f"{told} {', '.join(topics)}, found {rows} rows in {old} partitions, which may lie "
+            f"{refusal} {', '.join(topics)}, found {rows} rows in {old} partitions, which may lie "
             f"there by chance: give --keyed {store}={left[0]} if its keys are those of the records"
         )
     return left[0]
@@ -225,7 +232,7 @@ def copy(
     manifest, _ = in_snapshot(asked, uri)
     refuse_placeless(manifest, files.uri, [old])
     options = {"app": app, "kafka.bootstrap.servers": brokers or ",".join(asked.app.conf.bootstrap)}
-    source = Asked({**options, "subscribe": f"{old},{new}"})
+    source = SourceOptions({**options, "subscribe": f"{old},{new}"})
     if partitions:
         conf = asked.app.conf
         made = NewTopic(new, partitions, conf.topic_replication_factor)
@@ -247,7 +254,7 @@ def copy(
     try:
         into_topics(rows, options)
     except Exception as error:
-        raise told(error) from error
+        raise translate_error(error) from error
     name = f"{folder}/{len(done):012}.json"
     try:
         files.create(name, json.dumps(end).encode())

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from streamsx.kafka.batch import NO_HEADERS
-from streamsx.kafka.partitioner import check_place
-from streamsx.lifecycle.produce import OutPartition
+from streamsx.client.record_accumulator import OutputPartition
 from streamsx.model import RECORD_BYTES_MAX, Headers, TopicPartition
+from streamsx.processing.inbox import Outbox, Send, SendRows
+from streamsx.protocol.partitioner import check_place
+from streamsx.protocol.record_batch import NO_HEADERS
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.plan import META, Stage
-from streamsx.task.stream import Outbox, Send, SendRows
 
 RECORDS: Final = pa.schema(
     {
@@ -69,7 +69,7 @@ class ArrowOutbox(Outbox):
         ) -> None:
             if headers or len(key or b"") + len(value or b"") > RECORD_BYTES_MAX:
                 tp = TopicPartition(topic, partition or 0)
-                OutPartition(tp, "none", bool).open(at_ms, key, value, headers or NO_HEADERS)
+                OutputPartition(tp, "none", bool).open(at_ms, key, value, headers or NO_HEADERS)
             self._head = max(self._head, at_ms)
             lane.append((next(offsets), at_ms, key, value, headers, self._head))
 

@@ -24,28 +24,28 @@ import pyarrow as pa
 from streamsx import errors
 from streamsx.app.app import App
 from streamsx.app.lookup import app_named
-from streamsx.engine import faults
-from streamsx.kafka import admin
-from streamsx.kafka.admin import NewTopic
-from streamsx.kafka.cluster import START_TIMEOUT_S, Cluster
-from streamsx.lifecycle.metadata import OffsetMetadata
-from streamsx.lifecycle.places import Reset
+from streamsx.client import admin
+from streamsx.client.admin import NewTopic
+from streamsx.client.cluster import START_TIMEOUT_S, Cluster
 from streamsx.model import TopicPartition
-from streamsx.spark.at_work import AtWork, commit_positions, take
+from streamsx.processing.failure_policy import FailureAction, Policy
+from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.spark.changelogs import WORKERS, taken_back, who_went_on
 from streamsx.spark.compact import COMPACT, compact
 from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
 from streamsx.spark.publish import changelog_ids, filled, options_of, publish, require_transactions
 from streamsx.spark.rows import DDL
-from streamsx.spark.session import accept, probe_cluster, told
-from streamsx.spark.source import EARLIEST, LATEST, Asked
-from streamsx.spark.task import TASK_BYTES, TOLD_MAX, TaskReport, Work, run_task
+from streamsx.spark.session import accept, probe_cluster, translate_error
+from streamsx.spark.source import EARLIEST, LATEST, SourceOptions
+from streamsx.spark.task import TASK_BYTES, TOLD_MAX, BatchWork, TaskReport, run_task
+from streamsx.spark.writer_lock import WriterLock, commit_positions, take
 from streamsx.state import snapshot
 from streamsx.state.snapshot import Manifest, Part, Position, StoreSnapshot, manifest_after
 from streamsx.state.snapshot_files import SnapshotFiles, absolute, open_files
-from streamsx.task.policy import Policy, Word
-from streamsx.topology.partitions import partitioned
+from streamsx.tasks import crash_points
+from streamsx.tasks.start_positions import OffsetReset
+from streamsx.topology.partitions import resolve_partition_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -114,7 +114,7 @@ class Pipeline:
         snapshot.expect_newest(self.files, before)
         tps = [tp for stage in self.stages for tp in stage.read]
         conf, uri = self.app.conf, self.files.uri
-        ask = Asked(options_of(self.name)).ask
+        ask = SourceOptions(options_of(self.name)).ask
         ask(lambda cluster: take(cluster, conf, tps, uri, force=self.force))
 
     def commit_positions(self, manifest: Manifest) -> None:
@@ -123,19 +123,23 @@ class Pipeline:
         """
         about = self.app.conf.id, manifest, self.stages, self.files.uri
         try:
-            Asked(options_of(self.name)).ask(lambda cluster: commit_positions(cluster, *about))
+            SourceOptions(options_of(self.name)).ask(
+                lambda cluster: commit_positions(cluster, *about)
+            )
         except errors.StreamsxError as error:  # the next one does it
             self.say(f"offsets not committed: {error}")
 
-    def work(self, number: int, base: Manifest | None, numbered: Iterable[str] = ()) -> Work:
+    def work(self, number: int, base: Manifest | None, numbered: Iterable[str] = ()) -> BatchWork:
         conf = self.app.conf
-        words = Word(conf.on_error), Word(conf.on_decode_error)
+        words = FailureAction(conf.on_error), FailureAction(conf.on_decode_error)
         policy = Policy(*words, consecutive_failures_max=conf.consecutive_failures_max)
         about = self.app.topology().signatures, self.stages[0].counts, self.uri, number, base
-        return Work(self.name, *about, policy, self.task_bytes, self.scratch, frozenset(numbered))
+        return BatchWork(
+            self.name, *about, policy, self.task_bytes, self.scratch, frozenset(numbered)
+        )
 
     def batch(
-        self, rows: "DataFrame", work: Work, before: Manifest | None, *, by: str, planned: bool
+        self, rows: "DataFrame", work: BatchWork, before: Manifest | None, *, by: str, planned: bool
     ) -> Committed:
         """Rows of all external topics, `planned` by task and in its order, or not; and what Kafka
         still has between stages. Raises what `run_task` does; StateConflict, where the newest
@@ -163,8 +167,8 @@ class Pipeline:
                 task = partial(attempt, work, stage.number)
                 made.append(mine.select(*TAKEN).mapInArrow(task, DDL).persist())
                 kept.append(made[-1])
-                told = made[-1].where(col("kind") == META).select("meta").collect()
-                found = [TaskReport.from_json(row.meta) for row in told]
+                translate_error = made[-1].where(col("kind") == META).select("meta").collect()
+                found = [TaskReport.from_json(row.meta) for row in translate_error]
                 reports += found
                 if failed := sum(each.failed for each in found):
                     first = [line for each in found for line in each.failures][:TOLD_MAX]
@@ -181,9 +185,9 @@ class Pipeline:
                 logs = publish(log, self.name), *before_it
             about = self.app.conf.id, self.run, by
             manifest = following(work, before, self.stages, reports, about, *logs)
-            faults.point("before_manifest")
+            crash_points.point("before_manifest")
             snapshot.commit(self.files, manifest, before=before)
-            faults.point("after_manifest")
+            crash_points.point("after_manifest")
             if self.publish:
                 self.commit_positions(manifest)
         finally:
@@ -192,7 +196,9 @@ class Pipeline:
         return Committed(manifest, reports)
 
 
-def attempt(work: Work, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def attempt(
+    work: BatchWork, stage: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """The second one looks closer, at values too."""
     from pyspark import TaskContext
 
@@ -201,7 +207,7 @@ def attempt(work: Work, stage: int, batches: Iterator[pa.RecordBatch]) -> Iterat
     return run_task(work, stage, batches, checked=context.attemptNumber() > 0)
 
 
-def ordered(rows: "DataFrame", stage: Stage, work: Work) -> "DataFrame":
+def ordered(rows: "DataFrame", stage: Stage, work: BatchWork) -> "DataFrame":
     """A task's rows in one partition of Spark, in the order in which it takes them: that of
     offsets, where Kafka has given them; those of several writers as these got on, each in its own
     order; else that of time. Topics by their running maximum of timestamps.
@@ -227,7 +233,7 @@ def ordered(rows: "DataFrame", stage: Stage, work: Work) -> "DataFrame":
 
 
 def following(
-    work: Work,
+    work: BatchWork,
     before: Manifest | None,
     made: Sequence[Stage],
     reports: Iterable[TaskReport],
@@ -285,7 +291,7 @@ def following(
 def counts_found(name: str, within_s: float = START_TIMEOUT_S) -> dict[str, int]:
     """Partitions of those of its topics that are there. Raises BrokerUnreachable."""
     topics = [spec.name for spec in app_named(name).topology().topics]
-    ask = Asked(options_of(name)).ask
+    ask = SourceOptions(options_of(name)).ask
     found = ask(lambda cluster: admin.partition_counts(cluster, topics), within_s)
     return {topic: count for topic, count in found.items() if count}
 
@@ -342,7 +348,7 @@ class LiveQuery:
         self._turn = threading.Lock()
         self._error: Exception | None = None
 
-    def start(self, writer: "DataStreamWriter", held: AtWork) -> None:
+    def start(self, writer: "DataStreamWriter", held: WriterLock) -> None:
         """`held`: until it has ended."""
         self.query, self._held = writer.foreachBatch(self.hear).start(), held
         held.alive = lambda: bool(self.query.isActive)
@@ -354,7 +360,7 @@ class LiveQuery:
         try:
             self.batch(rows)
         except Exception as error:
-            self._error = told(error)
+            self._error = translate_error(error)
             raise
         finally:
             self._turn.release()
@@ -389,7 +395,7 @@ class LiveQuery:
                     self.stop()
         except StreamingQueryException as error:
             self._held.end()
-            raise (self._error or told(error)) from error
+            raise (self._error or translate_error(error)) from error
         self._held.end()
 
 
@@ -422,7 +428,7 @@ def run(
     )
     writes = publishes or sink == KAFKA or start == GROUP
     with ExitStack() as stack:
-        held = AtWork(name, line.files, writes=writes, force=force, say=line.say)
+        held = WriterLock(name, line.files, writes=writes, force=force, say=line.say)
         stack.enter_context(held)
         base = going_on(line, force=force)
         begin(line, sink)
@@ -469,7 +475,7 @@ def going_on(line: Pipeline, *, force: bool) -> Manifest | None:
 def refuse_left_behind(line: Pipeline, base: Manifest) -> None:
     """Raises SnapshotAhead where workers have taken, and sent, what follows."""
     external = [topic for stage in line.stages for topic in stage.external]
-    ask = Asked(options_of(line.name)).ask
+    ask = SourceOptions(options_of(line.name)).ask
     if ask(lambda cluster: who_went_on(cluster, base, external)) == WORKERS:
         raise errors.SnapshotAhead(
             f"{WORKERS[0]}: {line.files.uri}: {WORKERS[1]}; --force if they did not"
@@ -487,7 +493,7 @@ def refuse_overlap(name: str, base: Manifest, uri: str) -> None:
     }  # fmt: skip
     if not ends:
         return
-    begins = Asked(options_of(name)).ask(lambda cluster: admin.begin_times(cluster, ends))
+    begins = SourceOptions(options_of(name)).ask(lambda cluster: admin.begin_times(cluster, ends))
     for tp, high in ends.items():
         if 0 <= begins[tp] <= high:
             raise errors.UsageError(
@@ -519,7 +525,7 @@ def latest(line: Pipeline) -> Manifest:
     counts = line.stages[0].counts
     external = (topic for stage in line.stages for topic in stage.external)
     tps = [TopicPartition(topic, n) for topic in external for n in range(counts[topic])]
-    found = Asked(options_of(line.name)).ask(lambda c: admin.bounds(c, tps, committed=True))
+    found = SourceOptions(options_of(line.name)).ask(lambda c: admin.bounds(c, tps, committed=True))
     positions: dict[str, dict[int, Position]] = {}
     for tp, (_, high, *_) in found.items():
         positions.setdefault(tp.topic, {})[tp.partition] = Position(high)
@@ -547,7 +553,10 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
     committed, as a worker would begin. Raises WorldError while a transaction holds offsets.
     """
     app = app_named(name)
-    conf, reset = app.conf, Reset(app.conf.consumer_auto_offset_reset == LATEST, app.topology().own)
+    conf, reset = (
+        app.conf,
+        OffsetReset(app.conf.consumer_auto_offset_reset == LATEST, app.topology().own),
+    )
     inner = {topic for stage in made for topic in stage.inner}
     tps = [tp for stage in made for tp in stage.read]
 
@@ -569,7 +578,7 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
             positions.setdefault(tp.topic, {})[tp.partition] = made_at
         return positions
 
-    return Asked(options_of(name)).ask(look)
+    return SourceOptions(options_of(name)).ask(look)
 
 
 def between(line: Pipeline, base: Manifest | None) -> "DataFrame | None":
@@ -587,9 +596,9 @@ def between(line: Pipeline, base: Manifest | None) -> "DataFrame | None":
 def create_topics(name: str, found: Mapping[str, int]) -> None:
     """Those that are not there."""
     app = app_named(name)
-    layout = partitioned(
+    layout = resolve_partition_counts(
         app.topology(), found, default=app.conf.topic_partitions,
         declare=app.conf.topic_allow_declare,
     )  # fmt: skip
     new = [NewTopic(s.name, s.partitions or 0, s.replication, s.config) for s in layout.create]
-    Asked(options_of(name)).ask(lambda cluster: admin.create_topics(cluster, new))
+    SourceOptions(options_of(name)).ask(lambda cluster: admin.create_topics(cluster, new))

@@ -143,7 +143,7 @@ def accept(spark: "SparkSession") -> None:
             raise SettingError(f"spark: {name} is on in this session: {what}: set it to false")
 
 
-def told(error: Exception) -> Exception:
+def translate_error(error: Exception) -> Exception:
     """What one of ours said on an executor, or what Spark says of a query, without their traces."""
     if isinstance(error, errors.StreamsxError):
         return error

@@ -42,19 +42,19 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from streamsx.app.lookup import app_named
+from streamsx.client import admin
+from streamsx.client.cluster import START_TIMEOUT_S, TIMEOUT_S, Cluster
+from streamsx.client.range_reader import within, writing
+from streamsx.client.security import PLAINTEXT, security_of
 from streamsx.clock import SystemClock
-from streamsx.engine.records import within, writing
 from streamsx.errors import NotFound, SettingError, TopicGone
-from streamsx.kafka import admin
-from streamsx.kafka.cluster import START_TIMEOUT_S, TIMEOUT_S, Cluster
-from streamsx.kafka.security import PLAINTEXT, security_of
-from streamsx.loops import run
+from streamsx.event_loops import run
 from streamsx.model import TopicPartition
-from streamsx.spark.reading import NEVER, Brokers, Stretch, rows
+from streamsx.processing.inbox import Send
+from streamsx.spark.reading import NEVER, Brokers, TopicRange, rows
 from streamsx.spark.rows import RECORDS_DDL
 from streamsx.state.snapshot import newest, typed
 from streamsx.state.snapshot_files import open_files
-from streamsx.task.stream import Send
 
 NAME: Final = "streamsx-kafka"
 EARLIEST, LATEST = "earliest", "latest"
@@ -82,16 +82,16 @@ class KafkaSource(DataSource):
         return RECORDS_DDL
 
     def reader(self, schema: object) -> "BatchReader":
-        return BatchReader(Asked(self.options))
+        return BatchReader(SourceOptions(self.options))
 
     def streamReader(self, schema: object) -> "StreamReader":  # noqa: N802  # Spark's
-        return StreamReader(Asked(self.options))
+        return StreamReader(SourceOptions(self.options))
 
     def writer(self, schema: object, overwrite: bool) -> "BatchSink":
-        return BatchSink(Asked(self.options))
+        return BatchSink(SourceOptions(self.options))
 
 
-class Asked:
+class SourceOptions:
     """The options, understood where they are used. Raises SettingError."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -146,7 +146,7 @@ class Asked:
         except (AttributeError, TypeError, ValueError):
             raise SettingError(f"option {name}: {text!r}: write it like {like}") from None
 
-    def place(self, name: str, default: str, there: "There") -> OffsetsJson:
+    def place(self, name: str, default: str, there: "TopicBounds") -> OffsetsJson:
         """Where to begin or to end; what JSON leaves out is at the default."""
         text = self.get(name, default)
         if text in AT.values():
@@ -170,7 +170,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class There:
+class TopicBounds:
     """What the topics hold: first offset, and the end of what is committed."""
 
     bounds: Mapping[TopicPartition, admin.Bounds]
@@ -182,15 +182,15 @@ class There:
         return found
 
 
-def there(asked: Asked) -> There:
+def there(asked: SourceOptions) -> TopicBounds:
     """As of now. Raises NotFound for a topic that is not there, WorldError."""
 
-    async def look(cluster: Cluster) -> There:
+    async def look(cluster: Cluster) -> TopicBounds:
         counts = await admin.partition_counts(cluster, asked.topics)
         if missing := sorted(set(asked.topics) - counts.keys()):
             raise NotFound(f"no such topic: {', '.join(missing)}: create it, or mend subscribe")
         tps = [TopicPartition(t, number) for t in counts for number in range(counts[t])]
-        return There(await admin.bounds(cluster, tps, committed=True))
+        return TopicBounds(await admin.bounds(cluster, tps, committed=True))
 
     return asked.ask(look)
 
@@ -201,7 +201,7 @@ def there(asked: Asked) -> There:
 class TaskRange(InputPartition):
     """One task's stretches of its topics."""
 
-    def __init__(self, number: int, stretches: list[Stretch]) -> None:
+    def __init__(self, number: int, stretches: list[TopicRange]) -> None:
         self.number, self.stretches = number, stretches
 
 
@@ -212,7 +212,7 @@ def planned(
     highs: Mapping[str, Mapping[int, int]],
 ) -> list[TaskRange]:
     """One range per task that has something to read."""
-    found: dict[tuple[int, int], list[Stretch]] = {}
+    found: dict[tuple[int, int], list[TopicRange]] = {}
     for index, topics in enumerate(tasks):
         for topic in topics:
             for number, stop in end.get(topic, {}).items():
@@ -220,14 +220,14 @@ def planned(
                 high = highs.get(topic, {}).get(int(number), NEVER)
                 if begin < stop:
                     stretches = found.setdefault((index, int(number)), [])
-                    stretches.append(Stretch(topic, begin, stop, high))
+                    stretches.append(TopicRange(topic, begin, stop, high))
     return [TaskRange(number, found[index, number]) for index, number in sorted(found)]
 
 
 class TaskReader:
     """What reads in a task; without a plan Spark makes one partition of its own, which is none."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: SourceOptions) -> None:
         self._asked = asked
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -249,7 +249,7 @@ class BatchReader(TaskReader, DataSourceReader):
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Batch after batch; Spark remembers the offsets."""
 
-    _goal: There | None = None
+    _goal: TopicBounds | None = None
     """Where a query ends that takes what is there when it begins."""
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802  # Spark's
@@ -274,7 +274,7 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
         return [*planned(self._asked.tasks, begin, end, self._asked.highs())]
 
 
-def begun(start: OffsetsJson, end: OffsetsJson, asked: Asked) -> OffsetsJson:
+def begun(start: OffsetsJson, end: OffsetsJson, asked: SourceOptions) -> OffsetsJson:
     """Partitions that are new since the last batch begin where they do."""
     if all(start.get(topic, {}).keys() >= numbers.keys() for topic, numbers in end.items()):
         return start
@@ -358,7 +358,7 @@ def _header(given: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
 class BatchSink(DataSourceArrowWriter):
     """`topic`, and what there is of `partition`, `key`, `value`, `headers` and `timestamp`."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: SourceOptions) -> None:
         self._asked = asked
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

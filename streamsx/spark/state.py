@@ -24,7 +24,7 @@ from streamsx.app.lookup import app_named
 from streamsx.errors import DecodeFailed, SettingError
 from streamsx.serde.codec import to_json
 from streamsx.spark.session import session
-from streamsx.spark.source import Asked
+from streamsx.spark.source import SourceOptions
 from streamsx.spark.stored import InChangelog, InSnapshot, asked_stores, in_changelogs, in_snapshot
 from streamsx.state.layout import changelog_key
 from streamsx.state.snapshot_files import absolute
@@ -59,7 +59,7 @@ class StateReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Raises UsageError, NotFound, WorldError."""
-        asked = Asked(self._options)
+        asked = SourceOptions(self._options)
         stores = asked_stores(asked.get("app"), [asked.get("store")])
         if "path" in {name.lower() for name in self._options}:
             if not (uri := asked.get("path")):
@@ -73,7 +73,9 @@ class StateReader(DataSourceReader):
         if not isinstance(part, InSnapshot | InChangelog):
             return  # Spark's own, where there is none
         raw = is_raw(self._options)
-        (node, _), *_ = asked_stores(Asked(self._options).get("app"), [part.store]).nodes.values()
+        (node, _), *_ = asked_stores(
+            SourceOptions(self._options).get("app"), [part.store]
+        ).nodes.values()
         decoders = (None, None) if raw else (node.keys.decode, node.values.decode)
         kind = pa.binary() if raw else pa.string()
         for batch in part.rows():

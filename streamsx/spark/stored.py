@@ -18,19 +18,19 @@ import pyarrow.compute as pc
 
 from streamsx.app.app import App
 from streamsx.app.lookup import app_named
+from streamsx.client import admin
 from streamsx.errors import NotFound
-from streamsx.kafka import admin
 from streamsx.spark.checkout import Chain, checkout, scratch_folder
-from streamsx.spark.reading import Stretch, rows
+from streamsx.spark.reading import TopicRange, rows
 from streamsx.spark.rows import PIECE_ROWS
-from streamsx.spark.session import told
-from streamsx.spark.source import Asked, there
+from streamsx.spark.session import translate_error
+from streamsx.spark.source import SourceOptions, there
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.layout import StoreNode
 from streamsx.state.snapshot import ANEW, Manifest, Part, expect, newest_there, refuse_other
 from streamsx.state.snapshot_files import absolute, open_files
 from streamsx.topology.nodes import SubTopology
-from streamsx.topology.partitions import partitioned
+from streamsx.topology.partitions import resolve_partition_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,14 +74,14 @@ class InChangelog(NamedTuple):
     options: Mapping[str, str]
     store: str
     partition: int
-    log: Stretch
+    log: TopicRange
     changelog_id: str | None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """As of a snapshot. Raises WorldError, CorruptRecord."""
         if self.log.start == self.log.end:
             return
-        read = rows(Asked(self.options).brokers, self.partition, [self.log])
+        read = rows(SourceOptions(self.options).brokers, self.partition, [self.log])
         for found in newest_rows(read).to_batches(max_chunksize=PIECE_ROWS):
             columns = zip(found["key"], found["value"], strict=True)
             yield from pieces((ROW + key.as_py(), value.as_py()) for key, value in columns)
@@ -180,18 +180,20 @@ def in_changelogs(
         "subscribe": ",".join(sorted(sources | logs.keys())),
         "kafka.bootstrap.servers": brokers or ",".join(asked.app.conf.bootstrap),
     }
-    source = Asked(options)
+    source = SourceOptions(options)
     # Ahead of the bounds: a changelog that is made anew between them is told from this one then.
     ids = source.ask(lambda cluster: admin.topic_ids(cluster, logs))
     bounds = there(source).bounds
     counts = Counter(tp.topic for tp in bounds)
-    partitioned(topology, counts, default=1, declare=True)  # refuses those that do not fit
+    resolve_partition_counts(
+        topology, counts, default=1, declare=True
+    )  # refuses those that do not fit
     parts = [
         InChangelog(
             options,
             logs[tp.topic],
             tp.partition,
-            Stretch(tp.topic, *bounds[tp]),
+            TopicRange(tp.topic, *bounds[tp]),
             hex_id(ids[tp.topic]),
         )
         for tp in sorted(bounds)
@@ -217,4 +219,4 @@ def of_each(spark: "SparkSession | None", work: Callable[[T], R], parts: Sequenc
     try:
         return spark.sparkContext.parallelize(parts, len(parts)).map(work).collect()
     except Exception as error:
-        raise told(error) from error
+        raise translate_error(error) from error

@@ -23,20 +23,20 @@ import pyarrow.compute as pc
 
 from streamsx.app.app import App
 from streamsx.app.lookup import app_named
-from streamsx.engine.actor import GatedActor
-from streamsx.engine.driver_loop import DriverLoop
 from streamsx.errors import NotOnSpark, PartitionCountChanged, UsageError
 from streamsx.model import Headers
+from streamsx.processing.actor import GatedActor
+from streamsx.processing.batch import Batch
+from streamsx.processing.failure_policy import Failure, Policy
+from streamsx.processing.reader import AgentRun
+from streamsx.processing.task import Task, TaskMetadata
 from streamsx.spark.checkout import Chain, SnapshotRows, scratch_folder
 from streamsx.spark.plan import FOREIGN, INNER, OUT, Stage, code_of, place, stages
 from streamsx.spark.rows import ArrowOutbox, meta_row
 from streamsx.state.cache import CachedStore
 from streamsx.state.snapshot import Manifest, Part, Position, to_json, typed
 from streamsx.state.snapshot_files import open_files
-from streamsx.task.batch import Batch
-from streamsx.task.policy import Failure, Policy
-from streamsx.task.reader import AgentRun
-from streamsx.task.task import Task, TaskMetadata
+from streamsx.worker.driver_loop import DriverLoop
 
 TASK_BYTES: Final = 256 << 20
 RUN_ROWS: Final = 1000
@@ -49,7 +49,7 @@ ALWAYS: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BatchWork:
     """What each task of a batch is told. `app`: MODULE:ATTR; `signatures`: of its topology, as the
     driver has it; `counts`: partitions of all its topics; `number`: of the snapshot that is being
     made, upon `base`; `task_bytes`: of changed rows in memory; `numbered`: topics whose rows come
@@ -117,7 +117,7 @@ class TaskReport(NamedTuple):
 
 
 def run_task(
-    work: Work, stage: int, batches: Iterable[pa.RecordBatch], *, checked: bool = False
+    work: BatchWork, stage: int, batches: Iterable[pa.RecordBatch], *, checked: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """One task, one batch. `batches` in the order of the task, all of one partition; without a row
     the task is not run. `checked`: each value is encoded as it is set, so that the record is known
@@ -127,10 +127,10 @@ def run_task(
     """
     given = (rows for rows in batches if rows.num_rows)
     loop = DriverLoop(THREAD_WAIT_S, lambda: False)
-    attempt: Attempt | None = None
+    attempt: TaskAttempt | None = None
     try:
         for rows in given:
-            attempt = attempt or Attempt(work, stage, rows, loop, checked=checked)
+            attempt = attempt or TaskAttempt(work, stage, rows, loop, checked=checked)
             yield from attempt.take(rows)
         if attempt is not None:
             yield from attempt.commit()
@@ -139,11 +139,11 @@ def run_task(
         loop.end()
 
 
-class Attempt:
+class TaskAttempt:
     """A task at work on a batch: `take` rows, then `commit`; `finish` when there are no more."""
 
     def __init__(
-        self, work: Work, number: int, rows: pa.RecordBatch, loop: DriverLoop, *, checked: bool
+        self, work: BatchWork, number: int, rows: pa.RecordBatch, loop: DriverLoop, *, checked: bool
     ) -> None:
         self._work, self._loop = work, loop
         self._app, self._stage = work.stage(number)

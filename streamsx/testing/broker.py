@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import Any, Self
 
-from streamsx.broker.server import BrokerServer
+from streamsx.broker.net.server import BrokerServer
 from streamsx.errors import UsageError
-from streamsx.loops import run
+from streamsx.event_loops import run
 
 KEEP_ALL = {"retention.ms": "-1"}
 """A test's records may be of 1970: by Kafka's default of a week they would go after half a minute.

@@ -38,24 +38,24 @@ from typing import Any, Final, NamedTuple, Self
 
 from streamsx.app.app import App
 from streamsx.app.channel import Topic
+from streamsx.client.record_accumulator import OutputPartition
 from streamsx.config import seconds
-from streamsx.engine.actor import GatedActor
-from streamsx.engine.driver_loop import INSTANT_S, DriverLoop
 from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
-from streamsx.kafka.batch import NO_HEADERS
-from streamsx.kafka.partitioner import check_place, partition_of
-from streamsx.lifecycle.produce import OutPartition
 from streamsx.model import Headers, TaskId, TopicPartition
+from streamsx.processing.actor import GatedActor
+from streamsx.processing.batch import Batch
+from streamsx.processing.failure_policy import QUIET_S, Failure, FailureAction, Policy
+from streamsx.processing.inbox import Done, Host, Outbox, Send, SendRows, SentRecord, sent_to
+from streamsx.processing.task import Task, TaskMetadata
+from streamsx.protocol.partitioner import check_place, partition_of
+from streamsx.protocol.record_batch import NO_HEADERS
 from streamsx.serde.codec import Decode, NoValue
 from streamsx.state.cache import CachedStore
 from streamsx.state.memory import MemoryRows
-from streamsx.task.batch import Batch
-from streamsx.task.policy import QUIET_S, Failure, Policy, Word
-from streamsx.task.stream import Done, Host, Outbox, Send, SendRows, SentRecord, sent_to
-from streamsx.task.task import Task, TaskMetadata
-from streamsx.testing.watched import Handed, WatchedStore
+from streamsx.testing.watched import ValuesHandedOut, WatchedStore
 from streamsx.topology.internal_topics import TopicSpec
-from streamsx.topology.partitions import partitioned
+from streamsx.topology.partitions import resolve_partition_counts
+from streamsx.worker.driver_loop import INSTANT_S, DriverLoop
 
 START_S: Final = 1_700_000_000.0
 """When time begins, unless it is said: a day in 2023, the same in every run."""
@@ -105,7 +105,7 @@ class _Logs(Outbox):
                 turn = next(self._unkeyed)
                 chosen = turn % partitions if key is None else partition_of(key, partitions)
             tp = TopicPartition(topic, chosen)
-            OutPartition(tp, "none", _nothing).open(at_ms, key, value, headers or NO_HEADERS)
+            OutputPartition(tp, "none", _nothing).open(at_ms, key, value, headers or NO_HEADERS)
             self._last = chosen, len(self._rows[tp])
             self._rows[tp].append((key, value, at_ms, headers))
 
@@ -175,13 +175,15 @@ class TestDriver:
         self.topology = app.topology()
         config = app.conf
         default = config.topic_partitions
-        made = partitioned(self.topology, partitions or {}, default=default, declare=True)
+        made = resolve_partition_counts(
+            self.topology, partitions or {}, default=default, declare=True
+        )
         if unknown := sorted((partitions or {}).keys() - made.counts.keys()):
             raise NotFound(f"no such topics: partitions of {', '.join(unknown)}: {app!r} has none")
         self.failures: list[Failure] = []
         self._errors: list[Exception] = []
         """Of what went wrong since the last time that it was raised."""
-        words = Word(config.on_error), Word(config.on_decode_error)
+        words = FailureAction(config.on_error), FailureAction(config.on_decode_error)
         self._policy = Policy(*words, self._failed, config.consecutive_failures_max)
         self._logs = _Logs(made.counts)
         self._rows: defaultdict[tuple[str, int], MemoryRows] = defaultdict(MemoryRows)
@@ -193,7 +195,7 @@ class TestDriver:
         """When each was last read from."""
         self._calls = 0
         self._loop = DriverLoop(wait_s, self._busy)
-        self._handed = {name: Handed(table.default) for name, table in app.tables.items()}
+        self._handed = {name: ValuesHandedOut(table.default) for name, table in app.tables.items()}
         app.host = self
         try:
             self._begin()

@@ -16,7 +16,7 @@ from streamsx.state.cache import CachedStore
 UNCHANGEABLE: Final = frozenset({bool, bytes, float, int, str})
 
 
-class Handed:
+class ValuesHandedOut:
     """What the stores of one table have handed out. Stands in for the table's `default`."""
 
     def __init__(self, default: Callable[[], Any] | None) -> None:
@@ -55,7 +55,7 @@ class Handed:
 class WatchedStore(CachedStore):
     """One partition of a table; `watch` is called once, before anything else."""
 
-    def watch(self, handed: Handed, partition: int) -> None:
+    def watch(self, handed: ValuesHandedOut, partition: int) -> None:
         self._table, self._partition = handed, partition
 
     def load(self, key: Any) -> Any:

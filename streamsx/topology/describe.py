@@ -1,6 +1,6 @@
 """A topology for people and programs: as text, as a mermaid diagram, as data for JSON.
 
-Not here: who prints it, the source of its loops (`streamsx.task.compile`).
+Not here: who prints it, the source of its loops (`streamsx.processing.compile`).
 """
 
 from collections.abc import Iterator, Mapping

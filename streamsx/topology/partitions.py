@@ -33,7 +33,7 @@ class Layout:
             yield from (TaskId(number, partition) for partition in range(tasks))
 
 
-def partitioned(
+def resolve_partition_counts(
     topology: Topology, found: Mapping[str, int], *, default: int, declare: bool
 ) -> Layout:
     """`found`: partition counts of those topics that are there; `declare`: others may be created.

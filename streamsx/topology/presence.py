@@ -4,7 +4,7 @@ A store and its changelog belong together: a changelog that is gone, or was dele
 under its name, leaves the stores on the workers' disks as the last copies of a table. Nothing of
 what a new and empty topic says may then be taken for what the table is. A topic's id (KIP-516)
 tells the two topics of one name apart; brokers before Kafka 2.8 have none, and then only a store
-that is beyond the new topic's end is seen (`lifecycle/restore`).
+that is beyond the new topic's end is seen (`tasks/store_restore`).
 
 That a changelog is not there, and committed offsets are, is no fault by itself: a table that is new
 in a running app begins so. What counts is a store on this disk that says it has read from it.
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from streamsx.errors import ChangelogLost
-from streamsx.kafka.schema import UUID_ZERO
+from streamsx.protocol.schema import UUID_ZERO
 
 GONE_AFTER_S: Final = 10.0
 """A broker that has just started, or just heard of a topic, may know nothing of it for a moment."""

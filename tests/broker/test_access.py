@@ -17,13 +17,13 @@ from aiokafka.errors import KafkaConnectionError  # type: ignore[import-untyped]
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from streamsx.broker.access import read_users, tls_context
-from streamsx.broker.sasl import MECHANISMS
+from streamsx.broker.net.access import read_users, tls_context
+from streamsx.broker.net.sasl import MECHANISMS
+from streamsx.client.connection import Address, connect
+from streamsx.client.security import Security
 from streamsx.errors import SettingError, UsageError
-from streamsx.kafka.connection import Address, connect
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.security import Security
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
 from streamsx.tools.cli.processes import OURS
 from tests.broker.test_connections import VERSIONS, frame, received
 from tests.support.apache_kafka import PEM, converse

@@ -17,9 +17,9 @@ from time import perf_counter
 import pytest
 
 from streamsx.broker.api.served import SERVED
-from streamsx.kafka import wire
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.wire import Api
+from streamsx.protocol import wire
+from streamsx.protocol.record_batch import Builder
+from streamsx.protocol.wire import Api
 from tests.support.apache_kafka import PEM, converse
 from tests.support.embedded_broker import EmbeddedBroker
 

@@ -11,9 +11,9 @@ from time import process_time
 
 import pytest
 
-from streamsx.kafka import wire
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.wire import Api
+from streamsx.protocol import wire
+from streamsx.protocol.record_batch import Builder
+from streamsx.protocol.wire import Api
 from tests.broker.test_attackers import dial, rss_mib
 from tests.support.apache_kafka import converse
 from tests.support.embedded_broker import EmbeddedBroker

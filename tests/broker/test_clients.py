@@ -18,7 +18,7 @@ from aiokafka.errors import ProducerFenced  # type: ignore[import-untyped]  # ha
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer
 from confluent_kafka import TopicPartition as At
 
-from streamsx.broker.group import GroupConfig
+from streamsx.broker.groups.group import GroupConfig
 from streamsx.testing import Broker
 
 WAIT_S = 60.0

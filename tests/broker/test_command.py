@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from streamsx.broker.connection import ConnectionLimits
-from streamsx.broker.server import BrokerServer
-from streamsx.kafka.wire import Api
+from streamsx.broker.net.client_connection import ConnectionLimits
+from streamsx.broker.net.server import BrokerServer
+from streamsx.protocol.wire import Api
 from streamsx.tools.broker import LIMITS
 from tests.support.apache_kafka import converse
 from tests.support.command import streamsx

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from streamsx.broker.api.served import SERVED
-from streamsx.broker.connection import ConnectionLimits
-from streamsx.broker.server import BrokerServer
-from streamsx.kafka import wire
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.wire import Api
+from streamsx.broker.net.client_connection import ConnectionLimits
+from streamsx.broker.net.server import BrokerServer
+from streamsx.protocol import wire
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.record_batch import Builder
+from streamsx.protocol.wire import Api
 from streamsx.testing import Broker
 from tests.support.apache_kafka import converse
 

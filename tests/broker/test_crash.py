@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.wire import Api
 from tests.support.apache_kafka import converse
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.talk import Group, Talk

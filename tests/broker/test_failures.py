@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.events import ClientRequest, Effect, Event
-from streamsx.broker.meta import Meta
+from streamsx.broker.groups.coordinator import Coordinator
+from streamsx.broker.groups.coordinator_events import ClientRequest, Effect, Event
+from streamsx.broker.log.segment import Segment
+from streamsx.broker.metadata_store import MetadataStore
 from streamsx.broker.options import Options
-from streamsx.broker.segment import Segment
-from streamsx.kafka import wire
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol import wire
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.record_batch import Builder
+from streamsx.protocol.wire import Api
 from streamsx.testing import Broker
 from tests.support.apache_kafka import converse
 
@@ -84,7 +84,7 @@ def test_a_write_that_fails_sends_everybody_to_the_group_as_it_is_on_disk(
         assert commit(sock, 5) == E.NONE
         member_id = stable_with_a_parked_join(sock, parked)
         with monkeypatch.context() as broken:
-            broken.setattr(Meta, "write", failing)
+            broken.setattr(MetadataStore, "write", failing)
             assert commit(sock, 6) == E.COORDINATOR_NOT_AVAILABLE
         assert answer(parked, Api.JOIN_GROUP, 3).error_code == E.COORDINATOR_NOT_AVAILABLE
         about = {**GROUP, "member_id": member_id, "generation_id": 1}
@@ -101,8 +101,8 @@ def test_a_group_that_cannot_be_loaded_again_is_loaded_for_the_next_request(
     with dial(broker) as sock:
         assert commit(sock, 5) == E.NONE
         with monkeypatch.context() as broken:
-            broken.setattr(Meta, "write", failing)
-            broken.setattr(Meta, "rows", failing)
+            broken.setattr(MetadataStore, "write", failing)
+            broken.setattr(MetadataStore, "rows", failing)
             assert commit(sock, 6) == E.COORDINATOR_NOT_AVAILABLE
     with dial(broker) as sock:
         assert committed(sock) == 5
@@ -164,7 +164,7 @@ def test_a_batch_that_did_not_reach_the_disk_is_not_acknowledged_and_not_there_l
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux has dropped it: the next flush would succeed, without it."""
-    monkeypatch.setattr("streamsx.broker.flusher.REOPEN_S", 0.1)
+    monkeypatch.setattr("streamsx.broker.log.flusher.REOPEN_S", 0.1)
     mine = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     options = Options(sync=True)
     with (

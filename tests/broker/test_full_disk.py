@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.record_batch import Builder
+from streamsx.protocol.wire import Api
 from streamsx.tools.cli.processes import OURS
 from tests.support.apache_kafka import converse
 from tests.support.embedded_broker import EmbeddedBroker

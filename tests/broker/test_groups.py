@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from streamsx.broker.classic import ClassicGroup
-from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.events import Effect, Event, Topics, TopicsChanged
+from streamsx.broker.groups.classic import ClassicGroup
+from streamsx.broker.groups.coordinator import Coordinator
+from streamsx.broker.groups.coordinator_events import Effect, Event, Topics, TopicsChanged
 from streamsx.clock import SystemClock
 from streamsx.errors import InvalidTransition
-from streamsx.kafka import wire
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol import wire
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.wire import Api
 from streamsx.testing import Broker
 from tests.support.apache_kafka import converse
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.broker.group import GroupConfig
+from streamsx.broker.groups.group import GroupConfig
 from streamsx.spark.maven import JarsMissing, jars
 from streamsx.testing import Broker
 from tests.support.apache_kafka import JAVA

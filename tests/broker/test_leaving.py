@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin, Rules
+from streamsx.assignor.model import Copy, CopyRole, MemberMetadata, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.client.cluster import Cluster
 from streamsx.clock import SystemClock
 from streamsx.errors import NotFound, UsageError
-from streamsx.group_tool.departures import Departure, DepartureState
-from streamsx.group_tool.look import look, settled
-from streamsx.group_tool.marking import Going, leave
-from streamsx.kafka.cluster import Cluster
-from streamsx.membership import events as e
-from streamsx.membership.events import ControlMessage, IsLeaving, Joining, OnAssignment
-from streamsx.membership.member import MemberConfig
-from streamsx.membership.outage import Outage
-from streamsx.membership.seat import Seat
-from streamsx.membership.session import Session
+from streamsx.group import member_events as e
+from streamsx.group.admin.describe import look, settled
+from streamsx.group.admin.leave import Going, leave
+from streamsx.group.admin.leave_progress import LeaveProgress, LeaveState
+from streamsx.group.member import MemberConfig
+from streamsx.group.member_events import ControlMessage, IsLeaving, Joining, OnAssignment
+from streamsx.group.outage import Outage
+from streamsx.group.session import Session
+from streamsx.group.subscription_builder import SubscriptionBuilder
 from streamsx.testing import Broker
 
 APP, TOPIC, TASKS = "shop", "orders", 6
@@ -36,9 +36,9 @@ class Peer:
     def __init__(self, bootstrap: str, name: str) -> None:
         self.name, self.learns = name, True
         self.heard: list[ControlMessage] = []
-        seat = Seat(
+        seat = SubscriptionBuilder(
             StreamsPartitionAssignor(
-                MemberAtJoin(
+                MemberMetadata(
                     "", instance=name, process=name.encode().ljust(16).hex(), version="0.1.0"
                 ),
                 Rules(acceptable_recovery_lag=0),
@@ -67,11 +67,11 @@ class Peer:
             case OnAssignment() if message.view.learners:
                 lag = 0 if self.learns else 9_000
                 learners = dict.fromkeys(message.view.learners, Copy(CopyRole.LEARNER, lag))
-                self.session.seat.report = MemberAtJoin("", copies=learners)
+                self.session.seat.report = MemberMetadata("", copies=learners)
                 if self.learns:
                     self.session.post(e.Ready())
             case OnAssignment():
-                self.session.seat.report = MemberAtJoin("")
+                self.session.seat.report = MemberMetadata("")
 
     def told(self, kind: type[ControlMessage]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]
@@ -132,11 +132,11 @@ async def until_told(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-async def ask(cluster: Cluster, names: str, **how: Any) -> dict[str, Departure]:
+async def ask(cluster: Cluster, names: str, **how: Any) -> dict[str, LeaveProgress]:
     return dict(await leave(cluster, CLOCK, APP, names, **how))
 
 
-def brief(departures: dict[str, Departure]) -> dict[str, tuple[str, int, int]]:
+def brief(departures: dict[str, LeaveProgress]) -> dict[str, tuple[str, int, int]]:
     return {
         name: (departure.state.value, departure.tasks_moved, len(departure.left))
         for name, departure in departures.items()
@@ -154,7 +154,7 @@ def test_who_is_asked_leaves_when_others_have_learned_its_tasks(play: Play) -> N
         assert group["b"].told(e.Left)
         assert await shares(cluster) == [3, 3]
         assert [going["b"].state for going in (seen[0], seen[-1])] == [
-            DepartureState.LEAVING, DepartureState.LEFT,
+            LeaveState.LEAVING, LeaveState.LEFT,
         ]  # fmt: skip
 
     play("abc", story)

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from streamsx.kafka import wire
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.wire import REQUEST_ELEMENTS_MAX, Api
+from streamsx.protocol import wire
+from streamsx.protocol.record_batch import Builder
+from streamsx.protocol.wire import REQUEST_ELEMENTS_MAX, Api
 from tests.broker.test_attackers import dial, rss_mib
 from tests.support.apache_kafka import converse
 from tests.support.cost import cpu_s

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from streamsx.broker.log import Log
+from streamsx.broker.log.log import Log
+from streamsx.broker.net.server import BrokerServer
 from streamsx.broker.options import Options
-from streamsx.broker.server import BrokerServer
-from streamsx.kafka.batch import columns
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.record_batch import columns
+from streamsx.protocol.wire import Api
 from streamsx.simulation.power import PowerLoss
 from tests.support.sweeps import seeds
 from tests.unit.broker.conftest import Client, produced
@@ -163,8 +163,8 @@ def test_what_was_acknowledged_is_there_after_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, failures: float, sync: bool
 ) -> None:
     """And what was refused, because the disk had failed, does not keep what follows from it."""
-    monkeypatch.setattr("streamsx.broker.flusher.REOPEN_S", 0.005)
-    monkeypatch.setattr("streamsx.broker.flusher.INTERVAL_S", 0.005)
+    monkeypatch.setattr("streamsx.broker.log.flusher.REOPEN_S", 0.005)
+    monkeypatch.setattr("streamsx.broker.log.flusher.INTERVAL_S", 0.005)
     monkeypatch.setattr(Log, "note_failure", note_failure)
     rng, said = random.Random(seed), Acknowledged()
     power = PowerLoss(tmp_path / "data", rng)

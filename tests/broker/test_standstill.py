@@ -16,25 +16,25 @@ import orjson
 import pytest
 
 from streamsx.app.app import App
+from streamsx.client.cluster import Cluster
+from streamsx.client.producer import Producer
+from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.clock import SystemClock
-from streamsx.engine.active import Active
-from streamsx.engine.actor import GatedActor
-from streamsx.engine.committing import Committing
-from streamsx.engine.gaps import Gap
-from streamsx.engine.given import Given
-from streamsx.engine.produce import Producer
-from streamsx.kafka.cluster import Cluster
-from streamsx.lifecycle.reconcile import Happened
-from streamsx.lifecycle.refusal import RefusedRecord
 from streamsx.model import TaskId, TopicPartition
+from streamsx.processing.actor import GatedActor
+from streamsx.processing.batch import Batch
+from streamsx.processing.failure_policy import Policy
+from streamsx.processing.inbox import RUNNING
+from streamsx.processing.task import Task, TaskMetadata
 from streamsx.state.cache import CachedStore
 from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
 from streamsx.state.rocks import RocksMemory, RocksRows
-from streamsx.task.batch import Batch
-from streamsx.task.policy import Policy
-from streamsx.task.stream import RUNNING
-from streamsx.task.task import Task, TaskMetadata
+from streamsx.tasks.active_task import Active
+from streamsx.tasks.committer import CommitIdentity
+from streamsx.tasks.processing_gap import ProcessingGap
+from streamsx.tasks.task_registry import Happened
+from streamsx.tasks.worker_context import WorkerContext
 from streamsx.testing import Broker
 from streamsx.topology.nodes import AgentNode, Source, SubTopology
 from tests.support.codecs import coded
@@ -110,7 +110,7 @@ async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tupl
         stores = {"words": CachedStore(NODE, rows, 200 * MB)}
         outbox = producer.of(TaskId(0, 0), lambda: None)
         task = Task(PLAN, 0, stores, outbox, start, Policy(), TaskMetadata({"src": 0}))
-        active = Active(task, Gap())
+        active = Active(task, ProcessingGap())
         app = App(
             "app", broker=f"kafka://{bootstrap}", commit_interval="10ms", memory_budget=10 << 40
         )
@@ -137,14 +137,16 @@ async def fill(task: Task, commit: int) -> None:
             await asyncio.sleep(0)
 
 
-async def commit_of(active: Active, producer: Producer, given: Given) -> list[tuple[float, str]]:
+async def commit_of(
+    active: Active, producer: Producer, given: WorkerContext
+) -> list[tuple[float, str]]:
     turns, loop, clock = Turns(), asyncio.get_running_loop(), given.clock
 
     def offset_commit(number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         assert offsets
         loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset(), {})
 
-    committing = Committing(
+    committing = CommitIdentity(
         given, producer, offset_commit, taken, settled=settled, undone=ends, failed=ends,
         patient_until=lambda since: since,
     )  # fmt: skip

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]  # no types
 
+from streamsx.client import admin
+from streamsx.client.admin import Bounds, NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.client.connection import NEWEST
 from streamsx.clock import SystemClock
 from streamsx.errors import BrokerUnreachable, SettingError
-from streamsx.kafka import admin, batch, wire
-from streamsx.kafka.admin import Bounds, NewTopic
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.connection import NEWEST
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
-from streamsx.kafka.errors import RETRIABLE, ErrorCode
-from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
+from streamsx.protocol import record_batch, wire
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
+from streamsx.protocol.error_codes import RETRIABLE, ErrorCode
+from streamsx.protocol.wire import Api
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.markers import end_of_settled
 
@@ -55,7 +56,7 @@ async def new_topic(cluster: Cluster, partitions: int = 1, **configs: str) -> st
 
 
 def filled(count: int, compression: str = "none") -> bytearray:
-    builder = batch.Builder(1 << 20, compression=compression)
+    builder = record_batch.Builder(1 << 20, compression=compression)
     for i in range(count):
         assert builder.append(NOW_MS + i, b"k%d" % i, b"v%d" % i, [("n", b"%d" % i)])
     return builder.close()
@@ -102,7 +103,7 @@ def test_batches_of_ours_come_back_and_other_clients_read_them(
         assert await produced(cluster, tp, filled(100, compression)) == 0
         assert await produced(cluster, tp, filled(3, compression)) == 100
 
-        read = batch.columns((await fetched(cluster, tp, 40)).records, 40)
+        read = record_batch.columns((await fetched(cluster, tp, 40)).records, 40)
         assert read.keys == [b"k%d" % i for i in [*range(40, 100), *range(3)]]
         assert (read.offsets, read.next_offset) == (range(40, 103), 103)
         assert read.headers == [[("n", key[1:])] for key in read.keys if key]
@@ -131,7 +132,7 @@ def test_batches_of_another_client_are_read(kafka: ApacheKafka, compression: str
             await asyncio.gather(
                 *[await producer.send(tp.topic, b"x%d" % i, partition=0) for i in range(50)]
             )
-        read = batch.columns((await fetched(cluster, tp, 0)).records, 0)
+        read = record_batch.columns((await fetched(cluster, tp, 0)).records, 0)
         assert read.values == [b"x%d" % i for i in range(50)]
 
     run(kafka, story)
@@ -153,7 +154,7 @@ def test_a_transaction_that_was_aborted_is_not_seen(kafka: ApacheKafka) -> None:
         while offset < end:
             told = await fetched(cluster, tp, offset)
             aborted = [(a.producer_id, a.first_offset) for a in told.aborted_transactions or ()]
-            read = batch.columns(told.records, offset, aborted=aborted)
+            read = record_batch.columns(told.records, offset, aborted=aborted)
             values += read.values
             offset = read.next_offset
         assert values == [b"one", b"two"]
@@ -268,7 +269,7 @@ def test_after_a_restart_or_a_crash_everything_goes_on(kafka: ApacheKafka, how: 
         await cluster.refresh()
         assert await produced(cluster, tp, filled(2)) == 5
         assert (await admin.bounds(cluster, [tp]))[tp] == Bounds(0, 7)
-        assert len(batch.columns((await fetched(cluster, tp, 5)).records, 5).keys) == 2
+        assert len(record_batch.columns((await fetched(cluster, tp, 5)).records, 5).keys) == 2
         assert not (await cluster.open(await cluster.coordinator("g"), "beat")).closed
 
     run(kafka, story)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.kafka.wire import Api
+from streamsx.protocol.wire import Api
 from tests.support.apache_kafka import ApacheKafka, converse
 
 pytestmark = [

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer
 
+from streamsx.client import admin
+from streamsx.client.admin import NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.client.security import PLAINTEXT
 from streamsx.clock import SystemClock
 from streamsx.errors import GroupNotEmpty, IncompatibleStore, NotFound, SnapshotAhead, UsageError
-from streamsx.kafka import admin
-from streamsx.kafka.admin import NewTopic
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.security import PLAINTEXT
 from streamsx.model import TopicPartition
+from streamsx.protocol.record_batch import Builder
 from streamsx.spark.handover import handover
 from streamsx.spark.publish import written
-from streamsx.spark.reading import Brokers, Stretch, rows
+from streamsx.spark.reading import Brokers, TopicRange, rows
 from streamsx.spark.runner import left_by_group
 from streamsx.state.snapshot import newest
 from tests.kafka.test_publishing import log
@@ -76,7 +76,7 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
         ends = ask(kafka, lambda c: admin.bounds(c, tps))
         found: dict[int, dict[bytes, bytes | None]] = {}
         for _, n in tps:
-            stretch = Stretch(log_topic, *ends[log_topic, n])
+            stretch = TopicRange(log_topic, *ends[log_topic, n])
             part = rows(brokers, n, [stretch]) if stretch.start < stretch.end else ()
             found[n] = {r["key"]: r["value"] for batch in part for r in batch.to_pylist()}
         return found

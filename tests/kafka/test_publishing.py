@@ -6,16 +6,16 @@ import uuid
 import pyarrow as pa
 import pytest
 
+from streamsx.client import admin
+from streamsx.client.admin import NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.client.security import PLAINTEXT
+from streamsx.client.transaction import Keyed, transaction
 from streamsx.errors import StateConflict
-from streamsx.kafka import admin
-from streamsx.kafka.admin import NewTopic
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.security import PLAINTEXT
-from streamsx.kafka.transaction import Keyed, transaction
 from streamsx.model import TopicPartition
 from streamsx.spark.plan import LOG
 from streamsx.spark.publish import written
-from streamsx.spark.reading import Brokers, Stretch, rows
+from streamsx.spark.reading import Brokers, TopicRange, rows
 from streamsx.spark.rows import batch_of
 from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
@@ -54,7 +54,7 @@ def test_the_newest_of_each_key_is_published_once_and_by_the_last_that_began(
         await cluster.stop()
 
     def read(partition: int, end: int) -> list[tuple[Pair, int, int]]:
-        found = rows(brokers, partition, [Stretch(topic, 0, end)])
+        found = rows(brokers, partition, [TopicRange(topic, 0, end)])
         return [
             ((row["key"], row["value"]), row["timestamp"], row["offset"])
             for batch in found

@@ -10,8 +10,8 @@ import confluent_kafka.admin
 import pytest
 
 from streamsx.clock import SystemClock
-from streamsx.kafka.batch import Builder
 from streamsx.model import TopicPartition
+from streamsx.protocol.record_batch import Builder
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.workers import Workers

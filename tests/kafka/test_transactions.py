@@ -6,15 +6,15 @@ import uuid
 import pytest
 from confluent_kafka import Producer
 
+from streamsx.client import admin
+from streamsx.client.admin import NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.client.fetch_state import FetchLimits
+from streamsx.client.fetcher import Fetcher
+from streamsx.client.security import PLAINTEXT
 from streamsx.clock import SystemClock
-from streamsx.engine.fetch import Fetcher
-from streamsx.kafka import admin
-from streamsx.kafka.admin import NewTopic
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.security import PLAINTEXT
-from streamsx.lifecycle.fetch import FetchLimits
 from streamsx.model import TopicPartition
-from streamsx.spark.reading import Brokers, Stretch, rows
+from streamsx.spark.reading import Brokers, TopicRange, rows
 from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.markers import end_of_settled
@@ -120,7 +120,9 @@ def test_a_range_ends_before_what_is_open_and_leaves_out_what_was_aborted(
     assert end == written
     assert asyncio.run(bounds(committed=False)).high_watermark == end + 1
     brokers = Brokers(either.bootstrap, PLAINTEXT)
-    found = [row for each in rows(brokers, 0, [Stretch(topic, 0, end)]) for row in each.to_pylist()]
+    found = [
+        row for each in rows(brokers, 0, [TopicRange(topic, 0, end)]) for row in each.to_pylist()
+    ]
     open_one.abort_transaction(30)
     assert [row["value"] for row in found] == [b"kept %d" % number for number in range(COMMITTED)]
     assert [row["offset"] for row in found] == list(range(101, 101 + COMMITTED))

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from streamsx.kafka.batch import scan
 from streamsx.model import TopicPartition
+from streamsx.protocol.record_batch import scan
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers

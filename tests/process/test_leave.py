@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from streamsx.clock import SystemClock
-from streamsx.kafka.batch import Builder
+from streamsx.protocol.record_batch import Builder
 from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.model import TopicPartition
+from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.topology.nodes import reader_name
 from tests.support.client import Client
 from tests.support.embedded_broker import EmbeddedBroker

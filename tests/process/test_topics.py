@@ -1,6 +1,6 @@
 """Source topics grow while an app runs, and changelogs are deleted.
 
-That sources vanish: tests/unit/engine/test_trouble.
+That sources vanish: tests/unit/worker/test_trouble.
 """
 
 import uuid

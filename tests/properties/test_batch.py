@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx.errors import CorruptRecord
-from streamsx.kafka import batch
-from streamsx.kafka.batch import Builder, columns
-from streamsx.kafka.compression import CODECS
 from streamsx.model import Headers
+from streamsx.protocol import record_batch
+from streamsx.protocol.compression import CODECS
+from streamsx.protocol.record_batch import Builder, columns
 
 BYTES = st.none() | st.binary(max_size=40)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), BYTES), max_size=2)
@@ -29,7 +29,7 @@ def log(batches: list[tuple[list[Record], str]], base: int) -> tuple[bytes, list
         for record in records:
             assert builder.append(*record)
         closed = builder.close()
-        batch.place(closed, base + len(written), 0)
+        record_batch.place(closed, base + len(written), 0)
         written += records
         data += closed
     return data, written
@@ -78,9 +78,9 @@ def transactions(turns: list[tuple[int, str]]) -> tuple[bytes, list[tuple[int, i
         builder = Builder(1 << 20, transactional=not plain)
         builder.append(1, None, b"%d" % offset)
         closed = builder.close(-1 if plain else producer, 0, 0)
-        batch.place(closed, offset, 0)
+        record_batch.place(closed, offset, 0)
         if ends:
-            closed[22] |= batch.CONTROL
+            closed[22] |= record_batch.CONTROL
             struct.pack_into(">I", closed, 17, crc32c(memoryview(closed)[21:]))
             written = open_.pop(producer)
             if what == "abort":
@@ -101,7 +101,7 @@ def test_transactions_are_seen_alike_wherever_the_log_is_cut(
     turns: list[tuple[int, str]], records_max: int, draw: st.DataObject
 ) -> None:
     data, aborted, kept = transactions(turns)
-    cut = batch.pieces(
+    cut = record_batch.pieces(
         data, 0, aborted=draw.draw(st.permutations(aborted)), records_max=records_max
     )
     pieces = list(cut)

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamsx.broker.consumer_group import AWAY, ConsumerGroup
-from streamsx.broker.group import GroupConfig
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
-from streamsx.kafka.errors import ErrorCode as E
+from streamsx.broker.groups.consumer_group import AWAY, ConsumerGroup
+from streamsx.broker.groups.group import GroupConfig
 from streamsx.model import TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
+from streamsx.protocol.error_codes import ErrorCode as E
 from tests.support.desk import Desk, topic_id
 
 STEPS = 120

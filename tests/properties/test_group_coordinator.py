@@ -8,9 +8,9 @@ from collections import Counter
 
 import pytest
 
-from streamsx.broker.classic import TABLE, Cause, GroupState, Round
-from streamsx.broker.events import Gone
-from streamsx.broker.group import GroupConfig
+from streamsx.broker.groups.classic import TABLE, Cause, GroupState, Round
+from streamsx.broker.groups.coordinator_events import ClientGone
+from streamsx.broker.groups.group import GroupConfig
 from tests.support.desk import Desk
 from tests.support.sweeps import seeds
 
@@ -102,7 +102,7 @@ class Clients:
         waiting = sorted(self.desk.asked.keys() - self.desk.replies.keys())
         if waiting:
             waiter = self.random.choice(waiting)
-            self.desk.step(Gone(self.desk.asked[waiter].body.group_id, waiter))
+            self.desk.step(ClientGone(self.desk.asked[waiter].body.group_id, waiter))
 
     def sleeps(self) -> None:
         self.desk.sleep(self.random.choice([0.01, 0.5, 2, 6]))

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.broker import appending
-from streamsx.broker.log import Log
-from streamsx.broker.segment import Descriptors
-from streamsx.kafka.batch import Builder
+from streamsx.broker.log import appending
+from streamsx.broker.log.log import Log
+from streamsx.broker.log.segment import Descriptors
+from streamsx.protocol.record_batch import Builder
 
 TRIALS = 600
 

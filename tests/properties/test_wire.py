@@ -20,9 +20,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 from kio.static.protocol import Entity
 
-from streamsx.kafka import wire
-from streamsx.kafka.compiler import Malformed, decode, decoder, encoder
-from streamsx.kafka.schema import UUID_ZERO, WireMessage
+from streamsx.protocol import wire
+from streamsx.protocol.compiler import Malformed, decode, decoder, encoder
+from streamsx.protocol.schema import UUID_ZERO, WireMessage
 
 MESSAGES_PER_VERSION = 5
 CODES = [code for code in ErrorCode if code >= 0]

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from streamsx.broker.assignments import Assignments
-from streamsx.broker.consumer_group import ConsumerGroup
-from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.flusher import Flusher
-from streamsx.broker.log import Log
-from streamsx.broker.offsets import judge_commit
-from streamsx.broker.transactions import Transaction, Transactions
-from streamsx.kafka.errors import ErrorCode
+from streamsx.broker.groups.assignments import Assignments
+from streamsx.broker.groups.consumer_group import ConsumerGroup
+from streamsx.broker.groups.coordinator import Coordinator
+from streamsx.broker.groups.offsets import judge_commit
+from streamsx.broker.groups.transactions import Transaction, Transactions
+from streamsx.broker.log.flusher import Flusher
+from streamsx.broker.log.log import Log
+from streamsx.protocol.error_codes import ErrorCode
 from streamsx.simulation.scene import Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import World, world

@@ -16,36 +16,37 @@ from streamsx.assignor.claims import Metadata
 from streamsx.assignor.cooperative import Held
 from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssignor
 from streamsx.assignor.view import View
-from streamsx.broker import events as b
-from streamsx.broker import shell
-from streamsx.broker.classic import ClassicGroup, GroupState
-from streamsx.broker.coordinator import Coordinator
-from streamsx.engine import assemble, tasks
-from streamsx.engine.active import Active
-from streamsx.engine.committing import Committing
-from streamsx.engine.produce import Goals, Producer
-from streamsx.group_tool.departures import Departure, DepartureState
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.wire import Api
-from streamsx.lifecycle import commit, produce
-from streamsx.lifecycle.commit import metadata_of, place_of
-from streamsx.lifecycle.metadata import OffsetMetadata
-from streamsx.lifecycle.refusal import Reworked, rework
-from streamsx.membership import events as e
-from streamsx.membership import member, session
-from streamsx.membership.holding import Holding
-from streamsx.membership.lease import Lease
-from streamsx.membership.member import Member
+from streamsx.broker.groups import coordinator_events as b
+from streamsx.broker.groups import runtime
+from streamsx.broker.groups.classic import ClassicGroup, GroupState
+from streamsx.broker.groups.coordinator import Coordinator
+from streamsx.client import record_accumulator
+from streamsx.client.producer import Goals, Producer
+from streamsx.client.rejected_batch import Reworked, rework
+from streamsx.group import member, session
+from streamsx.group import member_events as e
+from streamsx.group.admin.leave_progress import LeaveProgress, LeaveState
+from streamsx.group.lease import Lease
+from streamsx.group.member import Member
+from streamsx.group.owned_partitions import OwnedPartitions
 from streamsx.model import TaskId, TopicPartition
+from streamsx.processing.task import TaskMetadata
+from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
 from streamsx.simulation.apps import POISON
 from streamsx.simulation.checks import Check
 from streamsx.simulation.nodes import HOSTS
 from streamsx.simulation.scene import COUNTS, LINES, ROUTED, WORDS, Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import World, world
-from streamsx.task.task import TaskMetadata
+from streamsx.tasks import commit_cycle, task_driver
+from streamsx.tasks.active_task import Active
+from streamsx.tasks.commit_cycle import metadata_of, place_of
+from streamsx.tasks.committer import Committer
 from streamsx.tools import leave
+from streamsx.worker import wiring
 
 
 class NothingIsWithheld(StreamsPartitionAssignor):
@@ -134,7 +135,7 @@ class FencedMembersKeepTheirClaims(Member):
         self._pause(code)
 
 
-class NobodyJoinsAfterARelease(Holding):
+class NobodyJoinsAfterARelease(OwnedPartitions):
     """What was withheld until the release stays withheld."""
 
     def released(self, event: e.Released) -> None:
@@ -150,9 +151,9 @@ def nothing_waits_to_be_let_go(_: View, runs: Mapping[TaskId, int | None]) -> He
     return Held({task: seat for task, seat in runs.items() if seat is not None}, {}, {})
 
 
-def knows_no_good_end(departures: Mapping[str, Departure], **_: object) -> int:
+def knows_no_good_end(departures: Mapping[str, LeaveProgress], **_: object) -> int:
     """An exit code for some of what there is."""
-    return {DepartureState.TIMEOUT: 1}[departures["w1"].state]
+    return {LeaveState.TIMEOUT: 1}[departures["w1"].state]
 
 
 class EveryTaskWaitsForAllOutputs(Producer):
@@ -162,7 +163,7 @@ class EveryTaskWaitsForAllOutputs(Producer):
         return await super().settle(goals, 1000 * patience_s)
 
 
-class BeginningsAreNotCommitted(Committing):
+class BeginningsAreNotCommitted(Committer):
     """An idle task says to nobody where it begins."""
 
     def first(self, active: Active) -> None: ...
@@ -184,7 +185,7 @@ def nobody_was_ahead(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMet
     return place_of(found)._replace(readers={})
 
 
-def nobody_waits(_: tasks.Tasks, since: float) -> float:
+def nobody_waits(_: task_driver.TaskDriver, since: float) -> float:
     """A task that is wanted back is cut off in the middle of what its agents await."""
     return since
 
@@ -327,9 +328,10 @@ def the_input_ends(made: World) -> None:
         made.client._fed[tp].unsent.append([POISON.encode()])
 
 
-ASSIGNOR = assemble, "StreamsPartitionAssignor"
-COORDINATOR, MEMBER = (shell, "Coordinator"), (session, "Member")
-HOLDING, LEASE = (member, "Holding"), (member, "Lease")
+ASSIGNOR = wiring, "StreamsPartitionAssignor"
+COORDINATOR = (runtime, "Coordinator")
+MEMBER = (session, "Member")
+HOLDING, LEASE = (member, "OwnedPartitions"), (member, "Lease")
 
 
 TWO_RUN = {"OneRunner", "OnlyItsRunnerCommits"}
@@ -351,21 +353,26 @@ PLANTED: list[Planted] = [
     (HOLDING, NobodyJoinsAfterARelease, a_newcomer, "EverythingIsCommitted"),
     ((assigning, "withhold"), nothing_waits_to_be_let_go, a_newcomer, "LegalPlans"),
     (
-        (assemble, "Producer"),
+        (wiring, "Producer"),
         EveryTaskWaitsForAllOutputs,
         an_output_has_no_leader,
         "OutputsHoldUpTheirOwn",
     ),
-    ((produce, "rework"), half_is_sent_again, batches_are_too_large, "NothingIsSkipped"),
+    ((record_accumulator, "rework"), half_is_sent_again, batches_are_too_large, "NothingIsSkipped"),
     (
-        (tasks, "Committing"),
+        (task_driver, "Committer"),
         BeginningsAreNotCommitted,
         workers_begin_at_the_end,
         "NothingIsSkipped",
     ),
-    ((commit, "metadata_of"), no_reader_is_ahead, workers_are_bounced, "NothingIsSkipped"),
-    ((tasks, "place_of"), nobody_was_ahead, workers_are_bounced, "CommittedIsDoneOnce"),
-    ((tasks.Tasks, "_patient_until"), nobody_waits, workers_are_bounced, "NothingIsSkipped"),
+    ((commit_cycle, "metadata_of"), no_reader_is_ahead, workers_are_bounced, "NothingIsSkipped"),
+    ((task_driver, "place_of"), nobody_was_ahead, workers_are_bounced, "CommittedIsDoneOnce"),
+    (
+        (task_driver.TaskDriver, "_patient_until"),
+        nobody_waits,
+        workers_are_bounced,
+        "NothingIsSkipped",
+    ),
     ((Active, "pass_over"), failures_are_held, the_input_ends, "NoTaskStands"),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
 ]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from streamsx.engine import assemble
 from streamsx.simulation.shrink import Without, needed
 from streamsx.simulation.world import play
+from streamsx.worker import wiring
 from tests.simulation.test_planted import NothingIsWithheld
 
 
@@ -28,7 +28,7 @@ def test_after_so_many_tries_it_is_as_short_as_it_is() -> None:
 
 @pytest.mark.slow
 def test_a_planted_bug_is_found_and_its_story_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemble, "StreamsPartitionAssignor", NothingIsWithheld)
+    monkeypatch.setattr(wiring, "StreamsPartitionAssignor", NothingIsWithheld)
     found = next(r for r in (play(seed, story=0) for seed in range(500)) if r.violation)
     assert found.violation is not None
     rule = found.violation.rule

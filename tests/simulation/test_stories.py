@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 
 from streamsx.assignor.wire import read_assignment
-from streamsx.broker.classic import GroupState
-from streamsx.engine.committing import DIRTY_SHARE, FULL
-from streamsx.kafka.consumer_protocol import Assignment
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.wire import Api
-from streamsx.membership import events as e
-from streamsx.membership.leading import TOPICS_EVERY_S
+from streamsx.broker.groups.classic import GroupState
+from streamsx.group import member_events as e
+from streamsx.group.leader import TOPICS_EVERY_S
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
 from streamsx.simulation.checks import Check
 from streamsx.simulation.clients import Tool
-from streamsx.simulation.homes import Home
+from streamsx.simulation.hosts import SimulatedHost
 from streamsx.simulation.scene import COUNTS, LINES, WORDS, B, Scene
 from streamsx.simulation.scheduler import Killed
 from streamsx.simulation.world import World, world
+from streamsx.tasks.committer import DIRTY_SHARE, FULL
 
 SETTLE_S = 30.0
 pytestmark = pytest.mark.timeout(300)  # on a busy machine
@@ -91,7 +91,7 @@ class Pauses(Check):
             self.last = self.world.now  # what is fed comes in bursts: nothing was there to process
         self.longest = max(self.longest, self.world.now - self.last)
 
-    def done(self, home: Home, agent: str, tp: TopicPartition, offset: int) -> None:
+    def done(self, home: SimulatedHost, agent: str, tp: TopicPartition, offset: int) -> None:
         self.positions[tp] = max(self.positions[tp], offset + 1)
         if tp.topic == self.topic:
             self.last = self.world.now
@@ -470,7 +470,7 @@ class Begun(Check):
         self.learned: Counter[tuple[str, object]] = Counter()
         made.checks.append(self)
 
-    def said(self, home: Home, event: str, fields: dict[str, object]) -> None:
+    def said(self, home: SimulatedHost, event: str, fields: dict[str, object]) -> None:
         if event == "task" and fields["from"] == "created" and fields["role"] == "learner":
             self.learned[home.name, fields["task"]] += 1
 

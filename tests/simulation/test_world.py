@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from streamsx.simulation.faults import Elsewhere
+from streamsx.simulation.faults import OtherFaults
 from streamsx.simulation.nodes import HOSTS
 from streamsx.simulation.scene import Scene
 from streamsx.simulation.scheduler import Violation
@@ -56,7 +56,7 @@ def test_a_worker_that_ends_for_a_reason_that_nobody_knows_is_a_violation() -> N
 
 def test_who_is_drawn_to_be_cut_off_reaches_no_address_of_the_broker() -> None:
     with world(1, Scene(workers=1)) as made:
-        faults, rng = Elsewhere(made), random.Random(1)
+        faults, rng = OtherFaults(made), random.Random(1)
         made.at(1.0, made.homes[0].start)
         made.run_until(5.0)
         for _ in range(20):  # half of them hit it, each in one way, the other, or both

@@ -13,9 +13,9 @@ import pytest
 
 from streamsx.errors import NotFound, NotOnSpark, PartitionCountChanged, UsageError
 from streamsx.examples.shop_history import PastOrder, history, write
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
+from streamsx.protocol.partitioner import partition_of
+from streamsx.protocol.record_batch import Builder
 from streamsx.spark import bootstrap as module
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all

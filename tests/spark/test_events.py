@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.clock import Clock
-from streamsx.engine.journal import Journal
 from streamsx.errors import UsageError
+from streamsx.journal import Journal
 from streamsx.spark.events import EventTables, events, files_of, save, summary
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from streamsx.model import TopicPartition
 from streamsx.state.snapshot import manifest_name, newest, numbers
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
-from streamsx.tools.cli.later import Later
+from streamsx.tools.cli.later import LateSession
 from tests.spark.test_runner import APP, COUNTS, Feed, some
 from tests.support.apache_kafka import ApacheKafka
 
@@ -253,7 +253,7 @@ def test_how_many_tasks_are_done_is_told_while_they_run(
                 pass
 
     options = Namespace(master=None, conf={}, debug=False)
-    with Later({}, options, say) as later:
+    with LateSession({}, options, say) as later:
         later.say("reading")
         held = later.sparkContext.parallelize(range(3), 3)
         job = threading.Thread(target=held.foreach, args=[hold])

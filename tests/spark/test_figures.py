@@ -24,8 +24,8 @@ import pytest
 from rocksdict import Rdict
 
 from streamsx.app.lookup import app_named
-from streamsx.kafka.batch import Builder
 from streamsx.model import TopicPartition
+from streamsx.protocol.record_batch import Builder
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.connector import JVM, PYTHON, frame

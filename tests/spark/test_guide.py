@@ -20,8 +20,8 @@ import pytest
 from streamsx.app.lookup import app_named
 from streamsx.examples.shop import Customer, Order
 from streamsx.examples.shop_history import history
-from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
+from streamsx.protocol.partitioner import partition_of
 from streamsx.spark.checkout import discard_all
 from streamsx.tools import spark as command
 from tests.examples.test_shop import plain

@@ -12,19 +12,19 @@ import pytest
 from confluent_kafka import Consumer
 
 from streamsx.app.lookup import app_named
+from streamsx.client import admin
 from streamsx.errors import GroupNotEmpty, SnapshotAhead, StateConflict, StateOnSpark
-from streamsx.kafka import admin
-from streamsx.kafka.partitioner import partition_of
-from streamsx.lifecycle.metadata import OffsetMetadata
 from streamsx.model import TopicPartition
-from streamsx.spark.at_work import take
+from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.protocol.partitioner import partition_of
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.handover import handover
 from streamsx.spark.plan import stages
 from streamsx.spark.publish import changelog_ids, options_of
 from streamsx.spark.runner import Committed, run
-from streamsx.spark.source import Asked
+from streamsx.spark.source import SourceOptions
+from streamsx.spark.writer_lock import take
 from streamsx.state import snapshot
 from streamsx.state.snapshot import Manifest, newest, newest_there
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
@@ -181,7 +181,9 @@ def test_what_workers_had_committed_in_another_life_is_not_ahead(
     shop.sell(0, 60)
     tps = [TopicPartition("sales", n) for n in range(2)]
     old = {tp: (end, "") for tp, end in shop.client.ends(tps).items()}
-    Asked(options_of(APP)).ask(lambda cluster: admin.commit_offsets(cluster, "carried", old))
+    SourceOptions(options_of(APP)).ask(
+        lambda cluster: admin.commit_offsets(cluster, "carried", old)
+    )
     real = snapshot.commit
 
     def dies(files: SnapshotFiles, made: Manifest, *, before: Manifest | None) -> None:
@@ -225,7 +227,7 @@ def test_of_two_places_that_begin_at_once_one_goes_on(shop: Shop) -> None:
 
     def begins(told: str) -> None:
         if told.startswith("batch 0: stage 1"):
-            ask = Asked(options_of(APP)).ask
+            ask = SourceOptions(options_of(APP)).ask
             ask(lambda cluster: take(cluster, conf, tps, "/elsewhere", force=False))
 
     with pytest.raises(StateOnSpark, match="gone on with it in /elsewhere, not in"):
@@ -239,7 +241,9 @@ def test_of_two_places_that_begin_at_once_one_goes_on(shop: Shop) -> None:
 @pytest.mark.slow
 def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -> None:
     def taken() -> set[TopicPartition]:
-        found = Asked(options_of(APP)).ask(lambda cluster: admin.committed(cluster, "carried"))
+        found = SourceOptions(options_of(APP)).ask(
+            lambda cluster: admin.committed(cluster, "carried")
+        )
         return {
             tp for tp, (_, text) in found.items() if OffsetMetadata.decode(text).spark == shop.uri
         }
@@ -248,12 +252,14 @@ def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -
     both = {TopicPartition("sales", n) for n in range(2)}
     (quiet,) = (tp for tp, end in shop.client.ends(both).items() if not end)
     old = {quiet: (0, OffsetMetadata(1_700_000_000_000).encode())}
-    Asked(options_of(APP)).ask(lambda cluster: admin.commit_offsets(cluster, "carried", old))
+    SourceOptions(options_of(APP)).ask(
+        lambda cluster: admin.commit_offsets(cluster, "carried", old)
+    )
     shop.run(sink="noop")
     assert taken() == both | {TopicPartition(shop.inner, n) for n in range(3)}
     handover(APP, shop.uri, scratch=str(shop.folder))
     assert taken() == set()
-    found = Asked(options_of(APP)).ask(lambda cluster: admin.committed(cluster, "carried"))
+    found = SourceOptions(options_of(APP)).ask(lambda cluster: admin.committed(cluster, "carried"))
     assert found[quiet] == old[quiet]  # with its stream time
 
 
@@ -306,7 +312,9 @@ def test_what_workers_have_sent_is_not_sent_again(shop: Shop) -> None:
     shop.sell(30, 10)
     ends = shop.client.ends([tp := TopicPartition("sales", 0)])
     workers = {tp: (ends[tp], "")}
-    Asked(options_of(APP)).ask(lambda cluster: admin.commit_offsets(cluster, "carried", workers))
+    SourceOptions(options_of(APP)).ask(
+        lambda cluster: admin.commit_offsets(cluster, "carried", workers)
+    )
     with pytest.raises(SnapshotAhead, match=r"workers have gone on since: .*run --from group"):
         shop.run(publishes=False, start="group")
     shop.run(publishes=False, sink="noop")  # a shadow sends nothing

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx.app.lookup import app_named
-from streamsx.kafka import admin
-from streamsx.kafka.admin import NewTopic
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.security import PLAINTEXT
+from streamsx.client import admin
+from streamsx.client.admin import NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.client.security import PLAINTEXT
 from streamsx.spark.plan import LOG
 from streamsx.spark.publish import publish, require_transactions
-from streamsx.spark.reading import Brokers, Stretch, rows
+from streamsx.spark.reading import Brokers, TopicRange, rows
 from streamsx.spark.rows import DDL
 from streamsx.testing import Broker
 from tests.support.apache_kafka import ApacheKafka
@@ -63,7 +63,9 @@ def test_a_batch_is_published_and_the_offsets_behind_it_are_known(
     found = publish(frame(sent(one, 0, 1000, b"old", b"new"), both), APP)
     assert found == {one: {0: 1000, 1: 5}, two: {0: 3}}
     brokers = Brokers(either.bootstrap, PLAINTEXT)
-    values = [r["value"] for b in rows(brokers, 0, [Stretch(one, 0, 1000)]) for r in b.to_pylist()]
+    values = [
+        r["value"] for b in rows(brokers, 0, [TopicRange(one, 0, 1000)]) for r in b.to_pylist()
+    ]
     assert values == [b"new"] * 1000
     assert publish(frame(sent(one, 1, 1, b"y")), APP) == {one: {1: 7}}  # behind a commit marker
     assert publish(frame(), APP) == {}

@@ -11,17 +11,17 @@ import pytest
 
 from streamsx.app.lookup import app_named
 from streamsx.broker.api.served import answered
-from streamsx.broker.connection import Call
-from streamsx.broker.events import ReplyBody
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.net.client_connection import ServedRequest
 from streamsx.broker.service import Service
 from streamsx.errors import IncompatibleStore, NotFound, StateConflict, UsageError
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.partitioner import partition_of
-from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
-from streamsx.spark.at_work import RUNNING
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.partitioner import partition_of
+from streamsx.protocol.wire import Api
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.runner import Committed, LiveQuery, run
+from streamsx.spark.writer_lock import RUNNING
 from streamsx.state.snapshot import commit, manifest_name, newest, numbers, read
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
@@ -167,7 +167,7 @@ def test_a_snapshot_without_positions_is_not_taken_for_the_start(feed: Feed) -> 
 def test_a_query_is_known_to_live_while_it_has_nothing_to_do(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamsx.spark.at_work.RENEW_S", 0.1)
+    monkeypatch.setattr("streamsx.spark.writer_lock.RENEW_S", 0.1)
     renewed, begun = threading.Event(), threading.Event()
     names: set[str] = set()
     create = type(feed.files).create
@@ -315,7 +315,7 @@ def test_a_snapshot_of_something_else_is_refused(
         feed.run()
 
 
-def without_transactions(service: Service, call: Call) -> ReplyBody | None:
+def without_transactions(service: Service, call: ServedRequest) -> ReplyBody | None:
     """As a broker answers that has no coordinator for them."""
     if call.api is Api.FIND_COORDINATOR and call.body.key_type:
         return {"error_code": ErrorCode.INVALID_REQUEST, "coordinators": []}

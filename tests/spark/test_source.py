@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamsx.kafka.batch import Builder
 from streamsx.model import TopicPartition
+from streamsx.protocol.record_batch import Builder
 from streamsx.spark.connector import JVM, PYTHON, frame, into_topics
 from streamsx.testing import Broker
 from tests.support.client import Client

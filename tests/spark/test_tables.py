@@ -12,8 +12,8 @@ import pytest
 
 from streamsx.app.lookup import app_named
 from streamsx.errors import IncompatibleStore, NotFound, StreamsxError, TopicGone
-from streamsx.kafka.partitioner import partition_of
 from streamsx.model import TopicPartition
+from streamsx.protocol.partitioner import partition_of
 from streamsx.spark.checkout import discard_all
 from streamsx.state.snapshot import Position
 from streamsx.testing import Broker

@@ -18,9 +18,9 @@ from typing import Any, Self, TypeVar
 
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import BrokerUnreachable
-from streamsx.kafka import wire
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.wire import Api
+from streamsx.protocol import wire
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
 from streamsx.tools.cli.processes import Child
 
 READY_TIMEOUT_S = 120.0

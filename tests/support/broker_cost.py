@@ -27,9 +27,9 @@ from pathlib import Path
 from threading import Event
 
 from streamsx.clock import SystemClock
-from streamsx.kafka import wire
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.wire import Api
+from streamsx.protocol import wire
+from streamsx.protocol.record_batch import Builder
+from streamsx.protocol.wire import Api
 from streamsx.spark.maven import jars
 from tests.conftest import POM
 from tests.support import apache_kafka

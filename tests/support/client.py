@@ -16,11 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import BrokerUnreachable
-from streamsx.kafka.batch import Builder, columns
-from streamsx.kafka.compiler import Malformed
-from streamsx.kafka.errors import RETRIABLE, ErrorCode, failure
-from streamsx.kafka.wire import Api, Body
 from streamsx.model import TopicPartition
+from streamsx.protocol.compiler import Malformed
+from streamsx.protocol.error_codes import RETRIABLE, ErrorCode, failure
+from streamsx.protocol.record_batch import Builder, columns
+from streamsx.protocol.wire import Api, Body
 from tests.support.apache_kafka import converse
 
 PATIENCE_S = 30.0

@@ -10,16 +10,16 @@ from math import inf
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from streamsx.broker.classic import ClassicGroup, Round
-from streamsx.broker.consumer_group import AWAY, ConsumerGroup
-from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.events import (
+from streamsx.broker.groups.classic import ClassicGroup, Round
+from streamsx.broker.groups.consumer_group import AWAY, ConsumerGroup
+from streamsx.broker.groups.coordinator import Coordinator
+from streamsx.broker.groups.coordinator_events import (
     BrokerTick,
+    ClientGone,
     ClientReply,
     ClientRequest,
     Effect,
     Event,
-    Gone,
     Load,
     MarkersWritten,
     OpenInLogs,
@@ -32,8 +32,8 @@ from streamsx.broker.events import (
     Wake,
     WriteMarkers,
 )
-from streamsx.broker.group import CoordinatedGroup, GroupConfig
-from streamsx.broker.records import (
+from streamsx.broker.groups.group import CoordinatedGroup, GroupConfig
+from streamsx.broker.metadata_rows import (
     OF_GROUPS,
     OF_TRANSACTIONS,
     ConsumerGroupKey,
@@ -46,8 +46,8 @@ from streamsx.broker.records import (
     key_bytes,
 )
 from streamsx.errors import InvariantBroken
-from streamsx.kafka.consumer_protocol import Assignment
-from streamsx.kafka.wire import Api
+from streamsx.protocol.consumer_protocol import Assignment
+from streamsx.protocol.wire import Api
 
 
 def hold(condition: bool, what: str) -> None:
@@ -90,7 +90,7 @@ class AnsweredOnce:
     def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
         if isinstance(event, ClientRequest):
             self.open.add(event.waiter)
-        if isinstance(event, Gone):
+        if isinstance(event, ClientGone):
             self.open.discard(event.waiter)
         for effect in effects:
             if isinstance(effect, ClientReply):

@@ -5,12 +5,12 @@ from collections.abc import Coroutine
 from typing import Any
 
 from streamsx.app.app import App
+from streamsx.client.cluster import Cluster
 from streamsx.clock import SystemClock
-from streamsx.engine.given import Given
-from streamsx.engine.journal import Journal
-from streamsx.kafka.cluster import Cluster
-from streamsx.membership.events import ControlMessage
+from streamsx.group.member_events import ControlMessage
+from streamsx.journal import Journal
 from streamsx.state.directory import StateDirectory
+from streamsx.tasks.worker_context import WorkerContext
 
 NOWHERE = "127.0.0.1:9"
 
@@ -36,9 +36,9 @@ class Nobody:
         return Cluster(NOWHERE)
 
 
-def given_of(app: App, directory: StateDirectory) -> Given:
+def given_of(app: App, directory: StateDirectory) -> WorkerContext:
     clock = SystemClock()
-    return Given(
+    return WorkerContext(
         Nobody(), app.topology(), app.conf, directory, Journal("a", clock), clock,
         Cluster(NOWHERE),
     )  # fmt: skip

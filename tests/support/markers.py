@@ -2,8 +2,8 @@
 the markers behind the answer; the embedded broker answers behind them.
 """
 
-from streamsx.kafka import admin
-from streamsx.kafka.cluster import Cluster
+from streamsx.client import admin
+from streamsx.client.cluster import Cluster
 from streamsx.model import TopicPartition
 
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from ssl import SSLContext
 from typing import Any, NamedTuple, Self
 
-from streamsx.kafka import wire
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.wire import Api, Body
+from streamsx.protocol import wire
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api, Body
 
 NODE = 1
 

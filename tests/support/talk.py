@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from streamsx.clock import SystemClock
-from streamsx.kafka import wire
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol import wire
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.record_batch import Builder
+from streamsx.protocol.wire import Api
 from tests.support.apache_kafka import converse
 
 KIND = "talk"

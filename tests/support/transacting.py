@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-from streamsx.broker.events import AddPartition
-from streamsx.kafka.errors import ErrorCode
+from streamsx.broker.groups.coordinator_events import AddPartition
+from streamsx.protocol.error_codes import ErrorCode
 from tests.support.desk import Desk, Place
 
 TOPIC = "t"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
     from random import Random
 
+    from streamsx.client.cluster import Cluster
     from streamsx.clock import Clock
-    from streamsx.kafka.cluster import Cluster
 
     AskWork = Callable[[argparse.Namespace, Clock], Coroutine[None, None, int | None]]
 
@@ -54,7 +54,7 @@ class ClusterCommand(Command):
 
         def asked(options: argparse.Namespace) -> int | None:
             from streamsx.clock import SystemClock
-            from streamsx.loops import run
+            from streamsx.event_loops import run
 
             return run(work(settle(options), SystemClock()))
 
@@ -66,8 +66,8 @@ def settle(options: argparse.Namespace) -> argparse.Namespace:
     the address is looked at: what else the environment says is for workers. Raises UsageError.
     """
     from streamsx.app.lookup import app_named
-    from streamsx.app.settings import PREFIX, settled
-    from streamsx.kafka.security import security_of
+    from streamsx.app.settings import PREFIX, resolve_config
+    from streamsx.client.security import security_of
     from streamsx.tools.cli.properties import properties, security_in
 
     found = properties(options.command_config) if options.command_config else {}
@@ -82,7 +82,9 @@ def settle(options: argparse.Namespace) -> argparse.Namespace:
         address = SETTINGS["bootstrap"]
         names = {f"{PREFIX}{n}".upper() for n, known in SETTINGS.items() if known is address}
         named = os.environ.keys() & {address.metadata["env"], *names}
-        config = settled("streamsx", {}, given, {name: os.environ[name] for name in named}).config
+        config = resolve_config(
+            "streamsx", {}, given, {name: os.environ[name] for name in named}
+        ).config
     options.bootstrap = ",".join(config.bootstrap)
     options.security = (
         security_in(found)
@@ -99,7 +101,7 @@ async def connected(
     """To their `bootstrap`, by their `security`. Raises BrokerUnreachable after 10 s, SettingError.
     `rng`: which broker is asked first.
     """
-    from streamsx.kafka.cluster import Cluster
+    from streamsx.client.cluster import Cluster
 
     cluster = Cluster(options.bootstrap, options.security, rng=rng)
     await cluster.start()

@@ -8,9 +8,9 @@ from contextlib import suppress
 from itertools import chain
 
 from streamsx.assignor.observer import GroupReport
+from streamsx.client import admin
+from streamsx.client.cluster import Cluster
 from streamsx.errors import WorldError
-from streamsx.kafka import admin
-from streamsx.kafka.cluster import Cluster
 from streamsx.model import TaskId, TopicPartition
 
 

@@ -15,7 +15,7 @@ from streamsx.state.snapshot_files import absolute
 LOOK_EVERY_S: Final = 1.0
 
 
-class Later:
+class LateSession:
     """The session, begun when it is first asked for something. It tells meanwhile how many tasks
     of Spark are done: a job of minutes says nothing else.
     """

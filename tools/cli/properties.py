@@ -9,8 +9,8 @@ import ssl
 from collections.abc import Mapping
 from pathlib import Path
 
+from streamsx.client.security import PLAINTEXT, Security
 from streamsx.errors import SettingError, UsageError
-from streamsx.kafka.security import PLAINTEXT, Security
 
 OURS = {
     "bootstrap.servers": "bootstrap", "security.protocol": "protocol",

@@ -2,10 +2,10 @@
 
 from itertools import repeat
 
+from streamsx.client import admin
+from streamsx.client.cluster import Cluster
+from streamsx.client.range_reader import Range, RangeReader
 from streamsx.clock import Clock
-from streamsx.engine.records import Range, RangeReader
-from streamsx.kafka import admin
-from streamsx.kafka.cluster import Cluster
 from streamsx.model import TopicPartition
 
 

@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from streamsx.client import admin
+from streamsx.client.cluster import Cluster
 from streamsx.clock import Clock
 from streamsx.errors import StreamsxError, WorldError, first_of
-from streamsx.group_tool.departures import DepartureState
-from streamsx.group_tool.marking import leave
-from streamsx.kafka import admin
-from streamsx.kafka.cluster import Cluster
+from streamsx.group.admin.leave import leave
+from streamsx.group.admin.leave_progress import LeaveState
 from streamsx.model import TopicPartition
 from streamsx.tools.cli.lags import uncommitted
 from streamsx.tools.cli.processes import OURS, Child, Died
@@ -166,7 +166,7 @@ class DemoStory:
 
         view.stage, facts.marked_at = DemoStage.LEAVE, clock.now()
         gone = await leave(self._cluster, clock, self._app, [leaver])
-        facts.forced = gone[leaver].state is not DepartureState.LEFT
+        facts.forced = gone[leaver].state is not LeaveState.LEFT
         await self._until(lambda: self._processes[leaver].code is not None)
         facts.exit_code = self._processes[leaver].code
         await self._at_rest(facts.workers[1:], SETTLE_S)

@@ -10,9 +10,9 @@ from collections import Counter
 from itertools import cycle, islice
 from math import inf
 
+from streamsx.client.cluster import Cluster
+from streamsx.client.range_reader import writing
 from streamsx.clock import Clock
-from streamsx.engine.records import writing
-from streamsx.kafka.cluster import Cluster
 from streamsx.tools.cli.records import newest
 
 PACE_MAX = 5_000.0

@@ -1,16 +1,16 @@
 """How a client shows who it is, where the broker wants to know."""
 
-from streamsx.broker.connection import Call
-from streamsx.broker.events import ReplyBody
-from streamsx.broker.sasl import MECHANISMS
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.net.client_connection import ServedRequest
+from streamsx.broker.net.sasl import MECHANISMS
 from streamsx.broker.service import Service
-from streamsx.kafka.errors import ErrorCode
+from streamsx.protocol.error_codes import ErrorCode
 
 FRAMED_SINCE = 1
 """The version of SaslHandshake behind which tokens come in SaslAuthenticate (KIP-152)."""
 
 
-def handshake(_: Service, call: Call) -> ReplyBody:
+def handshake(_: Service, call: ServedRequest) -> ReplyBody:
     """How it will."""
     authentication = call.connection.authentication
     if authentication is None:
@@ -20,7 +20,7 @@ def handshake(_: Service, call: Call) -> ReplyBody:
     return authentication.handshake(call.body.mechanism)
 
 
-def authenticate(_: Service, call: Call) -> ReplyBody:
+def authenticate(_: Service, call: ServedRequest) -> ReplyBody:
     """Who it is."""
     authentication = call.connection.authentication
     if authentication is None:

@@ -4,12 +4,12 @@ from functools import partial
 from typing import Any
 
 from streamsx.broker.configs import CONFIGS, ConfigDef, ConfigType, crossed, listed, told, wrong
-from streamsx.broker.connection import Call
-from streamsx.broker.events import ReplyBody
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.net.client_connection import ServedRequest
 from streamsx.broker.refusal import NamedOnce, Refused, each
 from streamsx.broker.service import NODE_ID, Service
 from streamsx.broker.topics import NAME, StoredTopic
-from streamsx.kafka.errors import ErrorCode
+from streamsx.protocol.error_codes import ErrorCode
 
 TOPIC, BROKER = 2, 4
 ALL_BROKERS = ""
@@ -17,13 +17,13 @@ ALL_BROKERS = ""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def describe(service: Service, call: Call) -> ReplyBody:
+def describe(service: Service, call: ServedRequest) -> ReplyBody:
     """All of a topic or of the broker, or those that were asked for."""
     found = partial(find, service, NamedOnce())
     return {"results": each(call.body.resources, found, "resource_type", "resource_name")}
 
 
-def alter(service: Service, call: Call) -> ReplyBody:
+def alter(service: Service, call: ServedRequest) -> ReplyBody:
     """Of a topic; all of its changes or none."""
     changed = partial(change, service, NamedOnce(), call.body.validate_only)
     return {"responses": each(call.body.resources, changed, "resource_type", "resource_name")}

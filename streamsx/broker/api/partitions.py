@@ -5,15 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 from streamsx.broker.configs import listed
-from streamsx.broker.connection import Call
-from streamsx.broker.events import ReplyBody
-from streamsx.broker.expanding import Expansions
-from streamsx.broker.log import Log
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.log.expanding import Expansions
+from streamsx.broker.log.log import Log
+from streamsx.broker.log.segment import LEADER_EPOCH
+from streamsx.broker.net.client_connection import ServedRequest
 from streamsx.broker.refusal import NamedOnce, Refused, each
-from streamsx.broker.segment import LEADER_EPOCH
 from streamsx.broker.service import Service
 from streamsx.broker.topics import StoredTopic
-from streamsx.kafka.errors import ErrorCode
+from streamsx.protocol.error_codes import ErrorCode
 
 READ_COMMITTED = 1
 NOTHING = (-1, -1)
@@ -23,7 +23,7 @@ SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
 """The versions from which ListOffsets knows what is asked for instead of a timestamp."""
 
 
-def list_offsets(service: Service, call: Call) -> ReplyBody:
+def list_offsets(service: Service, call: ServedRequest) -> ReplyBody:
     """Offset and timestamp per partition, -1 for what there is not."""
     expansions = Expansions()
 
@@ -53,7 +53,7 @@ def find(log: Log, timestamp: int, expansions: Expansions, *, committed: bool) -
             return log.at_time(timestamp, expansions, committed=committed) or NOTHING
 
 
-def delete_records(service: Service, call: Call) -> ReplyBody:
+def delete_records(service: Service, call: ServedRequest) -> ReplyBody:
     """Where each partition begins now; what is kept by key alone goes by tombstones."""
 
     def answer(topic: StoredTopic, log: Log, asked: Any) -> ReplyBody:
@@ -68,7 +68,7 @@ def delete_records(service: Service, call: Call) -> ReplyBody:
     return each_partition(service, call, answer, low_watermark=-1)
 
 
-def epoch_ends(service: Service, call: Call) -> ReplyBody:
+def epoch_ends(service: Service, call: ServedRequest) -> ReplyBody:
     """The end of each partition, which is that of its one epoch."""
 
     def answer(_: StoredTopic, log: Log, asked: Any) -> ReplyBody:
@@ -80,7 +80,7 @@ def epoch_ends(service: Service, call: Call) -> ReplyBody:
 
 
 def each_partition(
-    service: Service, call: Call, answer: Callable[[StoredTopic, Log, Any], ReplyBody],
+    service: Service, call: ServedRequest, answer: Callable[[StoredTopic, Log, Any], ReplyBody],
     topic_field: str = "name", partition_field: str = "partition_index", **usual: int,
 ) -> ReplyBody:  # fmt: skip
     """What `answer` says of each partition that there is, its log, and what was asked of it.

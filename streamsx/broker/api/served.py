@@ -9,23 +9,23 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from streamsx.broker.api import (
+    append_records,
     authenticating,
-    changes,
     configurations,
-    fetch,
+    fetch_records,
     partitions,
-    produce,
+    topic_admin,
     transacting,
-    whereabouts,
 )
-from streamsx.broker.connection import Call
-from streamsx.broker.events import ReplyBody
+from streamsx.broker.api import metadata as whereabouts
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.net.client_connection import ServedRequest
 from streamsx.broker.service import Service
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.frames import LARGE_BYTES
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.frames import LARGE_BYTES
+from streamsx.protocol.wire import Api
 
-Handler = Callable[[Service, Call], ReplyBody | None]
+Handler = Callable[[Service, ServedRequest], ReplyBody | None]
 """The answer; None if `call.reply` will be called, or was."""
 
 
@@ -39,7 +39,7 @@ class Served(NamedTuple):
     """Of a request: as many names or partitions as a broker can have, and somewhat more."""
 
 
-def answered(service: Service, call: Call) -> ReplyBody | None:
+def answered(service: Service, call: ServedRequest) -> ReplyBody | None:
     """As the table says."""
     return SERVED[call.api].answer(service, call)
 
@@ -49,7 +49,7 @@ def frame_bytes_max(key: int) -> int:
     return SERVED[key].frame_bytes_max if key in SERVED else LARGE_BYTES
 
 
-def of_groups(service: Service, call: Call) -> None:
+def of_groups(service: Service, call: ServedRequest) -> None:
     """By the coordinator: whoever waits for others is answered when they have come."""
     service.groups.ask(call)
 
@@ -63,7 +63,7 @@ FEATURES: ReplyBody = {
 """KIP-584: clients may use the second version of transactions (KIP-890)."""
 
 
-def versions(_: Service, call: Call) -> ReplyBody:
+def versions(_: Service, call: ServedRequest) -> ReplyBody:
     """This table; a version of the request that we do not know is answered as version 0."""
     keys = [
         {"api_key": key, "min_version": served.oldest, "max_version": served.newest}
@@ -77,10 +77,10 @@ SERVED: dict[int, Served] = {
     # One batch per partition, idempotent and transactional (KIP-98); since 12 it adds its partition
     # to its transaction (KIP-890), topic ids since 13 (KIP-516). Not: batches of magic 0 and 1;
     # error messages per record (KIP-467). As large as a connection may send.
-    Api.PRODUCE: Served(3, 13, produce.answer, sys.maxsize),
+    Api.PRODUCE: Served(3, 13, append_records.answer, sys.maxsize),
     # Long polls, topic ids since 13 (KIP-516), the one leader epoch (KIP-320). Not: sessions
     # (KIP-227: the answer says session 0, so that clients send everything each time), followers.
-    Api.FETCH: Served(4, 18, fetch.answer),
+    Api.FETCH: Served(4, 18, fetch_records.answer),
     # The ends, by timestamp (KIP-79), the youngest record (KIP-734). Not: of tiered storage (-4,
     # -5, -6) what there is without tiers.
     Api.LIST_OFFSETS: Served(1, 11, partitions.list_offsets),
@@ -111,9 +111,9 @@ SERVED: dict[int, Served] = {
     # A version that we do not know is answered as 0 (KIP-511). Of features (KIP-584) transactions.
     Api.API_VERSIONS: Served(0, 4, versions),
     # With configurations; what came of them since 5 (KIP-525). Not: replicas on other brokers.
-    Api.CREATE_TOPICS: Served(2, 7, changes.create_topics),
+    Api.CREATE_TOPICS: Served(2, 7, topic_admin.create_topics),
     # With their records and committed offsets; by id since 6 (KIP-516).
-    Api.DELETE_TOPICS: Served(1, 6, changes.delete_topics),
+    Api.DELETE_TOPICS: Served(1, 6, topic_admin.delete_topics),
     # Everything before an offset (KIP-107); -1 stands for the end.
     Api.DELETE_RECORDS: Served(0, 2, partitions.delete_records),
     # A new id for an idempotent producer, the next epoch of a transactional id (KIP-98, KIP-360).
@@ -135,7 +135,7 @@ SERVED: dict[int, Served] = {
     # KIP-152. Not: sessions that end (KIP-368), so that nobody must do it again.
     Api.SASL_AUTHENTICATE: Served(0, 2, authenticating.authenticate, LARGE_BYTES),
     # More of them for a topic (KIP-195).
-    Api.CREATE_PARTITIONS: Served(0, 3, changes.create_partitions),
+    Api.CREATE_PARTITIONS: Served(0, 3, topic_admin.create_partitions),
     # With their offsets, if nobody is in them (KIP-229); each by itself.
     Api.DELETE_GROUPS: Served(0, 2, of_groups),
     # Of topics (KIP-339): set, delete, and for lists append and subtract. Not: of the broker.

@@ -1,14 +1,14 @@
 """Producer ids, and the transactions of those who have a transactional id."""
 
-from streamsx.broker.connection import Call
-from streamsx.broker.events import ReplyBody
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.groups.transactions import BUMPS_SINCE, LAST_EPOCH
+from streamsx.broker.net.client_connection import ServedRequest
 from streamsx.broker.refusal import why_not
 from streamsx.broker.service import Service
-from streamsx.broker.transactions import BUMPS_SINCE, LAST_EPOCH
-from streamsx.kafka.wire import Api
+from streamsx.protocol.wire import Api
 
 
-def producer(service: Service, call: Call) -> ReplyBody | None:
+def producer(service: Service, call: ServedRequest) -> ReplyBody | None:
     """Of somebody without a transactional id: an id that nobody had, at epoch 0. Else by the
     coordinator, which may have to give out such a new one.
     """
@@ -25,7 +25,7 @@ def producer(service: Service, call: Call) -> ReplyBody | None:
     return None
 
 
-def last_epoch_ends(call: Call) -> bool:
+def last_epoch_ends(call: ServedRequest) -> bool:
     """There is none behind it for the next transaction."""
     ends = call.api is Api.END_TXN and call.version >= BUMPS_SINCE
     return ends and bool(call.body.producer_epoch >= LAST_EPOCH)

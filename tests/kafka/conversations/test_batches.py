@@ -6,9 +6,9 @@ from typing import Any
 
 import crc32c
 
-from streamsx.kafka.batch import Builder, columns
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.record_batch import Builder, columns
+from streamsx.protocol.wire import Api
 from tests.support.talk import NOW, Talk, batch
 
 BASE_OFFSET, LENGTH, LEADER_EPOCH, MAGIC, CRC = 0, 8, 12, 16, 17

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.wire import Api
 from tests.support.talk import Consumers, Talk
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
-from streamsx.kafka.errors import ErrorCode as E
 from streamsx.model import TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
+from streamsx.protocol.error_codes import ErrorCode as E
 from tests.support.talk import KIND, Consumers, Group, Talk
 
 

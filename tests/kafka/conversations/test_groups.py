@@ -3,10 +3,10 @@
 import socket
 from typing import Any
 
-from streamsx.kafka import wire
-from streamsx.kafka.consumer_protocol import Subscription
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol import wire
+from streamsx.protocol.consumer_protocol import Subscription
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.wire import Api
 from tests.support.talk import ANSWER_S, KIND, Group, Talk, until
 
 

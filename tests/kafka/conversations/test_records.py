@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from streamsx.kafka.batch import columns
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.record_batch import columns
+from streamsx.protocol.wire import Api
 from tests.support.talk import NOW, Talk, batch
 
 

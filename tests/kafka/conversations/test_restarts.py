@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.kafka.batch import columns
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.record_batch import columns
+from streamsx.protocol.wire import Api
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.talk import NOW, Group, Talk, batch

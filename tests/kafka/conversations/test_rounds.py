@@ -1,7 +1,7 @@
 """Groups of the classic protocol: the conversations of the coordinator's machine, over the wire."""
 
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.wire import Api
 from tests.support.talk import KIND, Group, Talk
 
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from streamsx.kafka.batch import Builder, columns, scan
-from streamsx.kafka.errors import ErrorCode as E
-from streamsx.kafka.wire import Api
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.record_batch import Builder, columns, scan
+from streamsx.protocol.wire import Api
 from tests.support.talk import CLOCK, NOW, Consumers, Group, Talk
 
 T = TypeVar("T")

@@ -17,16 +17,16 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
-    MemberAtJoin,
+    LeaveRequest,
+    MemberMetadata,
     Memory,
     Plan,
     PlannedTask,
     Rules,
-    WayOut,
 )
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
 from streamsx.tools.assign import answers
 
 FAR = 1_000_000  # lag of a learner that has just begun, in records
@@ -44,7 +44,7 @@ class Seat:
     copies: dict[TaskId, Copy] = field(default_factory=dict)
     claims: set[TaskId] = field(default_factory=set)
     promises: frozenset[TaskId] = frozenset()
-    leaving: WayOut | None = None
+    leaving: LeaveRequest | None = None
     wanted: frozenset[TaskId] = frozenset()
     tags: dict[str, str] = field(default_factory=dict)
     capacity: int = 1
@@ -112,7 +112,7 @@ class Play:
 
     def decide(self, claims: Mapping[str, set[TaskId]], deaf: Iterable[str] = ()) -> Plan:
         members = [
-            MemberAtJoin(
+            MemberMetadata(
                 id=name,
                 instance=name,
                 capacity=seat.capacity,
@@ -220,7 +220,7 @@ class Wired(Play):
             kinds = {task.subtopology: kind.stateful for task, kind in self.tasks.items()}
             process = name.encode().ljust(16).hex()
             self.adapters[name] = StreamsPartitionAssignor(
-                MemberAtJoin(
+                MemberMetadata(
                     "",
                     name,
                     process,
@@ -239,7 +239,7 @@ class Wired(Play):
     def _subscription(self, name: str, claims: set[TaskId]) -> bytes:
         seat, owned = self.seats[name], frozenset(map(source, claims))
         fresh = name not in self.heard
-        report = MemberAtJoin(
+        report = MemberMetadata(
             "",
             nonce=self.generation,
             claims=owned,

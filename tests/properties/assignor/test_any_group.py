@@ -17,14 +17,14 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
+    LeaveRequest,
     Mark,
     MarkState,
-    MemberAtJoin,
+    MemberMetadata,
     Memory,
     PlannedTask,
     Rules,
     TaskKind,
-    WayOut,
 )
 from streamsx.model import TaskId, TopicPartition
 
@@ -56,10 +56,10 @@ marks = st.dictionaries(
     max_size=2,
 )
 members = st.builds(
-    MemberAtJoin,
+    MemberMetadata,
     id=st.just(""),
     capacity=st.integers(1, 3),
-    leaving=st.none() | st.builds(WayOut, deadlines),
+    leaving=st.none() | st.builds(LeaveRequest, deadlines),
     fresh=st.booleans(),
     observer=st.sampled_from([False] * 7 + [True]),
     opaque=st.sampled_from([False] * 7 + [True]),
@@ -95,9 +95,9 @@ def groups(draw: st.DrawFn) -> Group:
     for name in draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=1)):
         member = replace(draw(members), id=f"id-{name}", instance=name)
         if member.opaque:
-            member = MemberAtJoin(member.id, opaque=True, claims=member.claims)
+            member = MemberMetadata(member.id, opaque=True, claims=member.claims)
         elif member.observer:
-            member = MemberAtJoin(member.id, observer=True, marks=member.marks)
+            member = MemberMetadata(member.id, observer=True, marks=member.marks)
         seats.append(member)
     return Group(tasks, seats, draw(memories), NOW_MS)
 
@@ -157,9 +157,9 @@ def world(states: tuple[State, ...], leavers: tuple[bool, ...], *, claimed: bool
     return Group(
         tasks,
         [
-            MemberAtJoin(seat, leaving=gone, claims=frozenset(claims[seat]), copies=held[seat])
+            MemberMetadata(seat, leaving=gone, claims=frozenset(claims[seat]), copies=held[seat])
             for seat, leaves in zip(SEATS, leavers, strict=True)
-            for gone in [WayOut() if leaves else None]
+            for gone in [LeaveRequest() if leaves else None]
         ],
     )
 
@@ -194,7 +194,7 @@ ORDERED = """
 from random import Random
 from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
-from streamsx.kafka.consumer_protocol import Subscription
+from streamsx.protocol.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
 
 for seed in range(10):

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx.assignor.assign import assign
-from streamsx.assignor.model import Group, MemberAtJoin, PlannedTask, Rules
+from streamsx.assignor.model import Group, MemberMetadata, PlannedTask, Rules
 from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssignor, Subtopology
-from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Subscription
 
 if TYPE_CHECKING:
     from tests.properties.assignor.conftest import Play
@@ -37,8 +37,8 @@ def dealt(count: int, members: int, *, subtopologies: int = 1) -> Group:
     return Group(tasks, [owning(f"m{n:03}", tasks[n::members]) for n in range(members)])
 
 
-def owning(name: str, tasks: list[PlannedTask]) -> MemberAtJoin:
-    return MemberAtJoin(name, claims=frozenset(task.partitions[0] for task in tasks))
+def owning(name: str, tasks: list[PlannedTask]) -> MemberMetadata:
+    return MemberMetadata(name, claims=frozenset(task.partitions[0] for task in tasks))
 
 
 def resized(group: Group, members: int) -> Group:
@@ -185,7 +185,7 @@ def in_bytes() -> tuple[Callable[[], Outcome], Told]:
     subtopologies = [Subtopology(n, (topic,), True, n) for n, topic in enumerate(topics)]
     adapters = {
         member.id: StreamsPartitionAssignor(
-            MemberAtJoin(
+            MemberMetadata(
                 "", instance=member.id, process=member.id.encode().ljust(16).hex(), version="0.1.0"
             ),
             Rules(),
@@ -195,7 +195,7 @@ def in_bytes() -> tuple[Callable[[], Outcome], Told]:
     }
     said = []
     for member in group.members:
-        data = adapters[member.id].user_data(MemberAtJoin("", nonce=1, claims=member.claims))
+        data = adapters[member.id].user_data(MemberMetadata("", nonce=1, claims=member.claims))
         said.append((member.id, Subscription(topics, data, tuple(member.claims), 1).write()))
     counts = dict.fromkeys(topics, TASKS // len(topics))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from streamsx.assignor.model import Copy, CopyRole, Plan, Rules, WayOut
+from streamsx.assignor.model import Copy, CopyRole, LeaveRequest, Plan, Rules
 from streamsx.model import TaskId
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def gone(group: "Play", names: list[str]) -> None:
 
 def leaving(group: "Play", names: list[str]) -> None:
     for name in names:
-        group.seats[name].leaving = WayOut()
+        group.seats[name].leaving = LeaveRequest()
 
 
 def cancel(group: "Play", names: list[str]) -> None:
@@ -73,7 +73,7 @@ def cancel(group: "Play", names: list[str]) -> None:
 
 def swap(group: "Play", instances: dict[str, str]) -> None:
     for old, new in instances.items():
-        group.seats[old].leaving = WayOut(swap_to=new)
+        group.seats[old].leaving = LeaveRequest(swap_to=new)
 
 
 def ready(group: "Play", reached: dict[str, list[str]]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from streamsx.assignor.model import Copy, CopyRole, Plan, Rules, WayOut
+from streamsx.assignor.model import Copy, CopyRole, LeaveRequest, Plan, Rules
 from streamsx.model import TaskId
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def restart(group: "Play", random: Random, name: str) -> None:
 
 
 def leave(group: "Play", random: Random, name: str) -> None:
-    group.seats[name].leaving = WayOut(random.choice([None, None, 0]))
+    group.seats[name].leaving = LeaveRequest(random.choice([None, None, 0]))
 
 
 def stay(group: "Play", random: Random, name: str) -> None:

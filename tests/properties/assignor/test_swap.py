@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamsx.assignor.model import Rules, WayOut
+from streamsx.assignor.model import LeaveRequest, Rules
 from streamsx.model import TaskId
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_the_successor_has_the_seat_and_nobody_else_moves(
     if new:
         group.start(successor)
     before = kept(group)
-    group.seats[old].leaving = WayOut(swap_to=successor)
+    group.seats[old].leaving = LeaveRequest(swap_to=successor)
     settle(group)
     expected = {name: tasks for name, tasks in before.items() if name not in (old, successor)}
     expected[successor] = before[old] | before[successor]
@@ -81,6 +81,6 @@ def test_a_successor_that_is_not_there_makes_it_a_leave_as_any_other(kind: "type
     for name in "abc":
         group.start(name)
     settle(group)
-    group.seats["a"].leaving = WayOut(swap_to="nobody")
+    group.seats["a"].leaving = LeaveRequest(swap_to="nobody")
     settle(group)
     assert {name: len(seat.claims) for name, seat in group.seats.items()} == {"b": 3, "c": 3}

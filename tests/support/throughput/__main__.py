@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from streamsx.client.security import PLAINTEXT
 from streamsx.config import whole
-from streamsx.kafka.security import PLAINTEXT
-from streamsx.loops import run
+from streamsx.event_loops import run
 from streamsx.testing import Broker
 from streamsx.tools.cli.command import Command, tell, value
 from tests.support.throughput.measuring import CASES, rounds, summary

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 from itertools import count, cycle
 from typing import NamedTuple
 
+from streamsx.client import admin
+from streamsx.client.admin import NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.client.range_reader import writing
 from streamsx.clock import Clock
-from streamsx.engine.records import writing
-from streamsx.kafka import admin
-from streamsx.kafka.admin import NewTopic
-from streamsx.kafka.batch import NO_TIMESTAMP
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.partitioner import partition_of
+from streamsx.protocol.partitioner import partition_of
+from streamsx.protocol.record_batch import NO_TIMESTAMP
 from streamsx.tools.demonstration.traffic import lines
 
 ORDER_KEYS = 50_000

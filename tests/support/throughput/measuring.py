@@ -20,9 +20,9 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from streamsx.client.cluster import Cluster
 from streamsx.clock import SystemClock
 from streamsx.errors import TaskFailed, UsageError
-from streamsx.kafka.cluster import Cluster
 from streamsx.tools.cli.cluster import connected
 from streamsx.tools.cli.processes import OURS, Child
 from tests.support.throughput.corpora import fill, orders, progress, text

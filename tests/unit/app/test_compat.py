@@ -16,8 +16,8 @@ from streamsx.app import compat
 from streamsx.app.lookup import app_named
 from streamsx.config import SETTINGS
 from streamsx.errors import NotSupported, SettingError
-from streamsx.task.batch import Batch
-from streamsx.task.stream import Inbox, Values
+from streamsx.processing.batch import Batch
+from streamsx.processing.inbox import Inbox, Values
 from streamsx.testing import TestDriver
 from streamsx.topology.nodes import Source
 from tests.support.codecs import coded

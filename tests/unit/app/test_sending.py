@@ -10,7 +10,7 @@ import pytest
 from streamsx import App
 from streamsx.errors import StreamsxError, WrongThread
 from streamsx.model import TopicPartition
-from streamsx.task.stream import RecordMetadata
+from streamsx.processing.inbox import RecordMetadata
 from streamsx.testing import TestDriver
 
 Drive = Callable[..., TestDriver]

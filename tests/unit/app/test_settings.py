@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from faust.types.settings import Settings
 
-from streamsx.app.settings import SettledConfig, settled
+from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.errors import SettingError
 
 
@@ -15,7 +15,7 @@ def settle(
     command_line: Mapping[str, object] | None = None,
     **environment: str,
 ) -> SettledConfig:
-    return settled("shop", code or {}, command_line or {}, environment)
+    return resolve_config("shop", code or {}, command_line or {}, environment)
 
 
 def test_the_command_line_counts_more_than_ours_faust_and_the_code() -> None:

@@ -18,11 +18,11 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
-    MemberAtJoin,
+    LeaveRequest,
+    MemberMetadata,
     Memory,
     Plan,
     PlannedTask,
-    WayOut,
 )
 from streamsx.model import TaskId, TopicPartition
 
@@ -39,7 +39,7 @@ def source(task: TaskId) -> TopicPartition:
     return TopicPartition(f"t{task.subtopology}", task.partition)
 
 
-def read_member(name: str, text: str) -> MemberAtJoin:
+def read_member(name: str, text: str) -> MemberMetadata:
     lists: dict[str, list[TaskId]] = {"owns": [], "promised": [], "stalled": [], "wanted": []}
     copies: dict[TaskId, Copy] = {}
     settings: dict[str, str] = {}
@@ -59,11 +59,11 @@ def read_member(name: str, text: str) -> MemberAtJoin:
             if mode == "restoring":
                 lists["owns"].append(TaskId.parse(key))
     deadline = settings.get("leaving")
-    return MemberAtJoin(
+    return MemberMetadata(
         f"id-{name}",
         instance=name,
         capacity=int(settings.get("capacity", 1)),
-        leaving=None if deadline is None else WayOut(int(deadline) if deadline else None),
+        leaving=None if deadline is None else LeaveRequest(int(deadline) if deadline else None),
         fresh="fresh" in settings,
         observer="observer" in settings,
         opaque="opaque" in settings,

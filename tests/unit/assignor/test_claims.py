@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from streamsx.assignor.claims import read_members
-from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin
+from streamsx.assignor.model import Copy, CopyRole, MemberMetadata
 from streamsx.assignor.wire import write_join
-from streamsx.kafka.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Subscription
 
 A, B, C = (TopicPartition("t", p) for p in range(3))
 T = TaskId(0, 0)
@@ -15,10 +15,10 @@ T = TaskId(0, 0)
 def said(
     *owned: TopicPartition,
     generation: int = 1,
-    member: MemberAtJoin | None = None,
+    member: MemberMetadata | None = None,
     data: bytes = b"",
 ) -> bytes:
-    user_data = data or write_join(member or MemberAtJoin(""))
+    user_data = data or write_join(member or MemberMetadata(""))
     return Subscription(("t",), user_data, owned, generation).write()
 
 
@@ -45,19 +45,19 @@ def test_a_member_whose_user_data_cannot_be_read_is_opaque_but_keeps_its_claims(
     members, notes = read_members([("damaged", said(A, data=b"\x01\x01\x03"))])
 
     (note,) = notes
-    assert members == (MemberAtJoin("damaged", opaque=True, claims=frozenset({A})),)
+    assert members == (MemberMetadata("damaged", opaque=True, claims=frozenset({A})),)
     assert note.startswith("a member that cannot be read: damaged: user data ends early")
 
 
 def test_a_member_whose_subscription_cannot_be_read_claims_nothing() -> None:
     members, notes = read_members([("lost", b"\xff")])
 
-    assert members == (MemberAtJoin("lost", opaque=True),)
+    assert members == (MemberMetadata("lost", opaque=True),)
     assert len(notes) == 2
 
 
 def test_a_member_is_what_it_says_it_is() -> None:
-    member = MemberAtJoin(
+    member = MemberMetadata(
         "", instance="x", capacity=2, copies={T: Copy(CopyRole.LEARNER, 5)}, nonce=3
     )
 
@@ -67,7 +67,7 @@ def test_a_member_is_what_it_says_it_is() -> None:
 
 
 def test_a_promise_of_an_older_plan_is_none() -> None:
-    member = MemberAtJoin("", heirs=frozenset({T}), round=7)
+    member = MemberMetadata("", heirs=frozenset({T}), round=7)
     newer = replace(member, heirs=frozenset(), round=8)
 
     alone = read_members([("m", said(member=member))])[0]
@@ -79,7 +79,7 @@ def test_a_promise_of_an_older_plan_is_none() -> None:
 
 def test_a_member_knows_the_subtopologies_whose_signatures_are_the_leaders() -> None:
     def knows(theirs: tuple[int, ...]) -> frozenset[int] | None:
-        metadata = [("m", said(member=MemberAtJoin("", signatures=theirs)))]
+        metadata = [("m", said(member=MemberMetadata("", signatures=theirs)))]
         return read_members(metadata, (7, 8, 9))[0][0].knows
 
     assert knows((7, 5, 9)) == frozenset({0, 2})

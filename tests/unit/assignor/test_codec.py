@@ -14,7 +14,7 @@ from streamsx.assignor.codec import (
     textual,
     write_fields,
 )
-from streamsx.assignor.model import MemberAtJoin
+from streamsx.assignor.model import MemberMetadata
 from streamsx.model import TaskId
 
 FIELDS = (numeric(3, "capacity", 1), textual(14, "instance", None))
@@ -48,9 +48,9 @@ def test_task_lists_tell_gaps_and_lags() -> None:
 
 
 def test_fields_are_ascending_and_what_is_absent_takes_no_bytes() -> None:
-    full = MemberAtJoin("", instance="a", capacity=2)
+    full = MemberMetadata("", instance="a", capacity=2)
 
-    assert write_fields(MemberAtJoin(""), FIELDS).hex(" ") == "01 01"
+    assert write_fields(MemberMetadata(""), FIELDS).hex(" ") == "01 01"
     assert write_fields(full, FIELDS).hex(" ") == "01 01 03 01 02 0e 01 61"
 
 

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 from streamsx.assignor.assign import assign
 from streamsx.assignor.memory import MARK_KEPT_MS, MARKS_MAX, recall
-from streamsx.assignor.model import Group, Mark, MarkState, MemberAtJoin, Memory, Rules, TaskKind
+from streamsx.assignor.model import Group, Mark, MarkState, MemberMetadata, Memory, Rules, TaskKind
 
 Build = Callable[..., Group]
 LEAVE = Mark(MarkState.LEAVING, epoch_ms=100)
 LATER = Mark(MarkState.CANCELLED, epoch_ms=200)
 
 
-def said(*members: MemberAtJoin, memory: Memory | None = None, now_ms: int = 0) -> Memory:
+def said(*members: MemberMetadata, memory: Memory | None = None, now_ms: int = 0) -> Memory:
     return recall(Group((), members, memory, now_ms))
 
 
 def test_a_new_leader_knows_what_the_others_were_told() -> None:
-    memory = said(MemberAtJoin("1", round=7, marks={"x": LEAVE}), MemberAtJoin("2", round=6))
+    memory = said(MemberMetadata("1", round=7, marks={"x": LEAVE}), MemberMetadata("2", round=6))
 
     assert memory == Memory(7, TaskKind(0), {"x": LEAVE})
 
@@ -27,7 +27,7 @@ def test_the_newest_memory_counts_and_not_an_older_one_of_the_leader() -> None:
     own = Memory(7, TaskKind.STATEFUL, {"y": LEAVE})
 
     memory = said(
-        MemberAtJoin("1", round=8), MemberAtJoin("2", round=7, marks={"y": LEAVE}), memory=own
+        MemberMetadata("1", round=8), MemberMetadata("2", round=7, marks={"y": LEAVE}), memory=own
     )
 
     assert memory == Memory(8)
@@ -35,10 +35,10 @@ def test_the_newest_memory_counts_and_not_an_older_one_of_the_leader() -> None:
 
 def test_who_was_away_while_all_others_were_started_again_does_not_know_better() -> None:
     """w4 is cut off in round 13 and comes back to a group that began anew."""
-    begun = said(MemberAtJoin("1", fresh=True), now_ms=100_000)
-    back = MemberAtJoin("4", round=13, marks={"x": LEAVE})
+    begun = said(MemberMetadata("1", fresh=True), now_ms=100_000)
+    back = MemberMetadata("4", round=13, marks={"x": LEAVE})
 
-    memory = said(MemberAtJoin("1", round=begun.round + 1), back, now_ms=101_000)
+    memory = said(MemberMetadata("1", round=begun.round + 1), back, now_ms=101_000)
 
     assert memory.marks == {}
 
@@ -46,15 +46,15 @@ def test_who_was_away_while_all_others_were_started_again_does_not_know_better()
 def test_what_is_being_balanced_is_remembered_by_a_leader_that_is_up_to_date() -> None:
     own = Memory(8, TaskKind.STATEFUL)
 
-    assert said(MemberAtJoin("1", round=8), memory=own).balancing is TaskKind.STATEFUL
+    assert said(MemberMetadata("1", round=8), memory=own).balancing is TaskKind.STATEFUL
 
 
 def test_an_observer_brings_news_and_the_newest_word_counts() -> None:
-    member = MemberAtJoin("1", instance="x", round=3, marks={"x": LEAVE})
+    member = MemberMetadata("1", instance="x", round=3, marks={"x": LEAVE})
 
-    told = said(member, MemberAtJoin("2", observer=True, marks={"x": LATER, "y": LEAVE}))
+    told = said(member, MemberMetadata("2", observer=True, marks={"x": LATER, "y": LEAVE}))
     late = said(
-        replace(member, marks={"x": LATER}), MemberAtJoin("2", observer=True, marks={"x": LEAVE})
+        replace(member, marks={"x": LATER}), MemberMetadata("2", observer=True, marks={"x": LEAVE})
     )
 
     assert told.marks == {"x": LATER, "y": LEAVE}
@@ -65,7 +65,7 @@ def test_of_two_words_of_one_moment_the_same_one_wins_in_every_order() -> None:
     early, late = (Mark(MarkState.LEAVING, ms, epoch_ms=100) for ms in (5, 6))
     swap = Mark(MarkState.LEAVING, 6, "y", epoch_ms=100)
     tools = [
-        MemberAtJoin(f"{n}", observer=True, marks={"x": mark})
+        MemberMetadata(f"{n}", observer=True, marks={"x": mark})
         for n, mark in enumerate((early, late, swap))
     ]
 
@@ -77,31 +77,31 @@ def test_of_two_words_of_one_moment_one_may_be_without_a_deadline() -> None:
     until = replace(LEAVE, deadline_ms=1)
     for first, second in ((LEAVE, until), (until, LEAVE)):
         told = said(
-            MemberAtJoin("1", round=3, marks={"x": first}),
-            MemberAtJoin("2", round=3, marks={"x": second}),
+            MemberMetadata("1", round=3, marks={"x": first}),
+            MemberMetadata("2", round=3, marks={"x": second}),
         )
         assert told.marks == {"x": until}
 
 
 def test_a_mark_ends_when_its_instance_has_left_and_come_back() -> None:
-    other = MemberAtJoin("2", round=3, marks={"x": LEAVE})
+    other = MemberMetadata("2", round=3, marks={"x": LEAVE})
 
-    assert said(MemberAtJoin("1", instance="x", fresh=True), other).marks == {}
-    assert said(MemberAtJoin("1", instance="x", round=3), other).marks == {"x": LEAVE}
+    assert said(MemberMetadata("1", instance="x", fresh=True), other).marks == {}
+    assert said(MemberMetadata("1", instance="x", round=3), other).marks == {"x": LEAVE}
 
 
 def test_a_mark_that_comes_with_a_fresh_instance_is_meant_for_it() -> None:
     fresh, tool = (
-        MemberAtJoin("1", instance="x", fresh=True),
-        MemberAtJoin("2", observer=True, marks={"x": LEAVE}),
+        MemberMetadata("1", instance="x", fresh=True),
+        MemberMetadata("2", observer=True, marks={"x": LEAVE}),
     )
 
     assert said(fresh, tool).marks == {"x": LEAVE}
 
 
 def test_a_mark_of_an_instance_that_stays_away_ends_after_ten_minutes() -> None:
-    other = MemberAtJoin("2", round=3, marks={"x": LEAVE})
-    here = MemberAtJoin("1", instance="x", round=3)
+    other = MemberMetadata("2", round=3, marks={"x": LEAVE})
+    here = MemberMetadata("1", instance="x", round=3)
     end = LEAVE.epoch_ms + MARK_KEPT_MS
 
     assert said(other, now_ms=end).marks == {"x": LEAVE}
@@ -112,14 +112,14 @@ def test_a_mark_of_an_instance_that_stays_away_ends_after_ten_minutes() -> None:
 def test_a_mark_of_an_instance_that_stays_away_is_kept_until_behind_its_deadline() -> None:
     """`leave --timeout 7d`: whoever comes back on the third day leaves."""
     late = replace(LEAVE, deadline_ms=10 * MARK_KEPT_MS)
-    other = MemberAtJoin("2", round=3, marks={"x": late})
+    other = MemberMetadata("2", round=3, marks={"x": late})
 
     assert said(other, now_ms=11 * MARK_KEPT_MS).marks == {"x": late}
     assert said(other, now_ms=11 * MARK_KEPT_MS + 1).marks == {}
 
 
 def test_a_cancellation_ends_after_ten_minutes_wherever_its_instance_is() -> None:
-    here = MemberAtJoin("1", instance="x", round=3, marks={"x": LATER})
+    here = MemberMetadata("1", instance="x", round=3, marks={"x": LATER})
 
     assert said(here, now_ms=LATER.epoch_ms + MARK_KEPT_MS + 1).marks == {}
 
@@ -127,7 +127,7 @@ def test_a_cancellation_ends_after_ten_minutes_wherever_its_instance_is() -> Non
 def test_the_oldest_of_too_many_marks_is_forgotten() -> None:
     marks = {f"m{n:02}": Mark(MarkState.LEAVING, epoch_ms=n) for n in range(MARKS_MAX + 1)}
 
-    kept = said(MemberAtJoin("1", observer=True, marks=marks)).marks
+    kept = said(MemberMetadata("1", observer=True, marks=marks)).marks
 
     assert kept == {name: mark for name, mark in marks.items() if name != "m00"}
 

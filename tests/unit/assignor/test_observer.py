@@ -1,6 +1,14 @@
 """How a tool is heard, and what it sees."""
 
-from streamsx.assignor.model import Copy, CopyRole, Mark, MarkState, MemberAtJoin, Rules, WayOut
+from streamsx.assignor.model import (
+    Copy,
+    CopyRole,
+    LeaveRequest,
+    Mark,
+    MarkState,
+    MemberMetadata,
+    Rules,
+)
 from streamsx.assignor.observer import describe, observing
 from streamsx.assignor.partition_assignor import (
     Outcome,
@@ -8,8 +16,8 @@ from streamsx.assignor.partition_assignor import (
     Subtopology,
 )
 from streamsx.assignor.wire import read_assignment, read_join
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
 
 COUNTS = {"in": 2}
 P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
@@ -19,7 +27,7 @@ MARK = Mark(MarkState.LEAVING, 9000, epoch_ms=5)
 
 def assignor(instance: str) -> StreamsPartitionAssignor:
     return StreamsPartitionAssignor(
-        MemberAtJoin(
+        MemberMetadata(
             "", instance=instance, process=instance.encode().ljust(16).hex(), version="0.1.0"
         ),
         Rules(),
@@ -36,20 +44,20 @@ def plan(leader: StreamsPartitionAssignor, metadata: list[tuple[str, bytes]]) ->
 
 
 def test_an_observer_holds_nothing_and_tells_its_marks() -> None:
-    member = read_join(observing({"b": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=3)))
+    member = read_join(observing({"b": MARK}, nonce=0).user_data(MemberMetadata("", nonce=3)))
 
     assert (member.observer, member.marks, member.nonce) == (True, {"b": MARK}, 3)
 
 
 def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
     a, b = assignor("a"), assignor("b")
-    plan(a, [("1", said(a.user_data(MemberAtJoin("", nonce=1))))])
-    learns = MemberAtJoin(
+    plan(a, [("1", said(a.user_data(MemberMetadata("", nonce=1))))])
+    learns = MemberMetadata(
         "", nonce=1, claims=frozenset({P1}), copies={T0: Copy(CopyRole.LEARNER, 9)}
     )
     metadata = [
-        ("tool", said(observing({"b": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=1)))),
-        ("1", said(a.user_data(MemberAtJoin("", nonce=1, claims=frozenset({P0}))), P0)),
+        ("tool", said(observing({"b": MARK}, nonce=0).user_data(MemberMetadata("", nonce=1)))),
+        ("1", said(a.user_data(MemberMetadata("", nonce=1, claims=frozenset({P0}))), P0)),
         ("2", said(b.user_data(learns), P1)),
     ]
 
@@ -69,11 +77,11 @@ def test_a_group_is_described_from_its_bytes_alone() -> None:
     a, b, c = assignor("a"), assignor("b"), assignor("c")
     lag = {T0: Copy(CopyRole.LEARNER, 90_000)}
     metadata = [
-        ("1", said(a.user_data(MemberAtJoin("", nonce=1, claims=frozenset({P0, P1}))), P0, P1)),
-        ("2", said(b.user_data(MemberAtJoin("", nonce=1, copies=lag, leaving=None)))),
-        ("3", said(c.user_data(MemberAtJoin("", nonce=1, leaving=WayOut(77))))),
+        ("1", said(a.user_data(MemberMetadata("", nonce=1, claims=frozenset({P0, P1}))), P0, P1)),
+        ("2", said(b.user_data(MemberMetadata("", nonce=1, copies=lag, leaving=None)))),
+        ("3", said(c.user_data(MemberMetadata("", nonce=1, leaving=LeaveRequest(77))))),
         ("4", said(b"\x09\x09")),
-        ("tool", said(observing({"a": MARK}, nonce=0).user_data(MemberAtJoin("", nonce=1)))),
+        ("tool", said(observing({"a": MARK}, nonce=0).user_data(MemberMetadata("", nonce=1)))),
     ]
     outcome = plan(a, metadata)
 
@@ -83,21 +91,21 @@ def test_a_group_is_described_from_its_bytes_alone() -> None:
     assert report.marks == {"a": MARK}
     first, second, third, fourth = report.instances
     assert (first.member.id, first.member.instance, first.member.version) == ("1", "a", "0.1.0")
-    assert (first.active, first.member.leaving) == ((T0, T1), WayOut(9000))
+    assert (first.active, first.member.leaving) == ((T0, T1), LeaveRequest(9000))
     assert (second.active, second.learners) == ((), {T0: 90_000, T1: None})
-    assert (third.member.leaving, fourth.member.opaque) == (WayOut(77), True)
+    assert (third.member.leaving, fourth.member.opaque) == (LeaveRequest(77), True)
 
 
 def test_who_runs_nothing_as_the_leader_does_is_named() -> None:
     other = StreamsPartitionAssignor(
-        MemberAtJoin("", instance="b", process=(b"other".ljust(16)).hex(), version="0.1.0"),
+        MemberMetadata("", instance="b", process=(b"other".ljust(16)).hex(), version="0.1.0"),
         Rules(),
         [Subtopology(0, ("in",), True, 8)],
     )
     a = assignor("a")
     metadata = [
-        ("1", said(a.user_data(MemberAtJoin("", nonce=1)))),
-        ("2", said(other.user_data(MemberAtJoin("", nonce=1)))),
+        ("1", said(a.user_data(MemberMetadata("", nonce=1)))),
+        ("2", said(other.user_data(MemberMetadata("", nonce=1)))),
     ]
     outcome = plan(a, metadata)
 
@@ -117,8 +125,8 @@ def test_withheld_tasks_are_named() -> None:
     a, b = assignor("a"), assignor("b")
     ready = {T1: Copy(CopyRole.LEARNER, 0)}
     metadata = [
-        ("1", said(a.user_data(MemberAtJoin("", nonce=1, claims=frozenset({P0, P1}))), P0, P1)),
-        ("2", said(b.user_data(MemberAtJoin("", nonce=1, copies=ready)))),
+        ("1", said(a.user_data(MemberMetadata("", nonce=1, claims=frozenset({P0, P1}))), P0, P1)),
+        ("2", said(b.user_data(MemberMetadata("", nonce=1, copies=ready)))),
     ]
     outcome = plan(a, metadata)
 

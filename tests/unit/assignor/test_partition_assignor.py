@@ -14,14 +14,14 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Group,
+    LeaveRequest,
     Mark,
     MarkState,
-    MemberAtJoin,
+    MemberMetadata,
     Memory,
     Plan,
     Rules,
     TaskKind,
-    WayOut,
 )
 from streamsx.assignor.observer import observing
 from streamsx.assignor.partition_assignor import (
@@ -37,13 +37,13 @@ from streamsx.assignor.wire import (
     read_join,
     write_assignment,
 )
-from streamsx.broker.records import GroupKey, GroupValue, MemberValue, row_bytes
+from streamsx.broker.metadata_rows import GroupKey, GroupValue, MemberValue, row_bytes
 from streamsx.errors import IllegalPlan
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
 
 COUNTS = {"left": 3, "right": 2, "counts": 2}
-NOTHING = MemberAtJoin("", nonce=1)
+NOTHING = MemberMetadata("", nonce=1)
 
 
 def assignor(
@@ -51,7 +51,7 @@ def assignor(
 ) -> StreamsPartitionAssignor:
     """Sub-topology 0 merges two topics without state, 1 counts."""
     return StreamsPartitionAssignor(
-        MemberAtJoin(
+        MemberMetadata(
             "",
             instance=instance,
             process=(process or instance).encode().ljust(16).hex(),
@@ -105,7 +105,7 @@ def test_tasks_and_partitions_are_two_names_for_the_same() -> None:
 def test_the_signatures_need_numbers_without_gaps() -> None:
     with pytest.raises(AssertionError, match="by position"):
         StreamsPartitionAssignor(
-            MemberAtJoin("", instance="a", process=bytes(16).hex(), version=""),
+            MemberMetadata("", instance="a", process=bytes(16).hex(), version=""),
             Rules(),
             [Subtopology(1, ("t",), True, 1)],
         )
@@ -120,13 +120,13 @@ def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
     }
     stalled = frozenset({TaskId(1, 0)})
     claims, stopped = tps("left-0 right-0 counts-1"), {TaskId(0, 0): "why"}
-    report = MemberAtJoin(
+    report = MemberMetadata(
         "",
         nonce=4,
         claims=claims,
         copies=copies,
         stalled=stalled,
-        leaving=WayOut(9),
+        leaving=LeaveRequest(9),
         fresh=True,
         stopped=frozenset(stopped),
         reasons=stopped,
@@ -140,7 +140,7 @@ def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
         TaskId(1, 1): Copy(CopyRole.RESTORING, 6),  # it has become its own since
     }
     assert (member.instance, member.process, member.version) == ("a", b"a".ljust(16).hex(), "0.1.0")
-    assert (member.nonce, member.leaving, member.fresh) == (4, WayOut(9), True)
+    assert (member.nonce, member.leaving, member.fresh) == (4, LeaveRequest(9), True)
     assert (member.stalled, member.signatures) == (stalled, (1, 7))
     assert member.stopped == stopped.keys()
     assert member.reasons == stopped
@@ -153,7 +153,7 @@ def test_what_the_leader_said_last_is_repeated_at_the_next_join() -> None:
     word = AssignmentView(Memory(6, marks=marks), learners=promised, promises=promised)
 
     view = me.on_assignment(write_assignment(word))
-    member = read_join(me.user_data(MemberAtJoin("", nonce=1, claims=tps("counts-1"))))
+    member = read_join(me.user_data(MemberMetadata("", nonce=1, claims=tps("counts-1"))))
 
     assert view == replace(word, mark=marks["a"])
     assert (member.round, member.marks) == (6, marks)
@@ -167,8 +167,8 @@ def test_a_standby_that_is_wanted_is_a_learner_to_its_worker() -> None:
     me.on_assignment(write_assignment(replace(word, wanted=frozenset({t}))))
     held = {t: Copy(CopyRole.LEARNER, 5), u: Copy(CopyRole.STANDBY, 6)}
 
-    member = read_join(me.user_data(MemberAtJoin("", nonce=1, copies=held)))
-    claimed = read_join(me.user_data(MemberAtJoin("", nonce=2, claims=tps("counts-0"))))
+    member = read_join(me.user_data(MemberMetadata("", nonce=1, copies=held)))
+    claimed = read_join(me.user_data(MemberMetadata("", nonce=2, claims=tps("counts-0"))))
 
     assert member.copies == {t: Copy(CopyRole.STANDBY, 5), u: Copy(CopyRole.LEARNER, 6)}
     assert member.wanted == {t}
@@ -219,7 +219,7 @@ def test_members_hurry_while_somebody_learns_or_a_tool_is_there() -> None:
     other = ("2", said(b.user_data(NOTHING), "left-2"))
     tool = (
         "tool",
-        Subscription((), observing({}, nonce=0).user_data(MemberAtJoin("", nonce=1))).write(),
+        Subscription((), observing({}, nonce=0).user_data(MemberMetadata("", nonce=1))).write(),
     )
 
     learns = lead(a, [both, other])
@@ -262,7 +262,7 @@ def test_what_a_topic_that_is_gone_was_read_by_is_given_up_and_all_else_is_plann
 
 def test_state_reads_all_of_its_topics_or_none() -> None:
     joined = StreamsPartitionAssignor(
-        MemberAtJoin("", instance="a", process=bytes(16).hex(), version="0.1.0"),
+        MemberMetadata("", instance="a", process=bytes(16).hex(), version="0.1.0"),
         Rules(),
         [Subtopology(0, ("left", "right"), True, 1, tasks=2)],
     )
@@ -272,7 +272,7 @@ def test_state_reads_all_of_its_topics_or_none() -> None:
 
 def test_state_has_no_task_for_partitions_that_it_was_not_made_for() -> None:
     a = StreamsPartitionAssignor(
-        MemberAtJoin("", instance="a", process=bytes(16).hex(), version="0.1.0"),
+        MemberMetadata("", instance="a", process=bytes(16).hex(), version="0.1.0"),
         Rules(),
         [Subtopology(0, ("counts",), True, 1, tasks=2)],
     )
@@ -410,7 +410,7 @@ def test_a_leader_goes_on_balancing_where_its_last_plan_stopped() -> None:
 def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
     a, b = assignor("a"), assignor("b")
     mark = Mark(MarkState.LEAVING, 2000, epoch_ms=9)
-    tool = said(observing({"b": mark}, nonce=0).user_data(MemberAtJoin("", nonce=1)))
+    tool = said(observing({"b": mark}, nonce=0).user_data(MemberMetadata("", nonce=1)))
 
     outcome = lead(
         a,
@@ -430,7 +430,7 @@ def test_no_bytes_of_a_member_stop_the_leader(choose: st.DataObject) -> None:
     copies = {TaskId(1, 0): Copy(CopyRole.LEARNER, 5), TaskId(1, 1): Copy(CopyRole.DORMANT, None)}
     data = bytearray(
         said(
-            b.user_data(MemberAtJoin("", nonce=1, claims=tps("left-0 right-0"), copies=copies)),
+            b.user_data(MemberMetadata("", nonce=1, claims=tps("left-0 right-0"), copies=copies)),
             "left-0 right-0",
         )
     )
@@ -462,14 +462,14 @@ def test_an_unchanged_answer_leaves_claims_learners_and_promises_where_they_are(
     followed = TaskId(0, 2)
     copies[followed] = Copy(CopyRole.STANDBY, 5)
     members = (
-        MemberAtJoin(
+        MemberMetadata(
             "a",
             claims=frozenset({a, b}),
             copies=copies,
             heirs=frozenset({task, followed}),
             wanted=frozenset({task, followed}),
         ),
-        MemberAtJoin("b", claims=frozenset({b, c})),
+        MemberMetadata("b", claims=frozenset({b, c})),
     )
     memory = Memory(3, marks={"x": Mark(MarkState.LEAVING)})
 

@@ -7,7 +7,7 @@ import pytest
 
 from streamsx.assignor.assign import assign, look
 from streamsx.assignor.model import Group, Rules, Withheld
-from streamsx.assignor.refine import RULES as ROWS
+from streamsx.assignor.round import RULES as ROWS
 from streamsx.assignor.verify import INVARIANTS, WHY, in_a_line, verify
 from streamsx.errors import IllegalPlan
 from streamsx.model import TaskId

@@ -13,12 +13,12 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Decision,
+    LeaveRequest,
     Mark,
     MarkState,
-    MemberAtJoin,
+    MemberMetadata,
     Memory,
     TaskKind,
-    WayOut,
 )
 from streamsx.assignor.wire import (
     DECISIONS_MAX,
@@ -46,13 +46,13 @@ marks = st.dictionaries(
     max_size=3,
 )
 members = st.builds(
-    MemberAtJoin,
+    MemberMetadata,
     id=st.just(""),
     instance=st.none() | names,
     process=st.just("") | st.binary(min_size=16, max_size=16).map(bytes.hex),
     capacity=st.integers(1, 9),
     tags=st.dictionaries(names, names, max_size=3),
-    leaving=st.none() | st.builds(WayOut, st.none() | numbers),
+    leaving=st.none() | st.builds(LeaveRequest, st.none() | numbers),
     fresh=st.booleans(),
     eager=st.booleans(),
     observer=st.booleans(),
@@ -98,7 +98,7 @@ strangers = st.lists(st.tuples(st.integers(100, 10_000), st.binary(max_size=5)),
 
 @given(members, strangers)
 def test_a_join_arrives_as_it_was_written_beside_fields_of_the_future(
-    member: MemberAtJoin, strangers: bytes
+    member: MemberMetadata, strangers: bytes
 ) -> None:
     assert read_join(write_join(member) + strangers) == member
     assert read_join(write_join(member)[:2] + strangers + write_join(member)[2:]) == member
@@ -113,9 +113,11 @@ def test_an_assignment_arrives_as_it_was_written_beside_fields_of_the_future(
 
 @given(members | assignments, st.data())
 def test_damaged_bytes_are_read_or_refused_and_nothing_else(
-    said: MemberAtJoin | AssignmentView, choose: st.DataObject
+    said: MemberMetadata | AssignmentView, choose: st.DataObject
 ) -> None:
-    data = bytearray(write_join(said) if isinstance(said, MemberAtJoin) else write_assignment(said))
+    data = bytearray(
+        write_join(said) if isinstance(said, MemberMetadata) else write_assignment(said)
+    )
     for _ in range(choose.draw(st.integers(1, 3))):
         data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
     cut = bytes(data[: choose.draw(st.integers(0, len(data)))])
@@ -126,19 +128,19 @@ def test_damaged_bytes_are_read_or_refused_and_nothing_else(
 
 def test_reasons_are_bounded_and_whatever_users_code_has_raised() -> None:
     reasons = {TaskId(0, number): "\udcff{}" + "x" * 1000 for number in range(60)}
-    told = read_join(write_join(MemberAtJoin("", reasons=reasons))).reasons
+    told = read_join(write_join(MemberMetadata("", reasons=reasons))).reasons
     assert list(told) == [TaskId(0, number) for number in range(REASONS_MAX)]
     assert set(told.values()) == {"?{}" + "x" * (REASON_CHARS_MAX - 3)}
 
 
 def test_the_bytes_of_a_join_are_these() -> None:
     """Members of other versions read them: a change here is a change of the format."""
-    member = MemberAtJoin(
+    member = MemberMetadata(
         "",
         instance="a",
         process="ab" * 16,
         tags={"zone": "x"},
-        leaving=WayOut(300),
+        leaving=LeaveRequest(300),
         nonce=2,
         copies={TaskId(0, 1): Copy(CopyRole.LEARNER, 4), TaskId(0, 3): Copy(CopyRole.RUNNING, 0)},
         heirs=frozenset({TaskId(0, 1)}),
@@ -224,8 +226,8 @@ def test_what_older_versions_have_written_is_read(*, later: bool) -> None:
         TaskId(1, 0): Copy(CopyRole.DORMANT, None),
         TaskId(1, 2): Copy(CopyRole.RESTORING, 9),
     }
-    member = MemberAtJoin(
-        "", instance="a", process="ab" * 16, capacity=2, leaving=WayOut(300), fresh=True,
+    member = MemberMetadata(
+        "", instance="a", process="ab" * 16, capacity=2, leaving=LeaveRequest(300), fresh=True,
         copies=copies, heirs=learned, stalled=learned, round=7,
         marks={"b": Mark(MarkState.LEAVING, 5, None, 6)}, signatures=(1, 2), nonce=3,
         version="0.1.0",
@@ -281,14 +283,14 @@ def test_roles_states_and_words_of_the_future_are_passed_over() -> None:
     mark = text("x") + text("") + number(7) + number(0) + number(1)
     told = bytes.fromhex("0101") + number(11) + number(len(mark)) + mark
 
-    assert read_join(role) == MemberAtJoin("")
-    assert read_join(told) == MemberAtJoin("")
+    assert read_join(role) == MemberMetadata("")
+    assert read_join(told) == MemberMetadata("")
     assert read_assignment(bytes.fromhex("01010c0109")).error is ErrorWord.ASSIGNMENT_FAILED
 
 
 def test_a_member_without_capacity_cannot_be_read() -> None:
     with pytest.raises(Unreadable, match="capacity"):
-        read_join(write_join(replace(MemberAtJoin(""), capacity=0)))
+        read_join(write_join(replace(MemberMetadata(""), capacity=0)))
 
 
 def test_roles_have_the_numbers_that_members_of_other_versions_know() -> None:

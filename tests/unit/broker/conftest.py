@@ -8,10 +8,10 @@ from typing import Any, Self
 
 import pytest
 
-from streamsx.broker.server import BrokerServer
-from streamsx.kafka import wire
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.wire import Api
+from streamsx.broker.net.server import BrokerServer
+from streamsx.protocol import wire
+from streamsx.protocol.record_batch import Builder
+from streamsx.protocol.wire import Api
 
 Story = Callable[["Client", "Client"], Coroutine[Any, Any, None]]
 Run = Callable[..., None]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from streamsx.broker.metrics import BrokerCounts, Metric, in_a_line
-from streamsx.broker.server import BrokerServer
-from streamsx.kafka.wire import Api
+from streamsx.broker.net.server import BrokerServer
+from streamsx.protocol.wire import Api
 from streamsx.testing import Broker
 from tests.broker.test_connections import VERSIONS, dial, produce, received
 from tests.support.apache_kafka import converse
@@ -73,7 +73,7 @@ def test_what_a_broker_does_is_counted(tmp_path: Path) -> None:
 def test_they_are_told_while_there_is_something_to_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("streamsx.broker.server.TELL_S", 0.01)
+    monkeypatch.setattr("streamsx.broker.net.server.TELL_S", 0.01)
     caplog.set_level(logging.INFO)
 
     def told() -> list[str]:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.broker import appending
 from streamsx.broker.configs import CONFIGS, ConfigType, wrong
-from streamsx.broker.coordinator import Coordinator
-from streamsx.broker.events import TopicsChanged
-from streamsx.broker.flusher import flush_all
-from streamsx.broker.log import UNFLUSHED, read_note
-from streamsx.broker.meta import Meta
+from streamsx.broker.groups.coordinator import Coordinator
+from streamsx.broker.groups.coordinator_events import TopicsChanged
+from streamsx.broker.log import appending
+from streamsx.broker.log.flusher import flush_all
+from streamsx.broker.log.log import UNFLUSHED, read_note
+from streamsx.broker.metadata_store import MetadataStore
 from streamsx.broker.refusal import Refused
 from streamsx.broker.topics import NAME, REMOVED, StoredTopic, TopicStore
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.errors import ErrorCode
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.record_batch import Builder
 
 
 class Places:
@@ -26,7 +26,7 @@ class Places:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.meta = Meta(folder / "meta", sync=False)
+        self.meta = MetadataStore(folder / "meta", sync=False)
 
     def open(self) -> TopicStore:
         return TopicStore(self.folder / "logs", self.meta, clean=False, sync=False)
@@ -159,7 +159,9 @@ def test_a_topic_that_was_refused_is_not_there_later(
 ) -> None:
     store = places.open()
     topic = store.create("t", b"1" * 16, 1, {})
-    for what in ("streamsx.broker.topics.sync_folder", "streamsx.broker.meta.Meta.write"):
+    folder = "streamsx.broker.topics.sync_folder"
+    row = "streamsx.broker.metadata_store.MetadataStore.write"
+    for what in (folder, row):
         with monkeypatch.context() as broken:
             broken.setattr(what, failing)
             with pytest.raises(OSError, match="planted"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.simulation.network import Net
+from streamsx.simulation.network import Network
 from streamsx.simulation.process import Process
 from streamsx.simulation.scheduler import Scheduler
 
@@ -20,8 +20,8 @@ def scheduler() -> Iterator[Scheduler]:
 
 
 @pytest.fixture
-def net(scheduler: Scheduler) -> Net:
-    return Net(scheduler)
+def net(scheduler: Scheduler) -> Network:
+    return Network(scheduler)
 
 
 Main = Callable[[], Coroutine[Any, Any, Any]]
@@ -29,7 +29,7 @@ Run = Callable[..., Any]
 
 
 @pytest.fixture
-def run(scheduler: Scheduler, net: Net) -> Run:
+def run(scheduler: Scheduler, net: Network) -> Run:
     """Runs a coroutine as the main one of a process, to its end; gives its result."""
 
     def ran(main: Main, *, name: str = "a", limit_s: float = 1000.0) -> Any:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from streamsx.simulation.network import Net
+from streamsx.simulation.network import Network
 from streamsx.simulation.process import Process
 from streamsx.simulation.scheduler import DISK_S, Killed, Scheduler, Violation
 from tests.unit.simulation.conftest import Run, for_ever
 
 
 @pytest.fixture
-def process(net: Net) -> Process:
+def process(net: Network) -> Process:
     return Process(net, "p")
 
 
@@ -193,7 +193,7 @@ def test_a_process_ends_with_its_main_thread(scheduler: Scheduler, process: Proc
 
 
 def test_a_signal_goes_to_its_handler_or_kills(
-    scheduler: Scheduler, net: Net, process: Process, heard: Heard
+    scheduler: Scheduler, net: Network, process: Process, heard: Heard
 ) -> None:
     plain = Process(net, "plain")
 
@@ -298,7 +298,7 @@ def test_a_turn_that_blocks_lets_all_others_run(
     assert heard.words() == ["beside", "beside", "blocked for two seconds"]
 
 
-def test_a_look_at_the_clock_may_let_other_threads_run(scheduler: Scheduler, net: Net) -> None:
+def test_a_look_at_the_clock_may_let_other_threads_run(scheduler: Scheduler, net: Network) -> None:
     scheduler.preempt = 0.2
     order: list[str] = []
 
@@ -333,7 +333,7 @@ def test_what_a_loop_does_wrong_is_a_violation(bad: Callable[..., Any], said: st
         bad(asyncio.get_running_loop(), bad)
         await for_ever()
 
-    Process(Net(scheduler), "p").start(main)
+    Process(Network(scheduler), "p").start(main)
     with pytest.raises(Violation, match=said):
         scheduler.run_until(10)
     scheduler.close()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from streamsx.simulation.network import Net, SimSocket
+from streamsx.simulation.network import Network, SimSocket
 from streamsx.simulation.process import Process
 from tests.unit.simulation.conftest import Run, for_ever
 
@@ -30,7 +30,7 @@ class Wire:
     for a name is a step of a story: who does what.
     """
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, net: Network) -> None:
         self.net, self.scheduler = net, net.scheduler
         self.server, self.client = Process(net, "s"), Process(net, "c")
         self.listener: Any = net.listening(self.server, "s", 9092)
@@ -102,7 +102,7 @@ class Wire:
 class RealWire(Wire):
     """The machine's own TCP, over loopback: what it does is what a simulated one has to do."""
 
-    def __init__(self, _: Net) -> None:
+    def __init__(self, _: Network) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ours = socket.create_connection(listener.getsockname())
             self.ends = {"c": ours, "s": listener.accept()[0]}
@@ -113,7 +113,7 @@ class RealWire(Wire):
         time.sleep(min(seconds, REAL_S))  # noqa: TID251  # what the kernel does is no event
 
 
-def dial(net: Net, process: Process, host: str = "s") -> SimSocket:
+def dial(net: Network, process: Process, host: str = "s") -> SimSocket:
     sock = net.socket(process, host, 9092)
     with pytest.raises(BlockingIOError):
         sock.connect(sock.there)
@@ -148,12 +148,12 @@ def read(sock: Any) -> list[str]:
 
 
 @pytest.fixture
-def wire(net: Net) -> Wire:
+def wire(net: Network) -> Wire:
     return Wire(net)
 
 
 @pytest.fixture(params=[Wire, RealWire], ids=["simulated", "real"])
-def either(request: pytest.FixtureRequest, net: Net) -> Any:
+def either(request: pytest.FixtureRequest, net: Network) -> Any:
     """What is said of one has to hold for the other."""
     made = request.param(net)
     yield made
@@ -323,7 +323,7 @@ def test_a_connection_that_nobody_waits_for_any_more_is_closed(wire: Wire) -> No
 # -- under asyncio's transports
 
 
-def echo(net: Net, heard: list[bytes]) -> Process:
+def echo(net: Network, heard: list[bytes]) -> Process:
     """A server."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -343,7 +343,7 @@ def echo(net: Net, heard: list[bytes]) -> Process:
 
 
 @pytest.mark.parametrize("much", [10, 3 << 20])
-def test_streams_of_asyncio_talk_over_it(net: Net, run: Run, much: int) -> None:
+def test_streams_of_asyncio_talk_over_it(net: Network, run: Run, much: int) -> None:
     """More than there is room for on the way, too: the writer drains as the reader reads."""
 
     async def main() -> bytes:
@@ -361,7 +361,7 @@ def test_streams_of_asyncio_talk_over_it(net: Net, run: Run, much: int) -> None:
     assert len(net.sockets) == 1  # who listens
 
 
-def test_what_arrives_while_a_process_is_frozen_is_read_at_once_when_it_wakes(net: Net) -> None:
+def test_what_arrives_while_a_process_is_frozen_is_read_at_once_when_it_wakes(net: Network) -> None:
     heard: list[bytes] = []
 
     async def main() -> None:

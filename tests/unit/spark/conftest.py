@@ -14,16 +14,16 @@ import pytest
 
 from streamsx.app.app import App
 from streamsx.app.lookup import app_named
-from streamsx.kafka.partitioner import partition_of
+from streamsx.processing.failure_policy import FailureAction, Policy
+from streamsx.protocol.partitioner import partition_of
 from streamsx.spark.checkout import SnapshotRows, discard_all, scratch_folder
 from streamsx.spark.plan import INNER, META, Stage, stages
 from streamsx.spark.rows import ROWS
 from streamsx.spark.runner import following
-from streamsx.spark.task import TaskReport, Work, run_task
+from streamsx.spark.task import BatchWork, TaskReport, run_task
 from streamsx.state.api import INDEX, ROW
 from streamsx.state.snapshot import Manifest, commit, newest
 from streamsx.state.snapshot_files import SnapshotFiles, open_files
-from streamsx.task.policy import Policy, Word
 from streamsx.testing import TestDriver
 
 Row = dict[str, Any]
@@ -68,12 +68,12 @@ class Batches:
         self.chunk = 10_000
         self.offsets: defaultdict[tuple[str, int], int] = defaultdict(int)
 
-    def work(self) -> Work:
+    def work(self) -> BatchWork:
         base = newest(self.files)
         number = 0 if base is None else base.number + 1
-        return Work(
+        return BatchWork(
             self.name, self.topology.signatures, self.stages[0].counts, self.uri, number, base,
-            Policy(Word.LOG), scratch=self.scratch,
+            Policy(FailureAction.LOG), scratch=self.scratch,
         )  # fmt: skip
 
     def rows(self, records: Sequence[Fed]) -> list[Row]:
@@ -101,7 +101,7 @@ class Batches:
         commit(self.files, manifest, before=work.base)
         return manifest
 
-    def task(self, work: Work, stage: Stage, partition: int, rows: list[Row]) -> list[Row]:
+    def task(self, work: BatchWork, stage: Stage, partition: int, rows: list[Row]) -> list[Row]:
         mine = self.ordered(work, stage, partition, rows)
         parts = [
             pa.RecordBatch.from_pylist(mine[at : at + self.chunk], ROWS)
@@ -110,7 +110,7 @@ class Batches:
         sent = run_task(work, stage.number, parts)
         return [row for batch in sent for row in batch.to_pylist()]
 
-    def ordered(self, work: Work, stage: Stage, partition: int, rows: list[Row]) -> list[Row]:
+    def ordered(self, work: BatchWork, stage: Stage, partition: int, rows: list[Row]) -> list[Row]:
         """By the running maximum of timestamps of each topic, from what was taken before."""
         heads: list[tuple[int, str, int, Row]] = []
         for topic in stage.subtopology.topics:
@@ -124,7 +124,7 @@ class Batches:
                 heads.append((high, topic, len(heads), row))
         return [row for *_, row in sorted(heads, key=lambda head: head[:3])]
 
-    def following(self, work: Work, reports: Sequence[TaskReport]) -> Manifest:
+    def following(self, work: BatchWork, reports: Sequence[TaskReport]) -> Manifest:
         about = self.app.conf.id, "run", "run"
         return following(
             work, work.base, self.stages, reports, about, self.published, self.ids, self.filled

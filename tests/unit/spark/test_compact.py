@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
+from streamsx.client import admin
 from streamsx.errors import (
     IncompatibleStore,
     NotFound,
@@ -19,11 +20,10 @@ from streamsx.errors import (
     StoreCorrupt,
     StreamsxError,
 )
-from streamsx.kafka import admin
 from streamsx.model import TopicPartition
 from streamsx.spark.checkout import checkout, discard_all, scratch_folder
 from streamsx.spark.compact import compact, sizes
-from streamsx.spark.source import Asked
+from streamsx.spark.source import SourceOptions
 from streamsx.spark.stored import PAIRS, asked_stores, in_changelogs, in_snapshot
 from streamsx.state.api import ROW
 from streamsx.state.snapshot import Manifest, Part, Position, newest
@@ -78,7 +78,7 @@ def test_a_snapshot_has_what_a_replay_gives_and_goes_on_where_the_changelog_ends
     assert [file.full for file in parts[0].chain] == [True]
     assert parts[2] == Part((), 0)
     assert (first.made_by, first.partitions) == ("compact", {"edits": 3})
-    ids = Asked({"kafka.bootstrap.servers": broker.bootstrap}).ask(
+    ids = SourceOptions({"kafka.bootstrap.servers": broker.bootstrap}).ask(
         lambda cluster: admin.topic_ids(cluster, [LOG])
     )
     assert first.stores["kept"].changelog_id == (ids[LOG] or b"").hex() != ""

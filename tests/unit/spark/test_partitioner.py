@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from streamsx.kafka import partitioner
+from streamsx.protocol import partitioner
 from streamsx.spark.partitioner import murmur2, partitions_of
 
 RNG = random.Random(7)

@@ -5,12 +5,12 @@ import pytest
 
 from streamsx.app.lookup import app_named
 from streamsx.broker.api.served import SERVED
-from streamsx.broker.connection import Call
-from streamsx.broker.events import ReplyBody
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.net.client_connection import ServedRequest
 from streamsx.errors import UsageError
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.wire import Api
 from streamsx.model import TopicPartition
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
 from streamsx.spark.plan import LOG
 from streamsx.spark.publish import by_place, newest, pieces, require_transactions
 from streamsx.spark.rows import batch_of
@@ -48,7 +48,7 @@ def test_a_long_log_is_taken_piece_by_piece() -> None:
     assert list(pieces([])) == []
 
 
-def told(call: Call, answer: ReplyBody) -> ReplyBody:
+def told(call: ServedRequest, answer: ReplyBody) -> ReplyBody:
     return {
         **answer,
         "coordinators": [{"key": key, **answer} for key in call.body.coordinator_keys],

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from streamsx.client.security import PLAINTEXT
 from streamsx.errors import NotFound, SettingError, TopicGone, UsageError
-from streamsx.kafka.batch import Builder
-from streamsx.kafka.partitioner import partition_of
-from streamsx.kafka.security import PLAINTEXT
-from streamsx.loops import run
+from streamsx.event_loops import run
 from streamsx.model import TopicPartition
-from streamsx.spark.reading import Brokers, Stretch, columns, merged, rows
+from streamsx.processing.batch import Batch, Chunk
+from streamsx.processing.merge import Merge
+from streamsx.protocol.partitioner import partition_of
+from streamsx.protocol.record_batch import Builder
+from streamsx.spark.reading import Brokers, TopicRange, columns, merged, rows
 from streamsx.spark.rows import RECORDS
 from streamsx.spark.source import write
-from streamsx.task.batch import Batch, Chunk
-from streamsx.task.merge import Merge
 from streamsx.testing import Broker
 from tests.support.client import Client
 
@@ -109,7 +109,7 @@ def test_a_task_s_topics_are_read_in_its_order_from_where_it_was(
 ) -> None:
     written(client, "a", [(0, 10), (1, 5), (2, 30), (3, 40)])
     written(client, "b", [(0, 20), (1, 30), (2, 35)])
-    stretches = [Stretch("b", 0, 3), Stretch("a", 1, 4, high=10)]
+    stretches = [TopicRange("b", 0, 3), TopicRange("a", 1, 4, high=10)]
     found = list(rows(brokers, 1, stretches))
     assert order_of(iter(found)) == [("a", 1), ("b", 0), ("a", 2), ("b", 1), ("b", 2), ("a", 3)]
     assert {row["partition"] for each in found for row in each.to_pylist()} == {1}
@@ -119,8 +119,8 @@ def test_whoever_wants_no_more_leaves_nothing_open_and_says_nothing(
     brokers: Brokers, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     written(client, "a", [(n, n) for n in range(10_000)])
-    assert sum(each.num_rows for each in rows(brokers, 1, [Stretch("a", 0, 10_000)])) == 10_000
-    reading = rows(brokers, 1, [Stretch("a", 0, 10_000)])
+    assert sum(each.num_rows for each in rows(brokers, 1, [TopicRange("a", 0, 10_000)])) == 10_000
+    reading = rows(brokers, 1, [TopicRange("a", 0, 10_000)])
     assert next(reading).num_rows
     reading.close()  # type: ignore[attr-defined]  # a generator; what stays open would warn
     assert not [each.message for each in caplog.records if each.levelname == "WARNING"]
@@ -137,7 +137,7 @@ def test_records_are_read_without_being_told_in_words(
 
     monkeypatch.setattr(Batch, "__repr__", words)
     written(client, "a", [(n, n) for n in range(1000)])
-    assert sum(each.num_rows for each in rows(brokers, 1, [Stretch("a", 0, 1000)])) == 1000
+    assert sum(each.num_rows for each in rows(brokers, 1, [TopicRange("a", 0, 1000)])) == 1000
     assert not told
 
 
@@ -148,7 +148,7 @@ def test_records_that_are_gone_are_missed_before_any_is_read(
     written(client, "a", [(n, n) for n in range(4)])
     client.delete_records(TopicPartition("a", 1), 2)
     with pytest.raises(TopicGone, match=f"a-1: offsets {start} to {end} .* holds 2 to 4"):
-        next(rows(brokers, 1, [Stretch("a", start, end)]))
+        next(rows(brokers, 1, [TopicRange("a", start, end)]))
 
 
 # -- to a broker
@@ -171,7 +171,7 @@ def test_rows_arrive_with_all_they_have_and_by_key_where_no_partition_is_told(
     batches = pa.Table.from_pylist(given, schema).to_batches(max_chunksize=7)
     assert run(write(brokers.cluster(), iter(batches))) == 41
     parts = [
-        [row for each in rows(brokers, n, [Stretch("a", 0, end)]) for row in each.to_pylist()]
+        [row for each in rows(brokers, n, [TopicRange("a", 0, end)]) for row in each.to_pylist()]
         for (_, n), end in client.ends(TopicPartition("a", n) for n in (0, 1)).items()
     ]
     last = parts[1].pop()

@@ -16,7 +16,7 @@ from streamsx.errors import (
     StoreCorrupt,
     StreamsxError,
 )
-from streamsx.kafka.partitioner import partition_of
+from streamsx.protocol.partitioner import partition_of
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.rescale import procedure, rescale
 from streamsx.state.snapshot import newest

@@ -17,7 +17,7 @@ from streamsx.errors import (
 )
 from streamsx.spark import checkout
 from streamsx.spark.runner import sink_of
-from streamsx.spark.session import told
+from streamsx.spark.session import translate_error
 from tests.unit.spark.conftest import Batches, fed
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ streamsx.errors.TopicGone: records are gone: a-0
 def test_what_spark_wraps_is_told_as_it_was_said(
     error: Exception, kind: type[Exception], text: str
 ) -> None:
-    assert type(found := told(error)) is kind
+    assert type(found := translate_error(error)) is kind
     assert text in str(found)
 
 

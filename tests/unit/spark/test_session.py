@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from streamsx.errors import Bug, NotFound, SparkGone, StreamsxError, UsageError
-from streamsx.spark.session import PACKAGES, is_local, require, told
+from streamsx.spark.session import PACKAGES, is_local, require, translate_error
 
 ROOT = Path(__file__).parents[3]
 INSTALL = "pip install -e '.[spark]'"
@@ -150,11 +150,11 @@ KILLED = "processes of a task were killed each time it was tried"
 def test_what_is_wrong_on_an_executor_is_told_by_whose_fault_it_is(
     text: str, kind: type[Exception], says: str
 ) -> None:
-    found = told(ValueError(text))
+    found = translate_error(ValueError(text))
     assert type(found) is kind
     assert str(found) == says
 
 
 def test_what_is_said_already_stays_as_it_is() -> None:
     said = Bug("streamsx.errors.NotFound: of another one")
-    assert told(said) is said
+    assert translate_error(said) is said

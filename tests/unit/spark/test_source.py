@@ -5,17 +5,24 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from streamsx.client.admin import Bounds
 from streamsx.errors import SettingError, TopicGone
-from streamsx.kafka.admin import Bounds
 from streamsx.model import TopicPartition
-from streamsx.spark.reading import Stretch
-from streamsx.spark.source import Asked, OffsetsJson, StreamReader, There, advanced, planned
+from streamsx.spark.reading import TopicRange
+from streamsx.spark.source import (
+    OffsetsJson,
+    SourceOptions,
+    StreamReader,
+    TopicBounds,
+    advanced,
+    planned,
+)
 from streamsx.state.snapshot import Manifest, Position, commit, newest
 from streamsx.state.snapshot_files import open_files
 from streamsx.testing import Broker
 from tests.support.client import Client
 
-THERE = There(
+THERE = TopicBounds(
     {
         TopicPartition("a", 0): Bounds(5, 10),
         TopicPartition("a", 1): Bounds(0, 0),
@@ -24,15 +31,21 @@ THERE = There(
 )
 
 
-def asked(**options: str) -> Asked:
-    return Asked({"Subscribe": "a, b", **options})
+def asked(**options: str) -> SourceOptions:
+    return SourceOptions({"Subscribe": "a, b", **options})
 
 
 def test_each_topic_is_a_task_s_alone_unless_it_is_told() -> None:
     assert asked().tasks == [["a"], ["b"]]
     assert asked(tasks='[["b", "a"]]').tasks == [["b", "a"]]
-    assert Asked({"subscribe": "a,b,c", "tasks": '[["c", "a"]]'}).tasks == [["c", "a"], ["b"]]
-    assert Asked({"subscribe": "a,b,a"}).tasks == [["a"], ["b"]]  # or it would be read twice
+    assert SourceOptions({"subscribe": "a,b,c", "tasks": '[["c", "a"]]'}).tasks == [
+        ["c", "a"],
+        ["b"],
+    ]
+    assert SourceOptions({"subscribe": "a,b,a"}).tasks == [
+        ["a"],
+        ["b"],
+    ]  # or it would be read twice
 
 
 @pytest.mark.parametrize(
@@ -68,7 +81,7 @@ def test_offsets_of_what_is_not_there_are_refused(text: str) -> None:
 
 def test_topics_are_needed() -> None:
     with pytest.raises(SettingError, match="option subscribe is missing"):
-        _ = Asked({}).topics
+        _ = SourceOptions({}).topics
 
 
 def test_a_task_s_topics_are_one_range_and_what_is_empty_is_none() -> None:
@@ -76,8 +89,8 @@ def test_a_task_s_topics_are_one_range_and_what_is_empty_is_none() -> None:
     start = {"a": {"0": 5, "1": 4}, "b": {"0": 0}, "c": {"0": 0}}
     found = planned([["a", "b"], ["c"]], start, end, {"a": {0: 99}})
     assert [(each.number, each.stretches) for each in found] == [
-        (0, [Stretch("a", 5, 10, 99), Stretch("b", 0, 7, -1)]),
-        (0, [Stretch("c", 0, 1, -1)]),
+        (0, [TopicRange("a", 5, 10, 99), TopicRange("b", 0, 7, -1)]),
+        (0, [TopicRange("c", 0, 1, -1)]),
     ]
 
 
@@ -132,7 +145,7 @@ def test_what_comes_before_a_query_that_takes_what_is_there_begins_is_not_passed
     """Spark asks where to begin after it has told where to end."""
     with Broker(topics={"a": 1}) as broker:
         given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "a"}
-        reader = StreamReader(Asked({**given, "startingOffsets": "latest"}))
+        reader = StreamReader(SourceOptions({**given, "startingOffsets": "latest"}))
         reader.prepareForTriggerAvailableNow()
         client = Client(broker.bootstrap)
         client.send(TopicPartition("a", 0), [(None, b"late")])

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from streamsx.errors import NotOnSpark, TaskFailed, TaskStopped, UsageError, ValueRefused
+from streamsx.processing.failure_policy import FailureAction, Policy
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.plan import INNER, LOG, OUT
 from streamsx.spark.rows import ROWS
 from streamsx.spark.task import RUN_ROWS, TaskReport, run_task
 from streamsx.state.snapshot import Position, commit, to_json
-from streamsx.task.policy import Policy, Word
 from streamsx.topology.nodes import reader_name
 from tests.unit.spark import apps
 from tests.unit.spark.conftest import Batches, Fed, Row, driven, fed
@@ -281,7 +281,7 @@ def test_a_record_that_fails_is_passed_over_and_told_also_at_the_end(batches: Ma
 def test_a_policy_to_stop_and_a_broken_deploy_end_the_attempt(batches: Make) -> None:
     made = batches(f"{APPS}:keeper")
     with pytest.raises(TaskFailed, match="edits-0 offset 1, task 0_0, keep: ValueError"):
-        one(made, b"1", b"boom", policy=Policy(Word.STOP))
+        one(made, b"1", b"boom", policy=Policy(FailureAction.STOP))
     made.offsets.clear()
     with pytest.raises(TaskStopped, match="10 records in a row"):
         one(made, *[b"boom"] * 10)

@@ -30,7 +30,7 @@ def test_a_folder_is_the_users_and_a_full_disk_the_worlds(
     code: int, kind: type[StreamsxError], exit_code: int
 ) -> None:
     line = rf": /data: {os.strerror(code)}: .*--state-dir"
-    with pytest.raises(kind, match=line) as caught, disk.told("/data"):
+    with pytest.raises(kind, match=line) as caught, disk.translate_errors("/data"):
         raise OSError(code, os.strerror(code))
     assert caught.value.exit_code == exit_code
 
@@ -109,7 +109,7 @@ def test_a_store_whose_disk_is_full_says_so_and_can_be_opened_again(tmp_path: Pa
 def test_file_that_cannot_be_opened_for_want_of_descriptors_names_the_limit(code: int) -> None:
     why = os.strerror(code)
     says = rf"too few file descriptors: .*: {why}: the limit of this process is \d+"
-    with pytest.raises(DescriptorsUsedUp, match=says), disk.told("/data"):
+    with pytest.raises(DescriptorsUsedUp, match=says), disk.translate_errors("/data"):
         raise OSError(code, why)
     text = f"IO error: While open a file for random read: s/000012.sst: {why}"
     error = refused(Path("s"), Exception(text), 199)

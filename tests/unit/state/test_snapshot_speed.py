@@ -11,13 +11,13 @@ from statistics import median
 
 import pytest
 
-from streamsx.kafka.batch import Builder, columns
-from streamsx.lifecycle.restore import newest
+from streamsx.protocol.record_batch import Builder, columns
 from streamsx.state.api import ROW
 from streamsx.state.layout import local_keys
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.state.snapshot import Part, SstFile, SstWriter, build, sst_name
 from streamsx.state.snapshot_files import LinkFiles
+from streamsx.tasks.store_restore import newest
 
 RECORDS, KEYS, PER_BATCH = 400_000, 252_000, 5_000
 WRITE_ROWS = 500

@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from streamsx.errors import StoreLocked, UsageError
-from streamsx.kafka.wire import Api
-from streamsx.loops import OURS
+from streamsx.event_loops import OURS
+from streamsx.protocol.wire import Api
 from streamsx.testing import Broker
 from tests.support.apache_kafka import converse
 

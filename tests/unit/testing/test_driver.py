@@ -21,7 +21,7 @@ from streamsx.errors import (
     UsageError,
     ValueRefused,
 )
-from streamsx.kafka.partitioner import partition_of
+from streamsx.protocol.partitioner import partition_of
 from streamsx.testing import TestDriver
 
 

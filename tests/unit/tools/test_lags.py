@@ -3,12 +3,12 @@
 import asyncio
 from typing import Any
 
-from streamsx.assignor.model import MemberAtJoin
+from streamsx.assignor.model import MemberMetadata
 from streamsx.assignor.observer import GroupReport, Instance
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.errors import ErrorCode
-from streamsx.kafka.wire import Api
+from streamsx.client.cluster import Cluster
 from streamsx.model import TaskId
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
 from streamsx.tools.cli.lags import lags
 from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 
@@ -19,7 +19,7 @@ COMMITTED = {
 }  # fmt: skip
 """Nothing of one, of another what is not there any more, or not yet."""
 TASKS = [TaskId(0, number) for number in range(4)]
-HERE = Instance(MemberAtJoin("m1", "a"), (*TASKS[1:], TaskId(1, 1)))
+HERE = Instance(MemberMetadata("m1", "a"), (*TASKS[1:], TaskId(1, 1)))
 SEEN = GroupReport(7, "m1", (HERE,), (TASKS[0],), {}, {0: ("orders", "users"), 1: ("users",)})
 
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.assignor.model import MemberAtJoin
+from streamsx.assignor.model import MemberMetadata
 from streamsx.assignor.observer import GroupReport, Instance
-from streamsx.group_tool.departures import Departure, DepartureState
+from streamsx.group.admin.leave_progress import LeaveProgress, LeaveState
 from streamsx.model import TaskId
 from streamsx.testing import Broker
 from streamsx.tools import leave
 from streamsx.tools.cli import progress
 
 T0, T1 = TaskId(1, 0), TaskId(1, 4)
-GONE = Departure(
+GONE = LeaveProgress(
     instance="b",
     cancels=False,
-    state=DepartureState.LEFT,
+    state=LeaveState.LEFT,
     members=frozenset({"m2"}),
     tasks=frozenset({T0, T1}),
     left=frozenset(),
@@ -31,14 +31,14 @@ GONE = Departure(
     seen_ms=4_230,
     gone=True,
 )
-GOING = replace(GONE, state=DepartureState.LEAVING, left=frozenset({T1}), gone=False)
+GOING = replace(GONE, state=LeaveState.LEAVING, left=frozenset({T1}), gone=False)
 
 
 def learner(name: str, task: TaskId, lag: int | None) -> Instance:
-    return Instance(MemberAtJoin(name, name), learners={task: lag})
+    return Instance(MemberMetadata(name, name), learners={task: lag})
 
 
-def ended(*states: DepartureState, cancel: bool = False) -> int:
+def ended(*states: LeaveState, cancel: bool = False) -> int:
     departures = {str(n): replace(GONE, state=state) for n, state in enumerate(states)}
     return leave.exit_code(departures, cancel=cancel)
 
@@ -64,19 +64,19 @@ def test_the_result_has_the_form_that_programs_rely_on() -> None:
 
 
 def test_all_that_was_asked_for_is_0() -> None:
-    assert ended(DepartureState.LEFT, DepartureState.LEAVING) == 0
-    assert ended(DepartureState.CANCELLED, cancel=True) == 0
+    assert ended(LeaveState.LEFT, LeaveState.LEAVING) == 0
+    assert ended(LeaveState.CANCELLED, cancel=True) == 0
 
 
 def test_one_that_is_not_there_is_3() -> None:
-    assert ended(DepartureState.LEFT, DepartureState.UNKNOWN) == 3
-    assert ended(DepartureState.CANCELLED, DepartureState.UNKNOWN, cancel=True) == 3
+    assert ended(LeaveState.LEFT, LeaveState.UNKNOWN) == 3
+    assert ended(LeaveState.CANCELLED, LeaveState.UNKNOWN, cancel=True) == 3
 
 
 def test_one_that_did_not_do_what_it_was_asked_for_is_1() -> None:
-    assert ended(DepartureState.LEFT, DepartureState.TIMEOUT, DepartureState.UNKNOWN) == 1
-    assert ended(DepartureState.CANCELLED) == 1
-    assert ended(DepartureState.LEFT, cancel=True) == 1
+    assert ended(LeaveState.LEFT, LeaveState.TIMEOUT, LeaveState.UNKNOWN) == 1
+    assert ended(LeaveState.CANCELLED) == 1
+    assert ended(LeaveState.LEFT, cancel=True) == 1
 
 
 def test_people_hear_what_is_left_and_who_learns_it() -> None:
@@ -95,7 +95,7 @@ def test_people_hear_what_is_left_and_who_learns_it() -> None:
 
 
 def test_who_lets_all_workers_leave_is_warned_that_nobody_runs_their_tasks() -> None:
-    last = Instance(MemberAtJoin("m2", "b"), (T0, T1))
+    last = Instance(MemberMetadata("m2", "b"), (T0, T1))
     alone = GroupReport(4, "m2", (last,), (), {})
     assert leave.nobody_stays({"b": GOING}, alone) == (
         "nobody is left to run 2 tasks: they stand still until a worker is started"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from streamsx.client.security import PLAINTEXT, Security
 from streamsx.errors import SettingError, StreamsxError, UsageError
-from streamsx.kafka.security import PLAINTEXT, Security
 from streamsx.tools.cli.properties import properties, security_in
 
 PEM = Path(__file__).parents[2] / "support" / "localhost.pem"

@@ -7,32 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.assignor.model import MemberAtJoin, WayOut
+from streamsx.assignor.model import LeaveRequest, MemberMetadata
 from streamsx.assignor.observer import GroupReport, Instance
-from streamsx.group_tool.look import Look
+from streamsx.group.admin.describe import GroupDescription
 from streamsx.model import TaskId, brief
 from streamsx.testing import Broker
 from streamsx.tools import status
 
 T = TaskId
-SEEN = Look(
+SEEN = GroupDescription(
     "Stable",
     GroupReport(
         generation=7,
         leader="m2",
         instances=(
             Instance(
-                MemberAtJoin("m1", "b", "p1", leaving=WayOut(9), version="0.1.0"),
+                MemberMetadata("m1", "b", "p1", leaving=LeaveRequest(9), version="0.1.0"),
                 (T(0, 0), T(1, 0)),
                 failures={T(1, 0): "task stopped: 1_0: {why}"},
             ),
             Instance(
-                MemberAtJoin("m2", "a", "p2", version="0.1.0", metrics={"rebalance-total": 2.0}),
+                MemberMetadata("m2", "a", "p2", version="0.1.0", metrics={"rebalance-total": 2.0}),
                 (T(0, 1),),
                 {T(1, 0): 120, T(1, 2): None},
                 stalled=(T(1, 0),),
             ),
-            Instance(MemberAtJoin("m3", opaque=True)),
+            Instance(MemberMetadata("m3", opaque=True)),
         ),
         withheld=(T(1, 1), T(1, 2)),
         marks={},
@@ -109,12 +109,12 @@ def test_the_object_has_the_form_that_programs_rely_on() -> None:
     assert list(status.as_data("shop", SEEN, {})["instances"]) == ["a", "b", "m3"]
 
 
-def settled(*instances: Instance) -> Look:
-    return Look("Stable", GroupReport(7, "m1", instances, (), {}))
+def settled(*instances: Instance) -> GroupDescription:
+    return GroupDescription("Stable", GroupReport(7, "m1", instances, (), {}))
 
 
 def runs(member: str, instance: str, process: str, *tasks: TaskId, alike: bool = True) -> Instance:
-    return Instance(MemberAtJoin(member, instance, process), tasks, alike=alike)
+    return Instance(MemberMetadata(member, instance, process), tasks, alike=alike)
 
 
 def test_two_workers_of_one_name_have_a_row_each_and_are_told_apart() -> None:
@@ -159,7 +159,7 @@ def test_where_there_are_no_tasks_workers_are_not_too_many() -> None:
 
 def test_standbys_are_shown_where_there_are_some() -> None:
     seen = settled(
-        runs("m1", "a", "p1", T(0, 0)), Instance(MemberAtJoin("m2", "b"), standbys={T(0, 0): 7})
+        runs("m1", "a", "p1", T(0, 0)), Instance(MemberMetadata("m2", "b"), standbys={T(0, 0): 7})
     )
 
     data = status.as_data("shop", seen, {})
@@ -175,8 +175,8 @@ def test_standbys_are_shown_where_there_are_some() -> None:
 
 
 def test_a_group_that_rebalances_shows_its_state_and_member_ids() -> None:
-    blank = Instance(MemberAtJoin("m1", opaque=True))
-    seen = Look("PreparingRebalance", GroupReport(-1, None, (blank,), (), {}))
+    blank = Instance(MemberMetadata("m1", opaque=True))
+    seen = GroupDescription("PreparingRebalance", GroupReport(-1, None, (blank,), (), {}))
 
     data = status.as_data("shop", seen, {})
 
@@ -205,7 +205,7 @@ def test_people_get_a_table_without_control_characters() -> None:
 
 def test_an_app_that_nobody_runs_is_said_to_stand_still() -> None:
     """`Empty, generation -1, leader not known, 0 tasks` looked as if all was well."""
-    data = status.as_data("shop", Look("Empty", GroupReport(-1, None, (), (), {})), {})
+    data = status.as_data("shop", GroupDescription("Empty", GroupReport(-1, None, (), (), {})), {})
 
     assert data["note"] == status.NOBODY
     out = io.StringIO()

@@ -7,11 +7,11 @@ from streamsx.topology.build import Topology
 from streamsx.topology.describe import as_data, as_mermaid, as_text
 from streamsx.topology.internal_topics import TopicKind, TopicSpec
 from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
-from streamsx.topology.partitions import partitioned
+from streamsx.topology.partitions import resolve_partition_counts
 from tests.support.codecs import coded
 
 TOPOLOGY = app.topology()
-PARTITIONS = partitioned(TOPOLOGY, {}, default=8, declare=True)
+PARTITIONS = resolve_partition_counts(TOPOLOGY, {}, default=8, declare=True)
 
 
 def test_the_text_says_what_each_sub_topology_does() -> None:
@@ -45,7 +45,7 @@ def grouped() -> Topology:
 
 def test_what_is_below_an_operator_stands_below_it() -> None:
     made = grouped()
-    partitions = partitioned(made, {}, default=1, declare=True)
+    partitions = resolve_partition_counts(made, {}, default=1, declare=True)
     assert list(as_text(made, partitions))[2:13] == [
         "sub-topology 0: stateless, 1 tasks",
         "  reads   t",

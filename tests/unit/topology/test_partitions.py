@@ -9,7 +9,7 @@ from streamsx.errors import PartitionCountChanged, PartitionMismatch, TopologyEr
 from streamsx.model import TaskId
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicKind, TopicSpec
-from streamsx.topology.partitions import Layout, partitioned, refuse_changes
+from streamsx.topology.partitions import Layout, refuse_changes, resolve_partition_counts
 
 Make = Callable[..., Any]
 
@@ -23,7 +23,7 @@ def counted(stage: Make, topology: Make) -> Topology:
 
 
 def planned(topology: Topology, found: Mapping[str, int], default: int = 8) -> Layout:
-    return partitioned(topology, found, default=default, declare=True)
+    return resolve_partition_counts(topology, found, default=default, declare=True)
 
 
 def test_what_is_missing_is_created_with_the_default(counted: Topology) -> None:
@@ -111,6 +111,6 @@ def test_a_table_that_asks_for_another_count_is_an_error(stage: Make, topology: 
 
 def test_without_leave_to_create_all_that_is_missing_is_one_error(counted: Topology) -> None:
     with pytest.raises(TopologyError, match="missing: app-counts-changelog, words: create them"):
-        partitioned(counted, {"lines": 1}, default=8, declare=False)
+        resolve_partition_counts(counted, {"lines": 1}, default=8, declare=False)
     found = {"lines": 1, "words": 2, "app-counts-changelog": 2}
-    assert partitioned(counted, found, default=8, declare=False).create == ()
+    assert resolve_partition_counts(counted, found, default=8, declare=False).create == ()

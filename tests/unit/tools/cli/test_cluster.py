@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.kafka.security import PLAINTEXT, Security
+from streamsx.client.security import PLAINTEXT, Security
 from streamsx.tools.cli.cluster import settle
 
 APP = """\

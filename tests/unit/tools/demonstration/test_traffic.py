@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamsx.client.cluster import Cluster
 from streamsx.clock import SystemClock
-from streamsx.kafka.cluster import Cluster
-from streamsx.kafka.wire import Api
-from streamsx.loops import run
+from streamsx.event_loops import run
+from streamsx.protocol.wire import Api
 from streamsx.tools.demonstration.traffic import PACE_MAX, Feed, pace
 from tests.support.scripted_broker import Answer, Asked, ScriptedBroker
 

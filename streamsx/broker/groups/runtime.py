@@ -1,0 +1,244 @@
+"""Carries out what the coordinator decides: writes, answers, markers, timers, the log.
+
+An event is carried out before the next one comes: no answer lets a request in (`connection`). If
+a group's own machine fails, what is known of that group is worth nothing: its open requests are
+answered with 15 COORDINATOR_NOT_AVAILABLE, and it is loaded from disk; the others go on. If a write
+fails, or what concerns several, that goes for all groups.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import count
+from typing import assert_never
+
+from streamsx.broker.groups import coordinator_events as e
+from streamsx.broker.groups.coordinator import Coordinator, refuse
+from streamsx.broker.groups.group import GroupConfig
+from streamsx.broker.log.markers import MarkerWriter
+from streamsx.broker.metadata_rows import OF_GROUPS, OF_TRANSACTIONS
+from streamsx.broker.metadata_store import MetadataStore
+from streamsx.broker.net.client_connection import ServedRequest
+from streamsx.clock import Clock
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
+
+logger = logging.getLogger(__name__)
+
+ReadCatalog = Callable[[], Mapping[str, tuple[bytes, int]]]
+
+EXPIRY_S = 600.0
+"""As Kafka's offsets.retention.check.interval.ms."""
+AGAIN = ErrorCode.COORDINATOR_NOT_AVAILABLE
+"""Come again: what was known of the group, or of all, is loaded from disk."""
+OF_ONE_GROUP = frozenset(
+    {
+        Api.OFFSET_COMMIT,
+        Api.OFFSET_DELETE,
+        Api.JOIN_GROUP,
+        Api.HEARTBEAT,
+        Api.LEAVE_GROUP,
+        Api.SYNC_GROUP,
+        Api.CONSUMER_GROUP_HEARTBEAT,
+    }
+)
+NAMING = (Api.JOIN_GROUP, Api.CONSUMER_GROUP_HEARTBEAT)
+"""Who sends one of these without a member id may be given one."""
+
+
+class CoordinatorRuntime:
+    """All groups and transactions of a broker, as a machine on disk and on the clock."""
+
+    def __init__(
+        self, config: GroupConfig, meta: MetadataStore, clock: Clock, catalog: ReadCatalog,
+        fresh_id: Callable[[], object], markers: MarkerWriter,
+    ) -> None:  # fmt: skip
+        """Needs a running loop. Raises StoreCorrupt."""
+        self.config, self._meta, self._clock = config, meta, clock
+        self._catalog, self._fresh_id, self._markers = catalog, fresh_id, markers
+        self._loop = asyncio.get_running_loop()
+        self._waiters = count(1)
+        self._open: dict[int, tuple[e.ClientRequest, ServedRequest]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._failures: Counter[tuple[str, type[Exception]]] = Counter()
+        self._expiry = self._loop.call_later(EXPIRY_S, self._expire)
+        self.events: Counter[str] = Counter()
+        """How often something was told of groups and transactions, by its name in the log."""
+        self.machine: Coordinator | None = None
+        """As it is in memory, None if it could not be loaded; for who looks on."""
+        self._load()
+
+    def ask(self, call: ServedRequest, fresh_id: str = "") -> None:
+        """Hands a request to its group, which will reply, perhaps later."""
+        waiter = next(self._waiters)
+        if call.api in NAMING and not call.body.member_id:
+            fresh_id = str(self._fresh_id())
+        peer = e.Peer(call.client_id, f"/{call.connection.host}")  # as Java writes an address
+        request = e.ClientRequest(
+            waiter, call.api, call.version, peer, call.body, fresh_id, self._wall_ms()
+        )
+        self._open[waiter] = request, call
+        call.gone = lambda: self._gone(waiter)
+        self._tell(request, group_of(request))
+
+    def may_write(
+        self, transactional_id: str, owner: tuple[int, int], place: tuple[str, int], *, adds: bool
+    ) -> ErrorCode:
+        """Whether a transaction holds this topic and partition; with `adds` it comes to do so."""
+        machine = self.machine or self._load()
+        code = machine.transactions.may_write(transactional_id, owner, place)
+        if adds and code is ErrorCode.INVALID_TXN_STATE:
+            self._tell(e.AddPartition(transactional_id, owner, place, self._wall_ms()))
+            machine = self.machine or self._load()
+            code = machine.transactions.may_write(transactional_id, owner, place)
+            if code is ErrorCode.INVALID_TXN_STATE:  # the one before is still ending
+                return ErrorCode.CONCURRENT_TRANSACTIONS
+        return code
+
+    def topics_changed(self, topics: Mapping[str, tuple[bytes, int] | None]) -> None:
+        """To be told of each change of the catalog: ids and numbers of partitions by name."""
+        self._tell(e.TopicsChanged(topics))
+
+    def end_strays(self) -> None:
+        """What logs hold open that is of no transaction: some were opened anew, or refused its
+        marker.
+        """
+        if not self._expiry.cancelled():
+            self._tell(self._markers.found_open(self._wall_ms()))
+
+    def move(self) -> None:
+        """The coordinator goes elsewhere: who waits is sent away; what is on disk is loaded there.
+
+        Raises OSError and StoreCorrupt.
+        """
+        if self.machine is not None:
+            self._start_over(ErrorCode.NOT_COORDINATOR)
+
+    def close(self) -> None:
+        """No timer rings any more."""
+        self._expiry.cancel()
+        self._stop_timers(*self._timers)
+
+    def _stop_timers(self, *groups: str) -> None:
+        for group in groups:
+            if timer := self._timers.pop(group, None):
+                timer.cancel()
+
+    def _expire(self) -> None:
+        self._expiry = self._loop.call_later(EXPIRY_S, self._expire)
+        self._tell(e.ExpireOffsets(self._wall_ms()))
+
+    def _gone(self, waiter: int) -> None:
+        if (found := self._open.pop(waiter, None)) and (group := group_of(found[0])) is not None:
+            self._tell(e.ClientGone(group, waiter), group)
+
+    def _tell(self, event: e.Event, group: str | None = None) -> None:
+        """With the group that it is of, where it is of one alone."""
+        try:
+            self._carry_out(event, group)
+        except OSError as error:  # who waits was sent away
+            logger.error("groups_not_loaded error=%r: the next event tries it again", str(error))
+
+    def _carry_out(self, event: e.Event, group: str | None) -> None:
+        machine = self.machine or self._load()
+        try:
+            try:
+                self._step(machine, event)
+            except Exception as error:
+                if group is None or isinstance(error, OSError):  # the disk is everybody's
+                    raise
+                self._start_group_over(machine, group, error)
+        except OSError as error:
+            logger.error("group_write_failed error=%r: loaded again from disk", str(error))
+            self._start_over()
+        except Exception:
+            self._start_over()
+            raise
+
+    def _step(self, machine: Coordinator, event: e.Event) -> None:
+        ended: list[e.WriteMarkers] = []
+        for effect in machine.step(self._clock.now(), event):
+            match effect:
+                case e.ClientReply():
+                    _, call = self._open.pop(effect.waiter)
+                    call.reply(effect.body)
+                case e.Persist():
+                    self._meta.write(effect.puts, effect.deletes)
+                case e.WriteMarkers():
+                    ended.append(effect)
+                case e.Wake():
+                    self._wake(effect)
+                case e.Story():
+                    self.events[effect.text.partition(" ")[0]] += 1
+                    logger.info(effect.text)
+                case _:
+                    assert_never(effect)
+        for effect in ended:
+            written = e.MarkersWritten(effect.transactional_id, effect.decision, self._wall_ms())
+            later = partial(self._tell_of, machine, written)
+            if self._markers.write(effect, written.wall_ms, later):
+                self._step(machine, written)
+
+    def _tell_of(self, machine: Coordinator, written: e.MarkersWritten) -> None:
+        """To the machine that asked; if it was thrown away since, another asks for them itself."""
+        if machine is self.machine and not self._expiry.cancelled():
+            self._tell(written)
+
+    def _wake(self, wake: e.Wake) -> None:
+        self._stop_timers(wake.group)
+        delay = max(0.0, wake.at - self._clock.now())
+        self._timers[wake.group] = self._loop.call_later(delay, self._ring, wake.group)
+
+    def _ring(self, group: str) -> None:
+        del self._timers[group]
+        self._tell(e.BrokerTick(group, self._wall_ms()), group or None)
+
+    def _wall_ms(self) -> int:
+        return int(self._clock.wall() * 1000)
+
+    def _load(self) -> Coordinator:
+        """Raises OSError and StoreCorrupt; then the next event tries again, and nobody is kept
+        waiting for that.
+        """
+        machine = Coordinator(self.config)
+        try:
+            self._step(machine, e.Load(tuple(self._meta.rows(OF_GROUPS + OF_TRANSACTIONS))))
+            self._step(machine, e.Topics(self._catalog()))
+            self._step(machine, self._markers.found_open(self._wall_ms()))
+        except Exception:
+            self._dismiss()
+            raise
+        self.machine = machine
+        return machine
+
+    def _start_group_over(self, machine: Coordinator, group: str, error: Exception) -> None:
+        """Ours. Clients try again for ever: the whole story once, then only the count."""
+        kind = group, type(error)
+        self._failures[kind] = times = self._failures[kind] + 1
+        line = f"group_failed group={group} times={times} error={str(error)!r}: loaded from disk"
+        logger.error(line, exc_info=error if times == 1 else None)
+        self._stop_timers(group)
+        machine.forget(group)
+        self._dismiss(group)
+        rows = self._meta.rows(OF_GROUPS)
+        self._step(machine, e.Load(tuple(row for row in rows if row[0].group == group)))
+
+    def _start_over(self, code: ErrorCode = AGAIN) -> None:
+        self.machine = None
+        self._stop_timers(*self._timers)
+        self._dismiss(code=code)
+        self._load()
+
+    def _dismiss(self, group: str | None = None, code: ErrorCode = AGAIN) -> None:
+        """Answers what is open, of one group or of all."""
+        for waiter, (request, call) in tuple(self._open.items()):
+            if group is None or group == group_of(request):
+                del self._open[waiter]
+                call.reply(refuse(request, code).body)
+
+
+def group_of(request: e.ClientRequest) -> str | None:
+    """The group that this request can change; None for those that look at several."""
+    return str(request.body.group_id) if request.api in OF_ONE_GROUP else None

@@ -1,0 +1,1 @@
+"""Partition logs of the embedded broker: segments, producer state, retention and compaction."""

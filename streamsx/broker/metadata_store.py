@@ -1,0 +1,169 @@
+"""The broker's RocksDB: topics, groups, offsets and the next producer id, in rows of bytes.
+
+RocksDB's log makes each write whole or nothing, and drops a torn tail by itself. After a write that
+failed it is opened anew, so that what is there is what a restart would find. What the rows mean is
+`records`'s.
+"""
+
+import errno
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+
+from streamsx.broker.metadata_rows import (
+    Key,
+    TopicKey,
+    TopicValue,
+    Value,
+    key_bytes,
+    read_row,
+    row_bytes,
+)
+from streamsx.errors import IncompatibleStore, StoreCorrupt
+
+FORMAT = 1
+"""Of the whole directory, logs included."""
+FORMAT_KEY, PRODUCER_KEY = b"V", b"P"
+PRODUCER_IDS_AT_ONCE = 1000
+"""Handed out between two writes; what is left of them at the end is never used."""
+WRITE_BUFFER_BYTES = 4 << 20
+OF_THE_DISK = ("IO error", f"os error {errno.ENOSPC}", f"os error {errno.EFBIG}")
+"""What rocksdict says where the disk does not do what it should; what is on it may be well."""
+
+logger = logging.getLogger(__name__)
+
+
+class MetadataStore:
+    """One database. With `sync` each write reaches the disk before it returns; `written` is called
+    behind each that need not have.
+    """
+
+    def __init__(self, path: Path, *, sync: bool) -> None:
+        """Raises StoreCorrupt, OSError, or IncompatibleStore for another format."""
+        self._path, self._sync = path, sync
+        self._broken = self._unflushed = False
+        self.written: Callable[[], None] = lambda: None
+        self._db = self._open()
+        self._producer_id = self._producer_ids_end = 0
+        found = (self._db.get(FORMAT_KEY) or b"%d" % FORMAT).decode(errors="replace")
+        if found != str(FORMAT):
+            self.close()
+            raise IncompatibleStore(
+                f"data of another format: {path}: {found!r}, this broker knows {FORMAT}:"
+                " use the streamsx that wrote it, or another directory"
+            )
+        if not self._db.get(FORMAT_KEY):
+            self._write([(FORMAT_KEY, b"%d" % FORMAT)], [], sync=True)
+
+    def write(
+        self,
+        puts: Iterable[tuple[Key | TopicKey, Value | TopicValue]] = (),
+        deletes: Iterable[Key | TopicKey] = (),
+        *,
+        sync: bool = False,
+    ) -> None:
+        """All of it or nothing; with `sync` it is on the disk then. Raises OSError."""
+        keys = [key_bytes(key) for key in deletes]
+        self._write([row_bytes(*row) for row in puts], keys, sync=sync)
+
+    def flush(self) -> None:
+        """All that was written reaches the disk; from any thread. Raises OSError."""
+        if self._unflushed:
+            self._unflushed = False
+            try:
+                self._db.flush_wal(True)
+            except Exception as error:  # rocksdict raises nothing narrower
+                raise self._failed(error) from error
+
+    def rows(self, kinds: str) -> Iterator[tuple[Any, Any]]:
+        """All rows of these kinds (`records.KINDS`), in the order of their keys. Raises OSError."""
+        self.revive()
+        for kind in kinds:
+            prefix = kind.encode() + b"\0"
+            cursor = self._db.iter()
+            cursor.seek(prefix)
+            while cursor.valid() and (key := cursor.key()).startswith(prefix):
+                yield read_row(key, cursor.value())
+                cursor.next()
+
+    def next_producer_id(self) -> int:
+        """One that was never given out and never will be again. Raises OSError."""
+        if self._producer_id == self._producer_ids_end:
+            self.revive()
+            first = int(self._db.get(PRODUCER_KEY) or 0)
+            end = first + PRODUCER_IDS_AT_ONCE
+            self._write([(PRODUCER_KEY, b"%d" % end)], [], sync=True)
+            self._producer_id, self._producer_ids_end = first, end
+        self._producer_id += 1
+        return self._producer_id - 1
+
+    def close(self) -> None:
+        """At the end. Raises OSError."""
+        try:
+            self._db.close()
+        except Exception as error:  # rocksdict raises nothing narrower
+            if not self._broken:  # or it is closed since it could not be opened anew
+                raise self._failed(error) from error
+
+    def _open(self) -> Rdict:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        try:
+            return Rdict(str(self._path), options)
+        except Exception as error:  # rocksdict raises nothing narrower
+            if any(each in str(error) for each in OF_THE_DISK):
+                raise OSError(f"{self._path}: {error}") from error
+            raise StoreCorrupt(f"{self._path}: {error}: restore a copy of the directory") from error
+
+    def revive(self) -> None:
+        """It refuses everything since a write or flush failed, and may have kept that write: opened
+        anew, all that it has kept is on the disk. Raises OSError.
+        """
+        if not self._broken:
+            return
+        with suppress(Exception):  # it cannot flush, or is closed already
+            self._db.close()
+        try:
+            self._db = self._open()
+        except StoreCorrupt as error:
+            raise OSError(str(error)) from error
+        self._broken = False
+        logger.warning("metadata_opened_anew path=%s", self._path)
+
+    def _stands(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> bool:
+        """Whether a restart would find what could not be written, and has now."""
+        with suppress(OSError):
+            self.revive()
+            gone = all(self._db.get(key) is None for key in deletes)
+            return gone and all(self._db.get(key) == value for key, value in puts)
+        return False
+
+    def _failed(self, error: Exception) -> OSError:
+        self._broken = True
+        return OSError(f"the broker's metadata cannot be written: {error}")
+
+    def _write(
+        self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], *, sync: bool = False
+    ) -> None:
+        self.revive()
+        options = WriteOptions()
+        try:
+            batch = WriteBatch(raw_mode=True)
+            options.sync = sync or self._sync
+            for key, value in puts:
+                batch.put(key, value)
+            for key in deletes:
+                batch.delete(key)
+            self._db.write(batch, options)
+        except Exception as error:  # rocksdict raises nothing narrower
+            failed = self._failed(error)
+            if not self._stands(puts, deletes):
+                raise failed from error
+        if not options.sync:
+            self._unflushed = True
+            self.written()

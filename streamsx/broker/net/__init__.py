@@ -1,0 +1,1 @@
+"""Network side of the embedded broker: listener, connections, TLS and SASL."""

@@ -1,0 +1,165 @@
+"""Who a client is: SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), the broker's side. Pure.
+
+Passwords are never told and never compared but in constant time. Not here: what may be asked before
+that (`server`), where users come from (`access`), rights (whoever is let in may do everything).
+"""
+
+import hmac
+from base64 import b64decode, b64encode
+from binascii import Error
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import new, pbkdf2_hmac
+
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.protocol.error_codes import ErrorCode
+
+PLAIN = "PLAIN"
+SCRAM = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+MECHANISMS = (PLAIN, *SCRAM)
+ITERATIONS = 4096
+"""The least that RFC 7677 allows, and what Kafka takes."""
+SALT_BYTES = 16
+Exchange = Generator[bytes, bytes, bytes | None]
+"""Takes what the client says and gives what it is told, at last with its end; None: it is refused.
+What it gives first, before anything was said, nobody is told.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ScramKeys:
+    """What a server keeps of a password for one hash."""
+
+    salt: bytes
+    stored: bytes
+    server: bytes
+
+    @classmethod
+    def derived(cls, password: str, algorithm: str, salt: bytes) -> "ScramKeys":
+        """Takes some milliseconds."""
+        salted = pbkdf2_hmac(algorithm, password.encode(), salt, ITERATIONS)
+        client = hmac.digest(salted, b"Client Key", algorithm)
+        stored = hash_of(algorithm, client)
+        return cls(salt, stored, hmac.digest(salted, b"Server Key", algorithm))
+
+
+class Users:
+    """Names and passwords; what SCRAM needs of each is derived when it is asked for first."""
+
+    def __init__(self, passwords: Mapping[str, str], fresh: Callable[[], bytes]) -> None:
+        """`fresh`: bytes that nobody can guess, for salts and nonces."""
+        self._passwords, self.fresh = dict(passwords), fresh
+        self._keys: dict[tuple[str, str], ScramKeys] = {}
+
+    def knows(self, name: str, password: str) -> bool:
+        """Takes as long for somebody who is not there."""
+        expected = self._passwords.get(name)
+        same = hmac.compare_digest((expected or "").encode(), password.encode())
+        return same and expected is not None
+
+    def keys(self, name: str, algorithm: str) -> ScramKeys | None:
+        """None if nobody has that name."""
+        if (password := self._passwords.get(name)) is None:
+            return None
+        kept = self._keys.get((name, algorithm))
+        if kept is None:
+            salt = self.fresh()[:SALT_BYTES]
+            kept = self._keys[name, algorithm] = ScramKeys.derived(password, algorithm, salt)
+        return kept
+
+
+class Step(Enum):
+    """Of one client's authentication."""
+
+    NEW = "it has not said how"
+    CHOSEN = "it has said how, and proves it"
+    DONE = "it is who it says"
+    REFUSED = "it is not; its connection is over"
+
+
+class Authentication:
+    """Of one connection: `handshake`, then `authenticate` once or twice, until `step` is DONE."""
+
+    def __init__(self, users: Users) -> None:
+        self.step = Step.NEW
+        self.user = ""
+        """As the client calls itself, whether that is so or not."""
+        self._users = users
+        self._exchange: Exchange | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is let in."""
+        return self.step is Step.DONE
+
+    def handshake(self, mechanism: str) -> ReplyBody:
+        """The answer to SaslHandshake."""
+        code = ErrorCode.NONE
+        if self.step is not Step.NEW:
+            code = self._refuse(ErrorCode.ILLEGAL_SASL_STATE)
+        elif mechanism not in MECHANISMS:
+            code = self._refuse(ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+        else:
+            self.step = Step.CHOSEN
+            self._exchange = self._plain() if mechanism == PLAIN else self._scram(SCRAM[mechanism])
+            next(self._exchange)
+        return {"error_code": code, "mechanisms": list(MECHANISMS)}
+
+    def authenticate(self, data: bytes) -> ReplyBody:
+        """The answer to SaslAuthenticate."""
+        try:
+            told = None if self._exchange is None else self._exchange.send(data)
+        except StopIteration as end:
+            told = end.value
+        except (ValueError, KeyError, Error):  # of UnicodeDecodeError too
+            told = None
+        if told is not None:
+            return {"error_code": ErrorCode.NONE, "auth_bytes": told}
+        illegal = self.step in (Step.NEW, Step.DONE)
+        code = ErrorCode.ILLEGAL_SASL_STATE if illegal else ErrorCode.SASL_AUTHENTICATION_FAILED
+        why = "wrong user or password, or not what the mechanism wants"
+        return {"error_code": self._refuse(code), "error_message": why, "auth_bytes": b""}
+
+    def _refuse(self, code: ErrorCode) -> ErrorCode:
+        self.step, self._exchange = Step.REFUSED, None
+        return code
+
+    def _plain(self) -> Exchange:
+        acts_for, self.user, password = (yield b"").decode().split("\0")
+        if acts_for not in ("", self.user) or not self._users.knows(self.user, password):
+            return None
+        self.step = Step.DONE
+        return b""
+
+    def _scram(self, algorithm: str) -> Exchange:
+        # client-first-message: no channel binding, nobody else's name.
+        flag, acts_for, bare = (yield b"").decode().split(",", 2)
+        said = attributes(bare)
+        self.user = said["n"].replace("=2C", ",").replace("=3D", "=")
+        if flag not in ("n", "y") or acts_for or not said["r"]:
+            return None
+        if (keys := self._users.keys(self.user, algorithm)) is None:
+            return None
+        nonce = said["r"] + self._users.fresh().hex()
+        told = f"r={nonce},s={b64encode(keys.salt).decode()},i={ITERATIONS}"
+        # client-final-message: the proof that it knows the password, for ours that we do.
+        final, _, proof = (yield told.encode()).decode().rpartition(",p=")
+        said, signed = attributes(final), f"{bare},{told},{final}".encode()
+        mask = hmac.digest(keys.stored, signed, algorithm)
+        client = bytes(a ^ b for a, b in zip(b64decode(proof, validate=True), mask, strict=True))
+        known = hmac.compare_digest(hash_of(algorithm, client), keys.stored)
+        if not known or said["r"] != nonce or b64decode(said["c"]) not in (b"n,,", b"y,,"):
+            return None
+        self.step = Step.DONE
+        return b"v=" + b64encode(hmac.digest(keys.server, signed, algorithm))
+
+
+def attributes(message: str) -> dict[str, str]:
+    """Of a SCRAM message, by their letters. Raises ValueError."""
+    return dict(part.split("=", 1) for part in message.split(",") if part)
+
+
+def hash_of(algorithm: str, data: bytes) -> bytes:
+    """Its digest."""
+    return new(algorithm, data).digest()

@@ -1,0 +1,420 @@
+"""The broker: owns its directory, listens, and has requests answered as `broker/api/served` says.
+
+Malformed requests close their connection with one line in the log, and so does a request of ours
+that fails; the others go on. Which bytes mean what is `streamsx.protocol.wire`'s to know.
+"""
+
+import asyncio
+import errno
+import fcntl
+import ipaddress
+import logging
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import Self
+from uuid import UUID, uuid4
+
+from streamsx.broker.api.served import SERVED, Handler, answered, frame_bytes_max
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.groups.group import GroupConfig
+from streamsx.broker.groups.runtime import CoordinatorRuntime
+from streamsx.broker.log.cleaner import Cleaner
+from streamsx.broker.log.flusher import Flusher
+from streamsx.broker.log.markers import MarkerWriter
+from streamsx.broker.metadata_store import MetadataStore
+from streamsx.broker.metrics import Metric, in_a_line
+from streamsx.broker.net.access import Access
+from streamsx.broker.net.client_connection import (
+    ClientConnection,
+    ConnectionLimits,
+    ConnectionLoad,
+    ServedRequest,
+)
+from streamsx.broker.net.sasl import Authentication, Step, Users
+from streamsx.broker.net.tls_handshake import TlsHandshake
+from streamsx.broker.options import Options
+from streamsx.broker.service import Service
+from streamsx.broker.topics import NAME, TopicStore, alike, remove_folders
+from streamsx.clock import Clock, SystemClock
+from streamsx.errors import StoreCorrupt, StoreLocked, UsageError, WorldError
+from streamsx.protocol.compiler import Malformed
+from streamsx.protocol.frames import LARGE_BYTES, Frame
+from streamsx.protocol.wire import Api, request_decoder, request_head, response_encoder
+from streamsx.state.disk import make_folder, sync_folder
+
+HANDSHAKE_S = 10.0
+"""Within which TLS must stand."""
+UNKNOWN_MAY = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+"""What is answered before a client has shown who it is."""
+BACKLOG = 512
+"""Connections that the kernel holds until we accept them."""
+TELL_S = 60.0
+"""How often metrics are written into the log, if anything was asked meanwhile."""
+SWEEPS_PER_IDLE_LIMIT = 4
+"""An idle connection is closed at most a fourth of the limit too late."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class BrokerServer:
+    """`async with BrokerServer(folder) as broker: broker.bootstrap` serves on the caller's loop."""
+
+    folder: Path
+    _: KW_ONLY
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0 picks a free one."""
+    topics: Mapping[str, int] = field(default_factory=dict)
+    """Made with so many partitions if they are not there."""
+    topic_configs: Mapping[str, str] = field(default_factory=dict)
+    """Configuration of those that are made so."""
+    options: Options = field(default_factory=Options)
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    groups: GroupConfig = field(default_factory=GroupConfig)
+    allow_remote: bool = False
+    access: Access = field(default_factory=Access)
+    clock: Clock = field(default_factory=SystemClock)
+    fresh_id: Callable[[], UUID] = uuid4
+    """Where ids of members and topics come from."""
+    answer: Handler = answered
+    """Is asked for each request; a simulation stands between."""
+    service: Service = field(init=False)
+    """What requests are answered from, once it has started; for who looks on."""
+    _traffic: ConnectionLoad = field(init=False, default_factory=ConnectionLoad)
+    _failures: Counter[tuple[Api, type[Exception]]] = field(init=False, default_factory=Counter)
+    _closing: ExitStack = field(init=False, default_factory=ExitStack)
+    _users: Users | None = field(init=False, default=None)
+    _server: asyncio.Server = field(init=False)
+    _sweep_timer: asyncio.TimerHandle = field(init=False)
+    _tell_timer: asyncio.TimerHandle = field(init=False)
+    _told: int = field(init=False, default=0)
+    """Requests, when it wrote its metrics into the log."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients find it, once it has started."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Loads what is in the directory and serves.
+
+        Raises StoreLocked, StoreCorrupt, IncompatibleStore, UsageError for a host or topic that
+        cannot be, WorldError for a port that is taken or a directory that cannot be used.
+        """
+        with ExitStack() as undo:
+            address = await self._resolve()
+            self._check_topics()
+            with on_disk(self.folder):
+                undo.callback(os.close, lock(self.folder))
+            try:  # before anything is written: who cannot serve changes nothing
+                self._server = await asyncio.get_running_loop().create_server(
+                    self._connection, address, self.port, backlog=BACKLOG, start_serving=False
+                )
+            except OSError as error:
+                why = os.strerror(error.errno or 0)
+                what = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
+                raise WorldError(
+                    f"cannot listen: {self.bootstrap}: {why}: choose another {what}"
+                ) from error
+            undo.callback(self._server.close)
+            with on_disk(self.folder):
+                self._load(undo)
+                mark_used(self.folder)
+            self.port = self._server.sockets[0].getsockname()[1]
+            await self._server.start_serving()
+            self._sweep()
+            self._tell()
+            self._closing = undo.pop_all()
+        topics = len(self.service.topics.by_name)
+        logger.info("broker_started at=%s data=%s topics=%d", self.bootstrap, self.folder, topics)
+
+    async def close(self) -> None:
+        """Hangs up, brings everything to the disk, lets go of the directory. Raises WorldError."""
+        with on_disk(self.folder), self._closing:
+            self._server.close()
+            self._traffic.open = False
+            self._sweep_timer.cancel()
+            self._tell_timer.cancel()
+            for connection in tuple(self._traffic.connections):
+                connection.abort()
+            await self.service.cleaner.close()
+            await self.service.flusher.close()
+            self.service.topics.flush()
+            self.service.meta.revive()
+            self.service.meta.flush()
+            mark_clean(self.folder)
+        logger.info("broker_stopped at=%s data=%s", self.bootstrap, self.folder)
+
+    def abandon(self) -> None:
+        """Lets go of the directory as a kill does: nobody is told, nothing is flushed."""
+        self._closing.close()
+
+    def metrics(self) -> list[Metric]:
+        """What it has done and what it has."""
+        service, traffic = self.service, self._traffic
+        return traffic.counts.rows(
+            service.groups.events,
+            connections=len(traffic.connections),
+            groups=len(service.groups.machine.groups) if service.groups.machine else 0,
+            topics=len(service.topics.by_name),
+            partitions=service.topics.partitions,
+            log_bytes=sum(log.size for *_, log in service.topics.logs()),
+        )
+
+    def _tell(self) -> None:
+        """If anything was asked since it was told last."""
+        requests = self._traffic.counts.requests.total()
+        if requests != self._told:
+            self._told = requests
+            logger.info("broker_metrics %s", in_a_line(self.metrics()))
+        self._tell_timer = asyncio.get_running_loop().call_later(TELL_S, self._tell)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _resolve(self) -> str:
+        """One address: a name that stands for several would be served on one of them by chance."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise UsageError(
+                f"unknown host: {self.host}: {why}: give an address of this machine"
+            ) from error
+        addresses = sorted({str(address[0]) for *_, address in found})
+        if len(addresses) > 1:
+            several = " and ".join(addresses)
+            raise UsageError(f"host with several addresses: {self.host}: choose one: {several}")
+        if ipaddress.ip_address(addresses[0]).is_loopback or self.access.secured:
+            return addresses[0]
+        if not self.allow_remote:
+            raise UsageError(
+                f"not an address of this machine alone: {self.host}: anybody who reaches it could"
+                " read and write everything: --tls-cert and --sasl-users keep others out,"
+                " --allow-remote if that is meant"
+            )
+        logger.warning("open_to_everybody at=%s: without TLS and users", self.host)
+        return addresses[0]
+
+    def _check_topics(self) -> None:
+        left, seen = (most := self.limits.partitions_max), dict[str, str]()
+        for name, partitions in self.topics.items():
+            left -= partitions
+            if not NAME.fullmatch(name) or partitions < 1 or left < 0:
+                raise UsageError(
+                    f"bad topic: {name}:{partitions}: a name of letters, digits, dots, _ and -,"
+                    f" and 1 to {most} partitions, of all together, are wanted"
+                )
+            if (other := seen.setdefault(alike(name), name)) != name:
+                raise UsageError(
+                    f"topics much alike: {other} and {name}: dots and _ are one in metrics: choose"
+                    " other names"
+                )
+        if self.options.partitions > most:
+            raise UsageError(
+                f"too many partitions: {self.options.partitions}: there is room for {most}:"
+                " give fewer for each topic, or more for all of them"
+            )
+
+    def _load(self, undo: ExitStack) -> None:
+        if self.access.passwords is not None:
+            self._users = Users(self.access.passwords, lambda: self.fresh_id().bytes)
+        folder, sync = self.folder, self.options.sync
+        check_whole(folder / "meta", folder / "logs")
+        meta = MetadataStore(folder / "meta", sync=sync)
+        undo.callback(meta.close)
+        topics = TopicStore(folder / "logs", meta, clean=(folder / CLEAN).exists(), sync=sync)
+        undo.callback(topics.close)
+        sync_folder(folder)  # which names both
+
+        def reopen() -> bool:
+            left = topics.reopen()
+            if not left:
+                groups.end_strays()
+            return left
+
+        flusher = Flusher(meta, reopen)
+        groups = CoordinatorRuntime(
+            self.groups, meta, self.clock, topics.catalog, self.fresh_id,
+            MarkerWriter(topics, flusher, sync=sync),
+        )  # fmt: skip
+        undo.callback(groups.close)
+        topics.changed = groups.topics_changed
+        loop = asyncio.get_running_loop()
+        topics.remove = lambda gone: loop.run_in_executor(None, remove_folders, gone)
+        for name, partitions in self.topics.items():  # now that the groups miss what is gone
+            if name not in topics.by_name:
+                topics.create(name, self.fresh_id().bytes, partitions, self.topic_configs)
+            elif (found := len(topics.by_name[name].logs)) != partitions:
+                logger.warning(
+                    "topic_is_there topic=%s partitions=%d, not %d", name, found, partitions
+                )
+        cleaner = Cleaner(topics, flusher, self.clock, self.options)
+        undo.callback(cleaner.stop)
+        self.service = Service(
+            self.options,
+            self.limits,
+            self.access.advertised,
+            meta,
+            topics,
+            groups,
+            flusher,
+            cleaner,
+            self.fresh_id,
+            self.clock,
+        )
+
+    def _connection(self) -> ClientConnection | TlsHandshake:
+        who = None if self._users is None else Authentication(self._users)
+
+        def most(key: int) -> int:
+            """Who has not said who it is sends nothing large."""
+            return LARGE_BYTES if who and not who.done else frame_bytes_max(key)
+
+        made = ClientConnection(self._traffic, self.limits, self._serve, self.clock.now, most, who)
+        tls = self.access.tls
+        return made if tls is None else TlsHandshake(made, tls, HANDSHAKE_S)
+
+    def _serve(self, connection: ClientConnection, frame: Frame) -> None:
+        try:
+            call = self._decode(connection, frame)
+        except Malformed as error:
+            connection.close(str(error))
+            return
+        known = connection.authentication
+        if known is not None and not known.done and call.api not in UNKNOWN_MAY:
+            connection.close(f"{call.api.name}: it has not said who it is: SASL is wanted")
+            return
+        connection.call = call
+        self._traffic.counts.requests[call.api] += 1
+        try:
+            body = self.answer(self.service, call)
+        except Exception as error:
+            self._failed(call, error)
+            return
+        if body is not None:
+            call.reply(body)
+        if known is not None and known.step is Step.REFUSED:
+            connection.hang_up(f"it is not let in: user {known.user!r}")
+
+    def _decode(self, connection: ClientConnection, frame: Frame) -> ServedRequest:
+        key, version, correlation_id = request_head(frame)
+        if (served := SERVED.get(key)) is None:
+            raise Malformed(f"request {key}: it is not served")
+        api = Api(key)
+        if not served.oldest <= version <= served.newest:
+            if api is not Api.API_VERSIONS:
+                known = f"served are {served.oldest} to {served.newest}"
+                raise Malformed(f"{api.name} v{version}: {known}")
+            # KIP-511: this one is answered, in the oldest form, so that the client learns.
+            return ServedRequest(connection, api, 0, correlation_id, "", None, self._respond)
+        try:
+            head, body = request_decoder(api, version)(frame)
+        except Malformed as error:
+            raise Malformed(f"{api.name} v{version}: {error}") from None
+        client_id = head.client_id or ""
+        return ServedRequest(
+            connection, api, version, correlation_id, client_id, body, self._respond
+        )
+
+    def _respond(self, call: ServedRequest, body: ReplyBody | None) -> None:
+        try:
+            encode = response_encoder(call.api, call.version)
+            frame = b"" if body is None else encode(call.correlation_id, body)
+        except Exception as error:
+            self._failed(call, error)
+            return
+        call.connection.answer(frame)
+
+    def _failed(self, call: ServedRequest, error: Exception) -> None:
+        """Ours. Clients try again for ever: the whole story once, then only the count."""
+        kind = (call.api, type(error))
+        self._failures[kind] = times = self._failures[kind] + 1
+        if times == 1:
+            logger.error("request_failed api=%s", call.api.name, exc_info=error)
+        call.connection.close(
+            f"{call.api.name} v{call.version}: failed here {times} times: {error!r}"
+        )
+
+    def _sweep(self) -> None:
+        idle_s = self.limits.connections_max_idle_s
+        for connection in tuple(self._traffic.connections):
+            if connection.call is None and self.clock.now() - connection.active_at > idle_s:
+                connection.close(f"idle for {idle_s:g} s")
+        loop = asyncio.get_running_loop()
+        self._sweep_timer = loop.call_later(idle_s / SWEEPS_PER_IDLE_LIMIT, self._sweep)
+
+
+@contextmanager
+def on_disk(folder: Path) -> Iterator[None]:
+    """At the start and the end, where nobody can be answered. Raises WorldError for an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise WorldError(
+            f"disk full or broken: {folder}: {error}: make room or mend it, and start the broker"
+            " again: what was flushed is there"
+        ) from error
+
+
+def lock(folder: Path) -> int:
+    """A descriptor that holds the directory for this process until it is closed.
+
+    Raises StoreLocked, or WorldError if there can be no such directory.
+    """
+    try:
+        make_folder(folder)
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise WorldError(
+            f"cannot use the data directory: {folder}: {error.strerror}: choose another with --data"
+        ) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pid = os.pread(fd, 20, 0).decode() or "unknown"
+        os.close(fd)
+        raise StoreLocked(
+            f"the data directory is in use by process {pid}: {folder}:"
+            " stop that broker, or choose another directory with --data"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, b"%d" % os.getpid(), 0)
+    return fd
+
+
+CLEAN = "clean"
+"""The file that says that everything was flushed at the end; gone while a broker runs."""
+
+
+def check_whole(meta: Path, logs: Path) -> None:
+    """Half a copy of a directory is not an empty one: the next topics of their names would remove
+    the logs. Raises StoreCorrupt.
+    """
+    if not (meta / "CURRENT").exists() and any(logs.glob("*/*.log")):
+        raise StoreCorrupt(
+            f"{logs}: logs without {meta}: restore a copy of the whole directory, or remove {logs}"
+        )
+
+
+def mark_used(folder: Path) -> None:
+    """The last thing before a broker serves: a start that fails leaves what was clean."""
+    (folder / CLEAN).unlink(missing_ok=True)
+    sync_folder(folder)
+
+
+def mark_clean(folder: Path) -> None:
+    """The last thing that a broker does while the directory is its own."""
+    (folder / CLEAN).touch()
+    sync_folder(folder)

@@ -1,0 +1,430 @@
+"""What is asked of a cluster beside records: topics, configs, bounds, groups.
+
+Functions over a Cluster, which says for how long each tries. Nothing is altered but by
+`create_topics`, `delete_topics`, `delete_records` and `commit_offsets`.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from streamsx.client.cluster import NO_LEADER, RETRY_BACKOFF_S, TRANSACTION, Cluster
+from streamsx.client.connection import Connection
+from streamsx.errors import BrokerUnreachable, StreamsxError, WorldError
+from streamsx.model import TopicPartition
+from streamsx.protocol.error_codes import RETRIABLE, ErrorCode, failure, name_of
+from streamsx.protocol.schema import UUID_ZERO
+from streamsx.protocol.wire import Api, by_topic
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CHANGE_TIMEOUT_S = 10.0
+"""How long a broker may take for a change of topics or records."""
+CHANGE_TIMEOUT_MS = int(CHANGE_TIMEOUT_S * 1000)
+KNOWN_TRIES = 20
+"""2 s. CreateTopics returns before Metadata knows the topic: often, by tens of ms."""
+LANE = "admin"
+OFFSETS_LANE = "offsets"
+"""A ListOffsets behind a fetch that waits took 254 ms and more."""
+
+BROKER_DEFAULT = -1
+EARLIEST, LATEST = -2, -1
+NO_REPLICA = -1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+NOBODY = {"member_id": "", "generation_id_or_member_epoch": -1}
+ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+TOPIC_RESOURCE = 2
+RIGHTS: dict[int, str] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let this user describe and read the topic",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "let this user describe and read the group",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "let this user describe the transactional id",
+}
+"""Which right is missing, where the broker does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create."""
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class Bounds(NamedTuple):
+    """What a partition holds: offsets from `start` up to, but not including, `high_watermark`."""
+
+    start: int
+    high_watermark: int
+
+
+class DescribedGroup(NamedTuple):
+    """A group as its coordinator tells it; state `Dead` and no members if there is none."""
+
+    state: str
+    protocol_type: str
+    protocol: str
+    members: tuple[tuple[str, bytes, bytes], ...]
+    """Member id, metadata and assignment of each; what the bytes mean its protocol says."""
+
+
+def _persistent(
+    attempt: Callable[Concatenate[Cluster, P], Awaitable[T]],
+) -> Callable[Concatenate[Cluster, P], Coroutine[Any, Any, T]]:
+    """Again and again while it raises WorldError, at most for `cluster.tries_for_s`: then that.
+
+    What was done before is asked for again, and no error then.
+    """
+
+    @wraps(attempt)
+    async def persist(cluster: Cluster, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        last: WorldError = BrokerUnreachable("no answer")
+        try:
+            async with asyncio.timeout(cluster.tries_for_s):
+                while True:
+                    try:
+                        return await attempt(cluster, *args, **kwargs)
+                    except WorldError as error:
+                        last = error
+                    await asyncio.sleep(RETRY_BACKOFF_S)
+                    with suppress(BrokerUnreachable):  # the next attempt will say so
+                        await cluster.refresh()
+        except TimeoutError:
+            raise type(last)(
+                f"{last}: tried for {cluster.tries_for_s:g} s: try again when the brokers are up, "
+                "or see their logs"
+            ) from None
+
+    return persist
+
+
+@_persistent
+async def create_topics(cluster: Cluster, topics: Collection[NewTopic]) -> None:
+    """Create those that do not exist; what exists stays as it is, whatever its partitions and
+    configs. Then wait until Metadata knows them all, at most 2 s.
+
+    Raises SettingError with the broker's words for a topic that it refuses, or WorldError.
+    """
+    if not topics:
+        return
+    connection = await cluster.controller(LANE)
+    wanted = [_new_topic(topic) for topic in topics]
+    told = await _change(connection, Api.CREATE_TOPICS, topics=wanted)
+    _check_topics(told.topics, ErrorCode.TOPIC_ALREADY_EXISTS)
+    await _until_known(cluster, [topic.name for topic in topics])
+
+
+@_persistent
+async def delete_topics(cluster: Cluster, topics: Collection[str]) -> None:
+    """Delete those that exist, with their records and the offsets that groups committed for them.
+
+    Raises SettingError with the broker's words for a topic that it refuses to delete, WorldError.
+    """
+    if topics:
+        connection = await cluster.controller(LANE)
+        told = await _change(connection, Api.DELETE_TOPICS, topic_names=sorted(topics))
+        _check_topics(told.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+@_persistent
+async def partition_counts(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
+    """Of the topics that exist. Raises SettingError for one that must not be read, WorldError."""
+    told = _check_topics((await cluster.metadata(topics)).topics, ABSENT)
+    return {topic.name: len(topic.partitions) for topic in told if not topic.error_code}
+
+
+@_persistent
+async def topic_ids(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
+    """Their 16 bytes; zeros from a broker that knows no ids, None for a topic that is not there.
+    Topics of which a broker says neither are left out. Raises WorldError.
+    """
+    return {
+        topic.name: None if topic.error_code else getattr(topic, "topic_id", UUID_ZERO)
+        for topic in (await cluster.metadata(topics)).topics
+        if topic.error_code in (ErrorCode.NONE, ABSENT)
+    }
+
+
+@_persistent
+async def topic_configs(
+    cluster: Cluster, topics: Collection[str]
+) -> dict[str, dict[str, str | None]]:
+    """Every config of the topics that exist, defaults too; None for what the broker hides.
+
+    Raises SettingError for one that must not be read, WorldError.
+    """
+    every = {"resource_type": TOPIC_RESOURCE, "configuration_keys": None}
+    wanted = [{**every, "resource_name": topic} for topic in sorted(topics)]
+    connection = await cluster.any(LANE)
+    told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
+    there = [r for r in told.results if r.error_code != ABSENT]
+    _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
+    return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
+
+
+async def configs_now(
+    cluster: Cluster, topics: Collection[str], names: Sequence[str]
+) -> dict[str, dict[str, str | None]]:
+    """Return these configs, in one attempt, of the topics that we may describe. Raise WorldError
+    where no broker answers.
+    """
+    asked = {"resource_type": TOPIC_RESOURCE, "configuration_keys": list(names)}
+    wanted = [{**asked, "resource_name": topic} for topic in sorted(topics)]
+    connection = await cluster.any(LANE)
+    told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
+    there = [r for r in told.results if not r.error_code]
+    return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
+
+
+@_persistent
+async def bounds(
+    cluster: Cluster, tps: Collection[TopicPartition], *, committed: bool = False
+) -> dict[TopicPartition, Bounds]:
+    """First offset and high watermark of each partition: what is written, committed or not.
+    `committed`: up to where nothing is open in a transaction, so that all of it can be read.
+
+    Two requests per leader, whatever the number of partitions. Follows the topics. Raises
+    TopicGone, or another WorldError.
+    """
+    found, why = await bounds_now(cluster, tps, READ_COMMITTED if committed else READ_UNCOMMITTED)
+    if why is not None:
+        raise why
+    return found
+
+
+async def bounds_now(
+    cluster: Cluster, tps: Iterable[TopicPartition], isolation: int = READ_UNCOMMITTED
+) -> tuple[dict[TopicPartition, Bounds], StreamsxError | None]:
+    """The same in one attempt: of those that can be told, and why not of the others."""
+    wanted = sorted(set(tps))
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+
+    async def ask(connection: Connection, some: list[TopicPartition]) -> None:
+        await _together(
+            _list_offsets(connection, some, EARLIEST, starts, cluster.timeout_s),
+            _list_offsets(connection, some, LATEST, ends, cluster.timeout_s, isolation),
+        )
+
+    why: StreamsxError | None = None
+    try:
+        await _at_leaders(cluster, OFFSETS_LANE, wanted, ask)
+    except StreamsxError as error:
+        why = error
+    return {tp: Bounds(starts[tp], ends[tp]) for tp in wanted if tp in starts and tp in ends}, why
+
+
+@_persistent
+async def begin_times(
+    cluster: Cluster, tps: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The timestamp, in ms, of the first record of each; -1 where there is none. Follows the
+    topics. Raises TopicGone, or another WorldError.
+    """
+    times: dict[TopicPartition, int] = {}
+
+    async def ask(connection: Connection, some: list[TopicPartition]) -> None:
+        await _list_offsets(connection, some, 0, times, cluster.timeout_s, what="timestamp")
+
+    await _at_leaders(cluster, OFFSETS_LANE, tps, ask)
+    return times
+
+
+@_persistent
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Delete what lies before an offset, per partition: the first offset that is left.
+
+    Follows the topics. Raises TopicGone, another WorldError, or StreamsxError for an offset beyond
+    the end.
+    """
+    starts: dict[TopicPartition, int] = {}
+
+    async def ask(connection: Connection, some: list[TopicPartition]) -> None:
+        topics = by_topic(
+            (tp, {"partition_index": tp.partition, "offset": before[tp]}) for tp in some
+        )
+        told = await _change(connection, Api.DELETE_RECORDS, topics=topics)
+        _note(told, "low_watermark", starts)
+
+    await _at_leaders(cluster, LANE, before, ask)
+    return starts
+
+
+@_persistent
+async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
+    """A group and its members, by member id. Raises WorldError, SettingError."""
+    connection = await cluster.open(await cluster.coordinator(group), LANE)
+    (told,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
+    _check([(told.error_code, f"group {group}", "")])
+    members = sorted((m.member_id, m.member_metadata, m.member_assignment) for m in told.members)
+    return DescribedGroup(told.group_state, told.protocol_type, told.protocol_data, tuple(members))
+
+
+@_persistent
+async def find_transactions(cluster: Cluster, name: str) -> None:
+    """Raises StreamsxError where there are none, or none of that name for us; WorldError."""
+    await cluster.coordinator(name, TRANSACTION)
+
+
+@_persistent
+async def commit_offsets(
+    cluster: Cluster, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
+) -> None:
+    """Next offset and metadata of each, of a group without members. Raises StreamsxError, Fenced
+    where it has some; WorldError.
+    """
+    topics = by_topic(
+        (tp, {"partition_index": tp.partition, "committed_offset": at, "committed_metadata": text})
+        for tp, (at, text) in sorted(offsets.items())
+    )
+    connection = await cluster.open(await cluster.coordinator(group), OFFSETS_LANE)
+    told = await connection.ask(Api.OFFSET_COMMIT, {"group_id": group, "topics": topics} | NOBODY)
+    _check((p.error_code, f"{group}: {tp}", "") for tp, p in _each(told))
+
+
+async def committed_topics(cluster: Cluster, group: str) -> set[str]:
+    """Those of which the group has committed offsets. Raises WorldError, SettingError."""
+    return {tp.topic for tp in await committed(cluster, group)}
+
+
+@_persistent
+async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, tuple[int, str]]:
+    """All offsets that the group has committed, with metadata. Raises WorldError, SettingError."""
+    connection = await cluster.open(await cluster.coordinator(group), LANE)
+    told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
+    _check([(told.error_code, f"offsets of group {group}", "")])
+    return {tp: (each.committed_offset, each.metadata or "") for tp, each in _each(told)}
+
+
+async def committed_now(
+    cluster: Cluster, group: str, tps: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, tuple[int, str]], WorldError | None]:
+    """Offset and metadata that the group has committed, -1 for none, in one attempt: of those that
+    can be told, and why not of the others. What a transaction still holds cannot.
+    """
+    topics = by_topic(((tp, tp.partition) for tp in sorted(tps)), partitions="partition_indexes")
+    body = {"group_id": group, "topics": topics, "require_stable": True}
+    try:
+        connection = await cluster.open(await cluster.coordinator(group), OFFSETS_LANE)
+        told = await connection.ask(Api.OFFSET_FETCH, body, cluster.timeout_s)
+    except WorldError as error:
+        return {}, error
+    code = told.error_code or next((p.error_code for _, p in _each(told) if p.error_code), 0)
+    found = {
+        tp: (partition.committed_offset, partition.metadata or "")
+        for tp, partition in _each(told)
+        if not (told.error_code or partition.error_code)
+    }
+    return found, WorldError(f"offsets refused: {name_of(code)}") if code else None
+
+
+async def _change(connection: Connection, api: Api, **body: Any) -> Any:
+    return await connection.ask(api, {**body, "timeout": CHANGE_TIMEOUT_MS}, CHANGE_TIMEOUT_S)
+
+
+def _check_topics(told: list[Any], good: ErrorCode) -> list[Any]:
+    """These; raise for those that are errors, but for this one."""
+    bad = (topic for topic in told if topic.error_code != good)
+    _check((t.error_code, f"topic {t.name}", getattr(t, "error_message", "")) for t in bad)
+    return told
+
+
+def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:
+    """Raise for the answers (code, where, the broker's words) that are errors: one that another try
+    cannot change before one that it can.
+    """
+    bad = [answer for answer in answers if answer[0] != ErrorCode.NONE]
+    for code, where, said in sorted(bad, key=lambda answer: answer[0] in RETRIABLE):
+        raise failure(code, where, said or RIGHTS.get(code, ""))
+
+
+async def _together(*attempts: Awaitable[None]) -> None:
+    """All at once; then raise what one of them raised: a WorldError only if nothing else was."""
+    ended = await asyncio.gather(*attempts, return_exceptions=True)
+    errors = (each for each in ended if each is not None)
+    for error in sorted(errors, key=lambda error: isinstance(error, WorldError)):
+        raise error
+
+
+async def _at_leaders(
+    cluster: Cluster,
+    lane: str,
+    tps: Collection[TopicPartition],
+    ask: Callable[[Connection, list[TopicPartition]], Awaitable[None]],
+) -> None:
+    """Ask each leader of some of these, all at once, about those that it leads."""
+
+    async def at(node: int, some: list[TopicPartition]) -> None:
+        await ask(await cluster.open(node, lane), some)
+
+    await cluster.follow({tp.topic for tp in tps})
+    leaders: defaultdict[int | None, list[TopicPartition]] = defaultdict(list)
+    for tp in sorted(tps):
+        leaders[cluster.leader(tp)].append(tp)
+    lost = leaders.pop(None, [])
+    await _together(*(at(node, some) for node, some in leaders.items() if node is not None))
+    for tp in lost:
+        raise failure(cluster.error(tp.topic) or ErrorCode.LEADER_NOT_AVAILABLE, str(tp))
+
+
+async def _list_offsets(
+    connection: Connection,
+    tps: Iterable[TopicPartition],
+    timestamp: int,
+    found: dict[TopicPartition, int],
+    timeout_s: float,
+    isolation: int = READ_UNCOMMITTED,
+    what: str = "offset",
+) -> None:
+    topics = by_topic((tp, {"partition_index": tp.partition, "timestamp": timestamp}) for tp in tps)
+    body = {"replica_id": NO_REPLICA, "isolation_level": isolation, "topics": topics}
+    _note(await connection.ask(Api.LIST_OFFSETS, body, timeout_s), what, found)
+
+
+def _note(told: Any, what: str, found: dict[TopicPartition, int]) -> None:
+    """What is answered of each partition; raise for those that are refused."""
+    found.update({tp: getattr(p, what) for tp, p in _each(told) if p.error_code == ErrorCode.NONE})
+    _check((p.error_code, str(tp), "") for tp, p in _each(told))
+
+
+def _each(told: Any) -> Iterator[tuple[TopicPartition, Any]]:
+    """What is answered, partition by partition."""
+    for topic in told.topics:
+        for partition in topic.partitions:
+            yield TopicPartition(topic.name, partition.partition_index), partition
+
+
+async def _until_known(cluster: Cluster, topics: list[str]) -> None:
+    for _ in range(KNOWN_TRIES):
+        found = (await cluster.metadata(topics)).topics
+        leaders = [partition.leader_id for topic in found for partition in topic.partitions]
+        if not any(topic.error_code for topic in found) and NO_LEADER not in leaders:
+            break
+        await asyncio.sleep(RETRY_BACKOFF_S)
+    await cluster.refresh()
+
+
+def _new_topic(topic: NewTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+    }

@@ -1,0 +1,147 @@
+"""Records for whoever is no worker: ranges of partitions, each read to its end; and a producer.
+
+Read committed, as workers read. Not here: what becomes of a record.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+from streamsx.client.cluster import Cluster
+from streamsx.client.fetch_state import FetchLimits
+from streamsx.client.fetcher import Fetcher
+from streamsx.client.producer import Producer
+from streamsx.client.rejected_batch import RefusedRecord, told
+from streamsx.clock import Clock
+from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
+from streamsx.model import TopicPartition
+from streamsx.processing.batch import Batch
+
+STALL_S = 60.0
+"""So long nothing may come."""
+BUFFER_BYTES = 16 << 20
+
+
+class Range(NamedTuple):
+    """Offsets from `start` up to, but not including, `end`."""
+
+    start: int
+    end: int
+
+
+class RangeReader:
+    """Each range is read by itself, and all of them are fetched meanwhile.
+
+    `start`, then `next`, on one loop, and `stop` at the end; between calls the loop may stand
+    still. `end`s must be there to be read: what a transaction holds open is waited for.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        ranges: Mapping[TopicPartition, Range],
+        limits: FetchLimits | None = None,
+    ) -> None:
+        self._ends = {tp: each.end for tp, each in ranges.items() if each.start < each.end}
+        self._cluster, self._ranges, self._arrived = cluster, ranges, asyncio.Event()
+        about = "ranges", limits or FetchLimits(), self._arrived.set, _gone, _unreadable
+        self._fetcher = Fetcher(cluster, clock, *about)
+        self._running: asyncio.Task[None]
+
+    async def start(self) -> None:
+        """Raises BrokerUnreachable."""
+        await self._cluster.follow({tp.topic for tp in self._ends})
+        for tp in self._ends:
+            self._fetcher.add(tp, self._ranges[tp].start)
+        self._running = asyncio.create_task(self._fetcher.run(), name="read ranges")
+        self._running.add_done_callback(lambda _: self._arrived.set())
+
+    async def next(self, tp: TopicPartition) -> Batch | None:
+        """Some thousand records, at least one; None behind the last.
+
+        Raises TopicGone for an offset that was deleted, CorruptRecord, or WorldError when nothing
+        has come for long.
+        """
+        while tp in self._ends:
+            if (batch := self._fetcher.take(tp)) is None:
+                await self._more(tp)
+                continue
+            if batch.next_offset >= self._ends[tp]:
+                batch = _below(batch, self._ends.pop(tp))
+                self._fetcher.remove(tp)
+            if batch.offsets:
+                return batch
+        return None
+
+    async def stop(self) -> None:
+        """Nothing is fetched any more."""
+        self._running.cancel()
+        await asyncio.wait([self._running])
+
+    async def _more(self, tp: TopicPartition) -> None:
+        if self._running.done():
+            try:
+                self._running.result()
+            except BaseExceptionGroup as group:
+                raise first_of(group) from None
+        self._arrived.clear()
+        await within(self._arrived.wait(), f"the topic cannot be read: {tp}")
+
+
+def _gone(tp: TopicPartition, offset: int) -> None:
+    raise TopicGone(f"the topic was cut: {tp}: no offset {offset}: start again")
+
+
+def _unreadable(tp: TopicPartition, offset: int, why: str) -> None:
+    raise CorruptRecord(f"the topic is damaged: {tp} at offset {offset}: {why}")
+
+
+def _below(batch: Batch, end: int) -> Batch:
+    """What lies before an offset."""
+    stop = bisect_left(batch.offsets, end)
+    columns = "keys", "values", "timestamps", "offsets"
+    below: dict[str, Any] = {name: getattr(batch, name)[:stop] for name in columns}
+    headers = batch.headers and batch.headers[:stop]
+    return batch._replace(**below, headers=headers, next_offset=end)
+
+
+async def within(answer: Awaitable[object], what: str) -> None:
+    """Raises WorldError for one that does not come."""
+    try:
+        async with asyncio.timeout(STALL_S):
+            await answer
+    except TimeoutError:
+        raise WorldError(
+            f"{what}: nothing has come for {STALL_S:g} s: try again, or see the brokers' logs"
+        ) from None
+
+
+@asynccontextmanager
+async def writing(
+    cluster: Cluster, clock: Clock, room: Callable[[], None] = lambda: None
+) -> AsyncIterator[Producer]:
+    """A producer, which is closed at the end of this. What the broker refuses for good ends it, and
+    is raised.
+    """
+
+    async def end(error: Exception) -> None:
+        raise error
+
+    def refused(tp: TopicPartition, code: int, record: RefusedRecord) -> None:
+        tasks.create_task(end(WorldError(told(tp, code, record, cluster.principal))))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            producer = Producer(
+                cluster, clock, tasks.create_task, refused,
+                linger_s=0.0, buffer_bytes=BUFFER_BYTES, room=room,
+            )  # fmt: skip
+            try:
+                yield producer
+            finally:
+                producer.close()  # its last words would be tasks of a group that has ended
+    except BaseExceptionGroup as group:
+        raise first_of(group) from None

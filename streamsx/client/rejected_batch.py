@@ -1,0 +1,213 @@
+"""A batch that a broker refuses for good: which of its records are at fault, and what is sent anew.
+
+A broker refuses a batch as a whole. It may name the records it refuses it for (KIP-467); then the
+others are sent again without them. Where it names none, the batch is halved until one record is
+left, so that each record is refused for itself. What is refused for no record (a missing right) is
+refused for all of them.
+
+Not here: numbers and the order of batches (`produce`), what becomes of the tasks (the engine).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.error_codes import ErrorCode, name_of
+from streamsx.protocol.record_batch import NO_HEADERS, Builder, Columns, columns
+
+TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+OF_RECORDS: Final = TOO_LARGE | {ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP}
+"""Said of a batch for some of its records; all else is said of the batch or of its topic."""
+RIGHTS: Final = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
+)
+KEY_SHOWN: Final = 100
+"""Bytes of a key in a message."""
+
+
+class SourceRecords(NamedTuple):
+    """The records of a source that a task had at hand when it sent something."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        offsets = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+        return f"{self.topic}-{self.partition} offset {offsets}"
+
+
+@dataclass(eq=False, slots=True)
+class Sender:
+    """One life of a task, or user code outside of tasks (`task` is None), as batches know it."""
+
+    task: TaskId | None = None
+    at_hand: Any = None
+    """A function that gives the `SourceRecords`, or None."""
+    wrote: dict[Any, None] = field(default_factory=dict)
+    """Partitions it has written to since its last seal."""
+
+    def seal(self) -> list[tuple[Any, int]]:
+        """Return the partitions written to since the last seal, each with the number of batches
+        that are to be acknowledged there before all of it has arrived.
+        """
+        goals = []
+        for lane in self.wrote:
+            goals.append((lane, lane.closed + (lane.builder is not None)))
+            if lane.writer is self:
+                lane.writer = None
+        self.wrote = {}
+        return goals
+
+
+OUTSIDE: Final = Sender()
+"""User code outside of tasks."""
+
+
+class Run(NamedTuple):
+    """Records in a row of one batch that one sender has sent; `start` is the first one's index."""
+
+    start: int
+    sender: Sender
+    source: SourceRecords | None
+    retimed: bool = False
+    """Its records, rows of a changelog, were given another time once already."""
+
+
+class RefusedRecord(NamedTuple):
+    """One record that is not sent, or one for all of a batch; `key`: of the first of them;
+    `indices`: in the batch.
+    """
+
+    sender: Sender
+    source: SourceRecords | None
+    key: bytes | None
+    records: int
+    why: str
+    indices: Sequence[int] = ()
+
+
+class Reworked(NamedTuple):
+    """What is left of a batch to be sent, in order, with its runs; and what is not sent."""
+
+    parts: list[tuple[Builder, list[Run]]]
+    refused: list[RefusedRecord]
+
+
+class BatchRefusal(NamedTuple):
+    """A broker's words about a batch. `named`: index of a record and what is said of it."""
+
+    code: int
+    named: Mapping[int, str]
+    said: str
+
+
+def rework(
+    data: bytearray, runs: Sequence[Run], refusal: BatchRefusal, compression: str, bytes_max: int,
+    now_ms: int | None = None,
+) -> Reworked:  # fmt: skip
+    """Return what becomes of a refused batch. `now_ms`: its records get that time, and all of them
+    go again, where it was refused for their times; for changelogs, whose times nobody reads.
+    """
+    rows = columns(data, 0, check=False)
+    count = len(rows.keys)
+    everything = range(count)
+    if refusal.code == ErrorCode.INVALID_TIMESTAMP and now_ms is not None:
+        rows = rows._replace(timestamps=[now_ms] * count)
+        again = [run._replace(retimed=True) for run in runs]
+        return Reworked(_built(rows, again, everything, compression, bytes_max), [])
+    if refusal.code not in OF_RECORDS:
+        return Reworked([], _whole(rows, runs, refusal))
+    named = {index: why for index, why in refusal.named.items() if 0 <= index < count}
+    if refusal.code in TOO_LARGE:
+        named = {}
+    if count == 1:
+        named = {0: named.get(0, refusal.said)}
+    if named:
+        left = [index for index in everything if index not in named]
+        bad = [_refused(rows, runs, index, why) for index, why in sorted(named.items())]
+        return Reworked(_built(rows, runs, left, compression, bytes_max), bad)
+    half = count // 2
+    parts = _built(rows, runs, everything[:half], compression, bytes_max)
+    return Reworked(parts + _built(rows, runs, everything[half:], compression, bytes_max), [])
+
+
+def _built(
+    rows: Columns, runs: Sequence[Run], wanted: Iterable[int], compression: str, bytes_max: int
+) -> list[tuple[Builder, list[Run]]]:
+    """Return batches with these records, as few as there can be."""
+    made: list[tuple[Builder, list[Run]]] = []
+    for index in wanted:
+        headers = rows.headers[index] if rows.headers else NO_HEADERS
+        record = rows.timestamps[index], rows.keys[index], rows.values[index], headers
+        if not made or not made[-1][0].append(*record):
+            made.append((Builder(bytes_max, compression=compression), []))
+            made[-1][0].append(*record)
+        builder, kept = made[-1]
+        run = run_of(runs, index)
+        if not kept or kept[-1].sender is not run.sender or kept[-1].source != run.source:
+            kept.append(run._replace(start=builder.count - 1))
+    return made
+
+
+def run_of(runs: Sequence[Run], index: int) -> Run:
+    """Return the run that a record is in."""
+    found = runs[0]
+    for run in runs:
+        if run.start > index:
+            break
+        found = run
+    return found
+
+
+def _refused(rows: Columns, runs: Sequence[Run], index: int, why: str) -> RefusedRecord:
+    run = run_of(runs, index)
+    return RefusedRecord(run.sender, run.source, rows.keys[index], 1, why, [index])
+
+
+def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[RefusedRecord]:
+    """Return one for each sender that has records in the batch."""
+    ends = [run.start for run in runs[1:]] + [len(rows.keys)]
+    found: dict[Sender, RefusedRecord] = {}
+    for run, end in zip(runs, ends, strict=True):
+        count = end - run.start
+        if count and run.sender in found:
+            before = found[run.sender]
+            indices = [*before.indices, *range(run.start, end)]
+            found[run.sender] = before._replace(records=before.records + count, indices=indices)
+        elif count:
+            key = rows.keys[run.start]
+            indices = [*range(run.start, end)]
+            record = RefusedRecord(run.sender, run.source, key, count, refusal.said, indices)
+            found[run.sender] = record
+    return list(found.values())
+
+
+def told(tp: TopicPartition, code: int, record: RefusedRecord, principal: str) -> str:
+    """Return what happened to a refused record, and what to do, in one line."""
+    key = "no key" if record.key is None else f"key {record.key[:KEY_SHOWN]!r}"
+    what = key if record.records == 1 else f"{record.records} records, the first with {key}"
+    sender = "sent outside of tasks"
+    if record.sender.task is not None:
+        sender = f"sent by task {record.sender.task}"
+        if record.source is not None:
+            sender += f" at {record.source}"
+    said = f" ({record.why})" if record.why else ""
+    return f"record refused: {tp}, {what}, {sender}: {name_of(code)}{said}: " + advice(
+        tp, code, principal
+    )
+
+
+def advice(tp: TopicPartition, code: int, principal: str) -> str:
+    """Return what a person can do about it."""
+    if code in TOO_LARGE:
+        return "send less, or raise max.message.bytes of the topic"
+    if code in RIGHTS:
+        return f"let {principal} write to topic {tp.topic}"
+    if code == ErrorCode.INVALID_TIMESTAMP:
+        return "mend its time, or raise message.timestamp.after.max.ms of the topic"
+    if code == ErrorCode.INVALID_RECORD:
+        return "mend what sends it: does the topic want a key, or a schema?"
+    return "see the broker's log"

@@ -1,0 +1,113 @@
+"""Asks instances of an app to leave, or to stay after all, and follows what becomes of them.
+
+It works with nothing but the broker: marks go in with an observer's visit, what comes of them is
+seen with DescribeGroups. Asking twice asks once: who leaves by then anyway is only watched. A mark
+that is lost ("b joins, hears 27 instead of an assignment, and joins once more as if it had just
+come: its mark has done its work") is seen to be missing and told again.
+
+Not here: how far an instance is (`departures`), the visit (`observer`).
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from streamsx.assignor.memory import MARKS_MAX
+from streamsx.assignor.observer import GroupReport
+from streamsx.client.cluster import Cluster
+from streamsx.clock import Clock
+from streamsx.errors import GroupError, UsageError
+from streamsx.group.admin import leave_progress
+from streamsx.group.admin.describe import LOOK_EVERY_S, look, settled
+from streamsx.group.admin.leave_progress import LeaveProgress, LeaveState
+from streamsx.group.admin.observer import not_taken, tell
+
+LEAVE_TIMEOUT_S = 60.0
+"""The deadline of a mark, unless somebody says another one."""
+
+
+Going = Mapping[str, LeaveProgress]
+"""How far everybody is, by instance."""
+
+
+async def leave(
+    cluster: Cluster,
+    clock: Clock,
+    app: str,
+    instances: Iterable[str],
+    *,
+    timeout_s: float = LEAVE_TIMEOUT_S,
+    wait: bool = True,
+    cancel: bool = False,
+    swap_to: str | None = None,
+    told: Callable[[Going, GroupReport], None] = lambda *_: None,
+) -> Going:
+    """Mark instances as leaving, or as staying (`cancel`), then follow until each has left, stays
+    or is out of time; by instance. Without `wait`: until the group knows.
+
+    `told` hears of each look, also of one that is not settled. Cancelled, it leaves the group;
+    marks that are in stay in. Raises NotFound for an app that the cluster does not know, UsageError
+    for more instances than a group remembers marks (64) and for a name that is not one worker's,
+    NotFound for a successor that is not there, GroupError when the group has not settled, or not
+    taken the marks, in time; ForeignProtocol, WorldError.
+    """
+    names = sorted(set(instances))
+    if len(names) > MARKS_MAX:
+        raise UsageError(f"too many instances at once: {len(names)}: name {MARKS_MAX} at most")
+    asked_ms = _now_ms(clock)
+    deadline_ms = round(asked_ms + timeout_s * 1000) if timeout_s < math.inf else math.inf
+    patience_s = timeout_s if timeout_s < math.inf else LEAVE_TIMEOUT_S
+    report = (await settled(cluster, clock, app, patience_s)).report
+    if not report.settled:
+        raise GroupError(
+            f"the group does not settle: {app}: rebalancing for {patience_s:g} s: give it time, "
+            "then try again"
+        )
+    if not cancel:
+        leave_progress.refuse_shared([*names, *([swap_to] if swap_to else ())], report)
+    if swap_to:
+        leave_progress.refuse_absent(swap_to, report)
+    about: dict[str, Any] = {"now_ms": asked_ms, "deadline_ms": deadline_ms, "swap_to": swap_to}
+    going = {name: leave_progress.begun(name, report, cancels=cancel, **about) for name in names}
+    while True:
+        told(going, report)
+        taken = await _ask(cluster, clock, app, going, report)
+        if not wait:
+            if not taken:
+                raise not_taken(app, patience_s)
+            # The group knows; whether it was in time nobody waits to see.
+            state = LeaveState.CANCELLED if cancel else LeaveState.LEAVING
+            asked, now_ms = {n: d for n, d in going.items() if not d.ended}, _now_ms(clock)
+            return going | {n: replace(d, state=state, seen_ms=now_ms) for n, d in asked.items()}
+        if all(departure.ended for departure in going.values()):
+            return going
+        now_ms = _now_ms(clock)
+        due_s = [(d.deadline_ms - now_ms) / 1000 for d in going.values() if not d.ended]
+        await asyncio.sleep(min(s for s in (LOOK_EVERY_S, *due_s) if s > 0))
+        report = (await look(cluster, app)).report
+        going = {name: leave_progress.after(d, report, _now_ms(clock)) for name, d in going.items()}
+
+
+async def _ask(
+    cluster: Cluster, clock: Clock, app: str, going: dict[str, LeaveProgress], report: GroupReport
+) -> bool:
+    """Tell the group what it does not know yet. Whether it knows now."""
+    now_ms = _now_ms(clock)
+    wishes = {
+        name: leave_progress.mark_to_send(departure, report, now_ms)
+        for name, departure in going.items()
+    }
+    marks = {name: mark for name, mark in wishes.items() if mark is not None}
+    if not marks:
+        return True
+    limit_s = (max(going[name].deadline_ms for name in marks) - now_ms) / 1000
+    limit_s = limit_s if limit_s < math.inf else LEAVE_TIMEOUT_S
+    going |= {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
+    of_type, limit_s = report.protocol_type, max(limit_s, LOOK_EVERY_S)
+    return await tell(cluster, clock, app, marks, limit_s, of_type)
+
+
+def _now_ms(clock: Clock) -> int:
+    return round(clock.wall() * 1000)

@@ -1,0 +1,194 @@
+"""What becomes of an instance that was asked to leave, or to stay after all: look by look.
+
+A departure is a value; each look at the group makes the next one. It ends as one of these:
+
+LEFT       No process of that name is in the group, or another one is: it left and came back. What
+           others run by then has moved.
+TIMEOUT    Its deadline has passed and it was still there. It leaves all the same, now with tasks
+           that nobody has learned: they are what is left.
+CANCELLED  It is in the group and stays.
+UNKNOWN    It was not in the group to begin with.
+
+Until then it is LEAVING, also one that was told to stay and has not heard of it. A group that
+rebalances shows nothing but member ids: "b's id is not listed" is a reason to note the time, not
+yet to say that b left, for a member that was fenced comes back under another id and still leaves.
+
+Not here: asking (`observer`), looking (`look`), when to do what (`marking`).
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from streamsx.assignor.model import Mark, MarkState
+from streamsx.assignor.observer import GroupReport, Instance
+from streamsx.errors import NotFound, UsageError
+from streamsx.model import TaskId
+
+SETTLE_MS = 10_000
+"""How long to wait for a group to say who runs the tasks of somebody who is gone."""
+NO_MARK = Mark(MarkState.LEAVING)
+
+
+class LeaveState(Enum):
+    """In the words of `streamsx leave`."""
+
+    LEAVING = "leaving"
+    LEFT = "left"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveProgress:
+    """Of one instance. `members`: the ids it is known by; `tasks`: those it ran at the first look;
+    `left`: those of them that nobody else runs by now. `cancels`: it shall stay. `swap_to`: who
+    alone is to have them.
+
+    Unix milliseconds: `asked_ms`; `deadline_ms`, inf without one; `epoch_ms`, of the newest mark it
+    knows of; `seen_ms`, of the newest look, or if it is `gone` of the first that did not show it.
+    """
+
+    instance: str
+    cancels: bool
+    state: LeaveState
+    members: frozenset[str]
+    tasks: frozenset[TaskId]
+    left: frozenset[TaskId]
+    asked_ms: int
+    deadline_ms: float
+    epoch_ms: int
+    seen_ms: int
+    gone: bool = False
+    swap_to: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.state is not LeaveState.LEAVING
+
+    @property
+    def tasks_moved(self) -> int:
+        """How many of the tasks it ran at the first look others run by now."""
+        return len(self.tasks) - len(self.left)
+
+    @property
+    def ms(self) -> int:
+        """How long it took, or has taken."""
+        return self.seen_ms - self.asked_ms
+
+
+def refuse_shared(names: Iterable[str], report: GroupReport) -> None:
+    """A mark goes by name: it would reach everybody who has it. Raises UsageError."""
+    members = [here.member for here in report.instances]
+    owners = {report.labels[member.id]: member.instance or "" for member in members}
+    for asked in names:
+        name = owners.get(asked, asked)
+        if name in report.shared:
+            rows = ", ".join(label for label, owner in owners.items() if owner == name)
+            raise UsageError(
+                f"not the name of one worker: {asked}: {rows} have the name {name}: end the one "
+                "that is meant with SIGTERM, or start it again with an --instance-id of its own"
+            )
+
+
+def refuse_absent(successor: str, report: GroupReport) -> None:
+    """Who takes a seat is there, and stays. Raises NotFound, UsageError."""
+    if not (mine := _mine(successor, report)):
+        raise NotFound(f"no such instance: {successor}: it takes over once it has joined: start it")
+    if any(here.member.leaving for here in mine):
+        raise UsageError(f"{successor} is leaving itself: name one that stays")
+
+
+def begun(
+    instance: str,
+    report: GroupReport,
+    *,
+    cancels: bool,
+    now_ms: int,
+    deadline_ms: float,
+    swap_to: str | None = None,
+) -> LeaveProgress:
+    """By the first look that says who runs what."""
+    mine = _mine(instance, report)
+    leaves = [here.member.leaving for here in mine if here.member.leaving]
+    sooner = [leaving.deadline_ms for leaving in leaves if leaving.deadline_ms is not None]
+    tasks = frozenset(task for here in mine for task in here.active)
+    state = LeaveState.LEAVING if mine else LeaveState.UNKNOWN
+    return LeaveProgress(
+        instance=instance,
+        cancels=cancels,
+        state=LeaveState.CANCELLED if mine and cancels and not leaves else state,
+        members=frozenset(here.member.id for here in mine),
+        tasks=tasks,
+        left=tasks,
+        asked_ms=now_ms,
+        deadline_ms=deadline_ms if cancels else min([deadline_ms, *sooner]),
+        epoch_ms=_mark(instance, report).epoch_ms,
+        seen_ms=now_ms,
+        swap_to=swap_to,
+    )
+
+
+def mark_to_send(departure: LeaveProgress, report: GroupReport, now_ms: int) -> Mark | None:
+    """What the group has yet to be told; None also when it cannot be seen whether it knows."""
+    if departure.ended or not report.settled:
+        return None
+    epoch_ms = max(now_ms, departure.epoch_ms + 1)  # another tool's clock may be ahead
+    if departure.cancels:
+        knows = _cancels(_mark(departure.instance, report))  # and leaves by a signal
+        return None if knows else Mark(MarkState.CANCELLED, epoch_ms=epoch_ms)
+    due_ms = None if departure.deadline_ms == math.inf else int(departure.deadline_ms)
+    ways = [here.member.leaving for here in _mine(departure.instance, report)]
+    in_time = all(way is not None and (due_ms is None or way.overdue(due_ms)) for way in ways)
+    if in_time and departure.swap_to in (None, _mark(departure.instance, report).swap_to):
+        return None
+    return Mark(MarkState.LEAVING, due_ms, departure.swap_to, epoch_ms)
+
+
+def after(departure: LeaveProgress, report: GroupReport, now_ms: int) -> LeaveProgress:
+    """As this look shows it."""
+    if departure.ended:
+        return departure
+    mine = _mine(departure.instance, report)
+    back = frozenset(here.member.id for here in mine if here.member.leaving)
+    members = back or departure.members
+    gone = not any(here.member.id in members for here in report.instances)
+    seen_ms = departure.seen_ms if gone and departure.gone else now_ms
+    noted = replace(departure, members=members, gone=gone, seen_ms=seen_ms)
+    if seen_ms >= departure.deadline_ms:
+        return replace(noted, state=LeaveState.TIMEOUT)
+    patient = not gone or now_ms <= seen_ms + SETTLE_MS
+    if not report.settled:
+        return noted if patient else replace(noted, state=LeaveState.LEFT)
+    others = [here for here in report.instances if here.member.instance != departure.instance]
+    left = departure.tasks.difference(*(here.active for here in others))
+    lie = left.difference(*(here.active for here in report.instances))
+    if gone and lie and others and patient:  # a round is to come that gives them to somebody
+        return replace(noted, left=left)
+    return replace(noted, left=left, state=_state(noted, report))
+
+
+def _state(noted: LeaveProgress, report: GroupReport) -> LeaveState:
+    """By a look that says who runs what."""
+    mine = _mine(noted.instance, report)
+    mark = _mark(noted.instance, report)
+    if any(here.member.leaving for here in mine):
+        return LeaveState.LEAVING
+    if mine and (noted.cancels or (_cancels(mark) and mark.epoch_ms > noted.epoch_ms)):
+        return LeaveState.CANCELLED
+    return LeaveState.LEFT if noted.gone else LeaveState.LEAVING
+
+
+def _mine(instance: str, report: GroupReport) -> list[Instance]:
+    """More than one while a dead process of the same name has not been missed yet."""
+    return [here for here in report.instances if here.member.instance == instance]
+
+
+def _mark(instance: str, report: GroupReport) -> Mark:
+    return report.marks.get(instance, NO_MARK)
+
+
+def _cancels(mark: Mark) -> bool:
+    return mark.state is MarkState.CANCELLED

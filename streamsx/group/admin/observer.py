@@ -1,0 +1,129 @@
+"""A tool in the group for a moment: it joins with marks, is answered, and leaves.
+
+An observer is a member that subscribes to nothing and owns nothing; nothing is handed over in a
+round that has one. It counts from the moment it has a member id: killed there, it holds the group
+in a rebalance until its session ends, and what is withheld at that moment stands still. So the
+session is short, and the tool leaves whatever happens.
+
+Not here: what marks say and who heeds them (`streamsx.assignor`), joining and leaving
+(`streamsx.membership`), looking at a group without joining it (`look`), what becomes of who was
+marked (`marking`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+
+from streamsx.assignor.model import Mark
+from streamsx.assignor.observer import observing
+from streamsx.client.cluster import Cluster
+from streamsx.clock import Clock
+from streamsx.errors import GroupError, first_of
+from streamsx.group import member_events as e
+from streamsx.group.member import LEAVE_S, MemberConfig
+from streamsx.group.outage import Outage
+from streamsx.group.session import Session
+from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.protocol.consumer_protocol import PROTOCOL_TYPE
+from streamsx.protocol.error_codes import ErrorCode, failure
+
+LOG = logging.getLogger("streamsx")
+SESSION_TIMEOUTS_S = (6.0, 10.0, 30.0)
+"""The shortest that the broker takes; Kafka's least is 6 s by default."""
+AGAIN_S = 0.2
+"""Each try makes a round for all: marks may stay out, where newer ones take all the room."""
+UNREACHABLE_S = 10.0
+"""How long a cluster may be away, or without a coordinator for the group."""
+
+
+async def tell(
+    cluster: Cluster, clock: Clock, group: str, marks: Mapping[str, Mark], timeout_s: float,
+    protocol_type: str = PROTOCOL_TYPE,
+) -> bool:  # fmt: skip
+    """Until the group has the marks in its memory, or newer ones of the same instances. False when
+    a leader was shown them in time and the group has not said what became of it.
+
+    Raises GroupError when nobody was, ForeignProtocol for a group of another program, WorldError
+    for a cluster that has not answered for 10 s.
+    """
+    give_up_at = clock.now() + timeout_s
+    for session_s in SESSION_TIMEOUTS_S:
+        visit = ToolMembership(clock, group, marks, session_s, protocol_type)
+        await visit.pay(cluster, give_up_at - clock.now())
+        if visit.refused == ErrorCode.INVALID_SESSION_TIMEOUT:
+            continue
+        if visit.refused:
+            foreign = visit.refused == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            advice = "its members speak another protocol: give the id of an app" * foreign
+            raise failure(visit.refused, f"group {group}", advice)
+        if not (visit.taken or visit.shown):
+            raise not_taken(group, timeout_s, visit.session.failed)
+        return visit.taken
+    raise failure(ErrorCode.INVALID_SESSION_TIMEOUT, f"group {group}")
+
+
+class ToolMembership:
+    """One membership. `refused`: Kafka's code, if the group does not want it; `shown`: a leader was
+    told the marks; `taken`: everybody knows them.
+
+    "The leader has planned with the marks; a marked member joins again before the tool's SyncGroup
+    comes, and hangs": they are taken, and nobody is there to say so.
+    """
+
+    def __init__(
+        self, clock: Clock, group: str, marks: Mapping[str, Mark], session_s: float,
+        protocol_type: str = PROTOCOL_TYPE,
+    ) -> None:  # fmt: skip
+        self._clock, self._marks, self._session_s = clock, marks, session_s
+        seat = SubscriptionBuilder(observing(marks, nonce=int(clock.wall() * 1000)), ())
+        config = MemberConfig(session_timeout_s=session_s, protocol_type=protocol_type)
+        outage = Outage(LOG.debug, UNREACHABLE_S)
+        self.session = Session(clock, config, group, seat, self._hear, outage)
+        self.refused, self.shown, self.taken = 0, False, False
+
+    async def pay(self, cluster: Cluster, limit_s: float) -> None:
+        """It has left by then, whatever has happened; also when who waits for it is cancelled: an
+        interrupt may come while a tool leaves the group, or one more, and not only before.
+        """
+        member = asyncio.create_task(self.session.run(cluster), name="observer")
+        limit = asyncio.get_running_loop().call_later(limit_s, self._leave)
+        try:
+            await asyncio.shield(member)
+        except asyncio.CancelledError:
+            self._leave()
+            while not member.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([member])
+            raise
+        except BaseExceptionGroup as group:
+            raise first_of(group) from None
+        finally:
+            limit.cancel()
+
+    def _leave(self) -> None:
+        self.shown = self.shown or self.session.member.generation >= 0
+        self.session.post(e.Stop(self._clock.now() + LEAVE_S))
+
+    def _hear(self, message: e.ControlMessage) -> None:
+        match message:
+            case e.OnAssignment(view=view):
+                kept, marks = view.memory.marks, self._marks.items()
+                self.taken = all(i in kept and kept[i].epoch_ms >= m.epoch_ms for i, m in marks)
+                if self.taken:
+                    self._leave()
+                else:
+                    again = e.Want("the marks are not in")
+                    asyncio.get_running_loop().call_later(AGAIN_S, self.session.post, again)
+            case e.Fatal(code=code):
+                self.refused = code
+            case e.Left(why) if why:
+                LOG.warning("the group waits %g s for this tool: %s", self._session_s, why)
+
+
+def not_taken(group: str, timeout_s: float, why: str = "") -> GroupError:
+    """`why`: how the last round ended, where it failed."""
+    return GroupError(
+        f"the group did not take the marks: {group}: nothing in {timeout_s:g} s: "
+        f"{why or 'is it rebalancing without end?'}"
+    )

@@ -1,0 +1,78 @@
+"""What an error code means, by request: the table, and the one look into it.
+
+Not here: what follows from a verdict (member.py, commits.py).
+"""
+
+from enum import Enum
+
+from streamsx.group.member_events import Heartbeat, JoinGroup, OffsetCommit, Request, SyncGroup
+from streamsx.protocol.error_codes import RETRIABLE, ErrorCode
+
+
+class Verdict(Enum):
+    """What to do."""
+
+    GOOD = "done"
+    FIND = "the coordinator is elsewhere or loading: find it, ask again"
+    PAUSE = "join again after a pause, with everything owned"
+    REJOIN = "the round is over without us: join the next one, with everything owned"
+    IDENTIFY = "ask again with the member id given"
+    MOVED = "the group is between two generations or has gone on to the next one"
+    FENCE = "out; the member id still counts"
+    FORGET = "out; the member id means nothing any more"
+    FATAL = "the process must end"
+    REFUSE = "these partitions are denied; all else goes on"
+    IGNORE = "nothing"
+
+
+GOOD, FIND, PAUSE, REJOIN, IDENTIFY, MOVED, FENCE, FORGET, FATAL, REFUSE, IGNORE = Verdict
+
+COLUMNS: tuple[type[Request], ...] = (JoinGroup, SyncGroup, Heartbeat, OffsetCommit)
+TABLE: dict[int, tuple[Verdict, ...]] = {
+    ErrorCode.NONE: (GOOD, GOOD, GOOD, GOOD),
+    ErrorCode.REQUEST_TIMED_OUT: (FIND, FIND, FIND, FIND),
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: (FIND, FIND, FIND, FIND),
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: (FIND, FIND, FIND, FIND),
+    ErrorCode.NOT_COORDINATOR: (FIND, FIND, FIND, FIND),
+    ErrorCode.ILLEGAL_GENERATION: (PAUSE, REJOIN, FENCE, FENCE),
+    ErrorCode.UNKNOWN_MEMBER_ID: (FORGET, FORGET, FORGET, FORGET),
+    ErrorCode.REBALANCE_IN_PROGRESS: (PAUSE, REJOIN, GOOD, MOVED),
+    ErrorCode.MEMBER_ID_REQUIRED: (IDENTIFY, FATAL, IGNORE, REFUSE),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (PAUSE, FATAL, IGNORE, REFUSE),
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (PAUSE, PAUSE, IGNORE, REFUSE),
+    ErrorCode.INVALID_GROUP_ID: (FATAL, FATAL, FATAL, FATAL),
+    ErrorCode.INVALID_SESSION_TIMEOUT: (FATAL, FATAL, FATAL, REFUSE),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (FATAL, FATAL, FATAL, REFUSE),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (FATAL, FATAL, FATAL, FATAL),
+    ErrorCode.FENCED_INSTANCE_ID: (FATAL, FATAL, FATAL, FATAL),
+}
+OTHERWISE = (FATAL, FATAL, IGNORE, REFUSE)
+"""For INCONSISTENT_GROUP_PROTOCOL, and codes that nobody knows."""
+PATIENCE = (PAUSE, PAUSE, IGNORE, FIND)
+"""For what is not in the table and may go away by itself."""
+
+MOVING = {
+    (Heartbeat, FENCE): IGNORE,
+    (OffsetCommit, FENCE): MOVED,
+    (OffsetCommit, FORGET): MOVED,
+}
+"""What a refusal means to a member that was not STABLE, in one generation, from question to answer:
+the JoinGroup answer that explains it is on its way."""
+
+
+def verdict(request: Request, code: int, *, stayed: bool = True) -> Verdict:
+    """Of Kafka's error code in the answer to this request."""
+    kind = type(request)
+    found = _cell(kind, code)
+    return found if stayed else MOVING.get((kind, found), found)
+
+
+def denies(code: int) -> bool:
+    """Whether a partition with this code in the answer to a commit is refused for good."""
+    return _cell(OffsetCommit, code) is REFUSE
+
+
+def _cell(kind: type[Request], code: int) -> Verdict:
+    column = COLUMNS.index(kind)
+    row = TABLE.get(code) or (PATIENCE if code in RETRIABLE else OTHERWISE)
+    return row[column]

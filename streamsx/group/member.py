@@ -1,0 +1,489 @@
+"""One member of a consumer group (KIP-429, KIP-345), as it faces the group.
+
+Three rules carry it. A partition is ours until *we* release it: processing never waits for a
+rebalance. Silence suspends, only the coordinator's word loses: whoever runs tasks compares the time
+with `lease` and stands still after it, but what is owned stays owned until an answer says that the
+group went on without us. And nothing waits in here: what takes time is an effect, and its end an
+event.
+
+OUT      Before the start, and in the pause after a fence or a failed join. Only in the last
+         something may be owned; it runs on, and heartbeats keep the session.
+JOINING  A JoinGroup is in flight, or waits for a coordinator or for the word on a predecessor. It
+         claims all that is owned, which runs on and is committed meanwhile.
+SYNCING  The group has a generation; the leader plans, all others wait in SyncGroup. Nothing is
+         committed, because a coordinator between JoinGroup and SyncGroup refuses every commit.
+STABLE   The assignment is known; what is new runs, what is not in it any more is being released.
+         A wish, that is a reason to join again, is taken up at once.
+GONE     Left, or dead by a fatal error. At most the answer to our LeaveGroup is awaited.
+
+Claims. "m1 claims p in a JoinGroup; before the answer m1 releases p, as the round before wanted;
+the leader still sees the claim and withholds p from everybody": a release is a wish, and a wish
+that comes during a round makes the next one.
+
+Eager members let go of everything before they join, so they claim nothing, and say what they ran
+until then: for groups with members that know no other way, in both bounces of an upgrade.
+
+Fences. A member that is told that the group went on has lost everything: it lets go without a
+commit and joins claiming nothing, with generation -1, so that an old claim is never a zombie's
+(KIP-792). A SyncGroup of a member that was removed may never be answered: the join connection is
+closed. What a refusal means to a member that is between two generations: answers.py, commits.py.
+
+Who wins. An answer counts for the request that is in flight; any other is old. A leaver that has
+nothing left goes at once, whatever the group is doing. A halting member joins no more, since
+commits count in PreparingRebalance too, unless one of its commits needs the next generation.
+
+Static members (KIP-345) are known to the coordinator by an instance id that outlives them. One
+that comes back is given its old assignment, and the leader sees nothing of what it says, as that
+shows (`heard`): it joins once more, with the member id that it has been given. The coordinator does
+not drop one that has missed a round; it shows the leader what that said in an earlier one. "p is
+assigned to m in 5; m's JoinGroup comes too late for 6, in which the leader sees no claim of p and
+gives it away; it is answered in 7": m has lost everything, as a dynamic one would have been told.
+
+Not here: what is held, and what the worker is told of it (holding.py), what is under way
+(calls.py), the lease (lease.py), ways out (leaving.py), error codes (answers.py), bytes, sockets,
+the plan.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+
+from streamsx.errors import InvalidTransition
+from streamsx.group import member_events as e
+from streamsx.group.error_table import Verdict, verdict
+from streamsx.group.lease import Lease
+from streamsx.group.leaving import Evictions, Leaving
+from streamsx.group.owned_partitions import COLLECT_S, OwnedPartitions
+from streamsx.group.pending_requests import PendingRequests
+from streamsx.group.step_effects import Effects
+from streamsx.protocol.consumer_protocol import PROTOCOL_TYPE
+from streamsx.protocol.error_codes import ErrorCode, name_of
+
+
+class MemberState(Enum):
+    """In the order of TABLE's columns."""
+
+    OUT = "out"
+    JOINING = "joining"
+    SYNCING = "syncing"
+    STABLE = "stable"
+    GONE = "gone"
+
+
+class Cue(Enum):
+    """What follows from an event, or from what it has left behind."""
+
+    CUT = "the join lane's request is over, and nobody has said what became of it"
+    WISH = "there is something that the leader must hear"
+
+
+class Unmoved(Enum):
+    """Nobody acts."""
+
+    IMPOSSIBLE = "InvalidTransition"
+    IGNORED = "on purpose"
+
+
+After = MemberState | Unmoved
+What = type[e.Event] | e.Timer | Cue | Verdict | tuple[type[e.Request], Verdict]
+
+OUT, JOINING, SYNCING, STABLE, GONE = MemberState
+X, _ = Unmoved
+
+# What happens, the state after it for each state before it, and who acts. An answer is looked up by
+# its request and what it means, else by what it means. After each event a leaver that holds nothing
+# goes, a wish is taken up, what JOINING asks for is sent (`_enter`, the one door to JoinGroup), the
+# next commit flies, and who overstays is removed.
+TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
+    # what                            OUT      JOINING  SYNCING  STABLE   GONE  who
+    e.Start:                         (JOINING, X,       X,       X,       X,    "_start"),
+    e.Found:                         (OUT,     JOINING, SYNCING, STABLE,  _,    "_found"),
+    e.Reply:                         (OUT,     JOINING, SYNCING, STABLE,  GONE, "_replied"),
+    e.Disconnected:                  (OUT,     JOINING, SYNCING, STABLE,  GONE, "_cut"),
+    Cue.CUT:                         (_,       JOINING, JOINING, _,       _,    "_calls.find"),
+    Cue.WISH:                        (_,       _,       _,       JOINING, _,    "_anew"),
+    # The round.
+    (e.JoinGroup, Verdict.IDENTIFY): (_,       JOINING, _,       _,       _,    "_named"),
+    (e.JoinGroup, Verdict.GOOD):     (_,       SYNCING, _,       _,       _,    "_joined"),
+    e.Planned:                       (_,       _,       SYNCING, _,       _,    "_planned"),
+    (e.SyncGroup, Verdict.GOOD):     (_,       _,       STABLE,  _,       _,    "_synced"),
+    Verdict.REJOIN:                  (_,       _,       JOINING, _,       _,    "_anew"),
+    Verdict.PAUSE:                   (_,       OUT,     OUT,     _,       _,    "_pause"),
+    e.Timer.BACKOFF:                 (JOINING, _,       _,       _,       _,    "_anew"),
+    # The coordinator's word against us.
+    Verdict.FENCE:                   (OUT,     OUT,     OUT,     OUT,     _,    "_fence"),
+    Verdict.FORGET:                  (OUT,     OUT,     OUT,     OUT,     _,    "_forget"),
+    Verdict.FATAL:                   (GONE,    GONE,    GONE,    GONE,    _,    "_expelled"),
+    # What the leader must hear. A plan that is being replaced asks for no readiness; the next one
+    # does, anew.
+    e.Want:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.heard"),
+    e.Ready:                         (_,       _,       _,       STABLE,  _,    "_ready"),
+    e.PartitionsChanged:             (OUT,     JOINING, SYNCING, STABLE,  _,    "_regrown"),
+    e.Timer.COLLECT:                 (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.collected"),
+    e.Timer.EVICT:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_evict"),
+    # What is ours, and for how long.
+    e.Released:                      (OUT,     JOINING, SYNCING, STABLE,  _,    "holding.released"),
+    e.Commit:                        (OUT,     JOINING, SYNCING, STABLE,  GONE, "_commits.ask"),
+    e.Timer.REVOKE:                  (OUT,     JOINING, SYNCING, STABLE,  _,    "holding.expired"),
+    e.Timer.HEARTBEAT:               (OUT,     JOINING, SYNCING, STABLE,  _,    "_beat"),
+    e.Timer.FENCE:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "lease.ended"),
+    e.Timer.FIND:                    (OUT,     JOINING, SYNCING, STABLE,  _,    "_calls.look"),
+    # Ways out.
+    e.Leave:                         (OUT,     JOINING, SYNCING, STABLE,  _,    "leaving.drain"),
+    e.Timer.DRAIN:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_stop"),
+    e.Stop:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_stop"),
+    e.Timer.STOP:                    (GONE,    GONE,    GONE,    GONE,    _,    "_go"),
+    e.Silent:                        (GONE,    GONE,    GONE,    GONE,    _,    "_silent"),
+}  # fmt: skip
+COLUMN = {state: i for i, state in enumerate(MemberState)}
+
+ROUND_SLACK_S = 5.0
+"""JoinGroup and SyncGroup wait this much longer than the slowest member may take: who gives up
+sooner makes everybody join again, for ever."""
+PREDECESSOR_S, LEAVE_S, LAST_COMMIT_S = 2.0, 5.0, 5.0
+TRIES_PER_SESSION = 3
+"""A heartbeat or commit that stays unanswered leaves time for another one."""
+DEAF_S = 2.0
+"""A coordinator that has answered nothing for so long is not told that we leave: our successor in
+the state directory does it."""
+FULL_PAUSE_S, REPLAN_S = 10.0, 1.0
+STORY_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class MemberConfig:
+    """Seconds, but for `jitter`: 0 to 1, other for each process, so that pauses differ, and
+    `nonce`, from which joins are counted, other for each process of one `group_instance_id`.
+    """
+
+    session_timeout_s: float = 45.0
+    rebalance_timeout_s: float = 60.0
+    heartbeat_interval_s: float = 1.0
+    revoke_timeout_s: float = 60.0
+    eager: bool = False
+    protocol_type: str = PROTOCOL_TYPE
+    group_instance_id: str | None = None
+    jitter: float = 0.0
+    nonce: int = 0
+
+    @property
+    def lease_s(self) -> tuple[float, float, float]:
+        return self.session_timeout_s, self.rebalance_timeout_s, self.heartbeat_interval_s
+
+    @property
+    def round_s(self) -> float:
+        return self.rebalance_timeout_s + ROUND_SLACK_S
+
+    @property
+    def try_s(self) -> float:
+        return self.session_timeout_s / TRIES_PER_SESSION
+
+
+class Member:
+    """`state`, `holding`, `leaving`, `lease` and the ids are there to be read."""
+
+    def __init__(self, config: MemberConfig) -> None:
+        self.state = OUT
+        self.member_id, self.generation, self.owned_generation = "", -1, -1
+        self.leader, self.nonce, self._comes_back = False, config.nonce, False
+        self._box = Effects()
+        self._calls = PendingRequests(self._box, config.jitter)
+        self._revoke_timeout_s = config.revoke_timeout_s
+        self.holding = OwnedPartitions(self._box, config.revoke_timeout_s, eager=config.eager)
+        self._commits = self.holding.commits
+        self.lease = Lease(self._box, *config.lease_s)
+        self.leaving = Leaving(self._box)
+        self._evictions = Evictions(self._box)
+        self._asked: int | None = None  # the plan that is being made
+        self.story: deque[tuple[float, e.Event, tuple[e.Effect, ...]]] = deque(maxlen=STORY_LENGTH)
+        self._predecessor: str | None = None
+        self._static = config.group_instance_id is not None
+        self._last: e.Left | e.Fatal = e.Left()
+        self._round: e.JoinGroup | None = None
+        """What was said in this round, to be said again; None: a new one is to be opened."""
+        self._round_s, self._try_s = config.round_s, config.try_s
+
+    def step(self, now: float, event: e.Event) -> list[e.Effect]:
+        """Raises InvalidTransition, with the story, for an event that the state does not know."""
+        out = self._box.open(now)
+        if isinstance(event, e.Tick):
+            self._box.fired(event.timer)
+            self._fire(event.timer)
+        else:
+            self._fire(type(event), event)
+        self._follow()
+        self.story.append((now, event, tuple(out)))
+        return out
+
+    def _fire(self, what: What, *given: object) -> None:
+        *moves, who = TABLE[what]
+        after = moves[COLUMN[self.state]]
+        if after is X:
+            why = f"member: {given} in {self.state.value}: the story: {list(self.story)}"
+            raise InvalidTransition(why)
+        if isinstance(after, MemberState):
+            self.state = after
+            attrgetter(who)(self)(*given)
+
+    def _follow(self) -> None:
+        """What the state asks for, whatever the event was."""
+        if self.state is GONE:
+            return
+        commits = self._calls.flying(e.OffsetCommit)
+        if self.leaving and not (self.holding.owned or self.holding.ran or commits):
+            self._part()
+            return
+        if self._box.wish is not None and (not self.leaving.halting or self._commits.refused):
+            self._fire(Cue.WISH)
+        self._enter()
+        may = self._calls.known and self.generation >= 0 and self.state is not SYNCING
+        if may and not commits and (offsets := self._commits.next(stable=self.state is STABLE)):
+            self._ask(e.ConnectionName.BEAT, self._try_s, e.OffsetCommit(offsets))
+        self._evict()
+        self.holding.watch()
+
+    # The coordinator and its connections.
+
+    def _start(self, event: e.Start) -> None:
+        self._predecessor = event.predecessor
+        self._calls.look()
+        self._box.want("first")
+
+    def _found(self, event: e.Found) -> None:
+        for lane in self._calls.doubtful(event.node):
+            self._box.emit(e.Close(lane))
+            self._cut(e.Disconnected(lane))
+        self._calls.found(event.node)
+        if self._calls.known:
+            self._beat()
+
+    def _cut(self, event: e.Disconnected) -> None:
+        flights = self._calls.landed(event)
+        if self.state is GONE:
+            for _ in flights:
+                self._farewell_over(ErrorCode.REQUEST_TIMED_OUT)
+        elif event.lane is e.ConnectionName.JOIN:
+            self._fire(Cue.CUT)
+        else:
+            self._calls.find()
+
+    def _replied(self, event: e.Reply) -> None:
+        for flight in self._calls.landed(event):
+            if self.state is GONE:
+                self._farewell_over(event.error)
+            elif isinstance(flight.body, e.Heartbeat | e.OffsetCommit):
+                self._heard(flight, event)
+            elif not isinstance(flight.body, e.LeaveGroup):  # of others: nobody waits for it
+                self._answered(flight, event)
+
+    # Join, sync.
+
+    def _enter(self) -> None:
+        """The one door: JoinGroup, of a new round or, with what was claimed and told at its first
+        try, of the one that was broken off. Every round would wait for a dead predecessor until its
+        session ends: one try to end it.
+        """
+        waits = not self._calls.known or self._calls.flying(e.ConnectionName.JOIN)
+        if self.state is not JOINING or waits:
+            return
+        if self._predecessor is not None:
+            gone = e.LeaveGroup((self._predecessor,), "its process has ended")
+            self._predecessor = None
+            self._ask(e.ConnectionName.JOIN, PREDECESSOR_S, gone)
+            return
+        if self.holding.may_join():
+            self._round = self._round or self._opened()
+            self._ask(e.ConnectionName.JOIN, self._round_s, self._round)
+
+    def _opened(self) -> e.JoinGroup:
+        reason = self._box.taken()
+        self.nonce += 1
+        self.lease.calm()
+        self._box.emit(e.Joining(self.generation, reason))
+        claims, ran = (tuple(sorted(tps)) for tps in (self.holding.owned, self.holding.ran))
+        way_out = bool(self.leaving), self.leaving.deadline
+        return e.JoinGroup(claims, self.owned_generation, self.nonce, *way_out, reason, ran)
+
+    def _anew(self, code: int = 0) -> None:
+        self._round = None
+        self._box.want(f"the last round ended with {name_of(code)}" if code else "retry")
+
+    def _answered(self, flight: e.SendRequest, event: e.Reply) -> None:
+        """JoinGroup or SyncGroup. What is owned stays ours, unless we are out."""
+        what = verdict(flight.body, event.error)
+        answer = (type(flight.body), what)
+        if answer in TABLE:
+            self._fire(answer, flight, event.body)
+            return
+        self._box.emit(e.Count("failed-rebalance-total", name_of(event.error)))
+        if what is Verdict.FIND:
+            self._fire(Cue.CUT)
+        else:
+            self._fire(what, event.error)
+
+    def _named(self, _: e.SendRequest, joined: e.Joined) -> None:
+        if joined.member_id != self.member_id:
+            self.member_id = joined.member_id
+            self._box.emit(e.Remember(joined.member_id))
+
+    def _joined(self, flight: e.SendRequest, joined: e.Joined) -> None:
+        self._named(flight, joined)
+        if self._static and -1 < self.generation < joined.generation - 1:
+            self._fire(Verdict.FENCE)  # a round was closed without us
+            return
+        self.generation = joined.generation
+        self.leader = joined.leader == joined.member_id
+        self._calls.well()
+        self.lease.contact(flight.at, steady=True)
+        self._asked, self._evictions.ends = None, {}
+        self._beat()
+        if self.leader:
+            self._asked = self._box.number()
+            self._box.emit(e.Assign(self._asked, self.member_id, self.generation, joined.members))
+        else:
+            self._ask(e.ConnectionName.JOIN, self._round_s, e.SyncGroup({}))
+
+    def _planned(self, event: e.Planned) -> None:
+        """One that failed is tried again; one of a round that is over says nothing."""
+        if event.request == self._asked:
+            self._asked, self._evictions.ends = None, dict(event.evictions)
+            if event.failed:
+                self._box.emit(e.Count("failed-rebalance-total"))
+                self._box.want("the assignment failed", REPLAN_S)
+            self._ask(e.ConnectionName.JOIN, self._round_s, e.SyncGroup(event.assignments))
+
+    def _pause(self, code: int) -> None:
+        full = code == ErrorCode.GROUP_MAX_SIZE_REACHED
+        self._box.after(e.Timer.BACKOFF, FULL_PAUSE_S if full else self._calls.pause())
+
+    def _synced(self, _: e.SendRequest, synced: e.Synced) -> None:
+        returns = self._static and self.owned_generation < 0
+        self.owned_generation, halting = self.generation, self.leaving.halting
+        self.holding.apply(self.generation, synced, leader=self.leader, halting=halting)
+        if returns and synced.view.heard != self.nonce:
+            self._box.want("static return")
+        if synced.view.more:
+            self.lease.hurry()
+        self.leaving.heed(synced.view.mark, synced.deadline)
+        if synced.view.no_takers and self.leaving.draining:
+            self._stop()
+
+    # Heartbeats, commits, and what the leader must hear.
+
+    def _beat(self) -> None:
+        """Now, unless one is under way or no coordinator is known; and again after the interval."""
+        if self.generation >= 0:
+            self.lease.beat()
+            if self._calls.known and not self._calls.flying(e.Heartbeat):
+                self._ask(e.ConnectionName.BEAT, self._try_s, e.Heartbeat())
+
+    def _ask(self, lane: e.ConnectionName, timeout_s: float, body: e.Request) -> None:
+        who = self.member_id, self.generation, self.state is STABLE
+        self._calls.send(who, lane, timeout_s, body)
+
+    def _heard(self, flight: e.SendRequest, event: e.Reply) -> None:
+        current = flight.generation == self.generation
+        stable = current and self.state is STABLE
+        what = verdict(flight.body, event.error, stayed=stable and flight.stable)
+        beats, code = current and isinstance(flight.body, e.Heartbeat), event.error
+        if what is Verdict.GOOD:
+            knows = self.owned_generation == self.generation  # what it was given in this one
+            self.lease.contact(flight.at, steady=beats and not code and knows)
+            if not self._calls.flying(e.OffsetCommit):  # which may be refused all the while
+                self._calls.well()
+            if beats:
+                self._commits.taken_again()
+        if stable and code == ErrorCode.REBALANCE_IN_PROGRESS:
+            self._box.want(e.FOLLOWS)
+        if isinstance(flight.body, e.OffsetCommit):
+            self._commits.answered(what, event)
+        if what is Verdict.FIND:
+            self._calls.find()
+        elif what in TABLE:
+            self._fire(what, event.error)
+        if not current:
+            self._beat()  # sent before the JoinGroup was answered, it may have been no contact
+
+    def _ready(self, _: e.Ready) -> None:
+        self._box.want("learner ready", COLLECT_S)
+
+    def _regrown(self, event: e.PartitionsChanged) -> None:
+        """A plan that is being made, or has yet to be, has them."""
+        self._box.emit(event)
+        if self.leader and self._asked is None and self.state in (SYNCING, STABLE):
+            self._box.want("topics changed")
+
+    def _evict(self) -> None:
+        """One try, while the group counts us in; it leaves time for a heartbeat."""
+        may = self._calls.known and self._box.now < self.lease.until
+        if may and not self._calls.flying(e.LeaveGroup) and (late := self._evictions.late()):
+            gone = e.LeaveGroup(late, "it did not leave by its deadline")
+            self._ask(e.ConnectionName.BEAT, min(LEAVE_S, self._try_s), gone)
+        self._evictions.watch()
+
+    # Out.
+
+    def _stop(self, event: e.Stop | None = None) -> None:
+        """Release everything and go. By itself it takes what is left of its time to leave, since
+        bodies may be at work (what was not released within `revoke_timeout` is lost), and enough
+        for a last commit.
+        """
+        self._comes_back = self._comes_back or (event is not None and event.comes_back)
+        now, until = self._box.now, self.leaving.deadline
+        if until is None:
+            until = now + self._revoke_timeout_s
+        self.leaving.halt(event.deadline if event else max(now + LAST_COMMIT_S, until))
+        self.holding.release_all()
+
+    def _part(self) -> None:
+        """Nothing is owned or being committed: its time is over. Who has asked for a name waits a
+        moment for it: the group waits for whomever it named."""
+        if self.member_id or not self._calls.flying(e.JoinGroup):
+            self._fire(e.Timer.STOP)
+        else:
+            self.leaving.wait(self._box.now - self._calls.waited_s(e.ConnectionName.JOIN) + DEAF_S)
+
+    def _go(self) -> None:
+        self._end(e.Refusal.GONE, e.Left("it does not answer" if self.member_id else ""))
+
+    def _silent(self, event: e.Silent) -> None:
+        self._end(e.Refusal.FENCED, e.Fatal(event.reason))
+
+    def _expelled(self, code: int) -> None:
+        why = f"the coordinator refuses this member: {name_of(code)}"
+        self._end(e.Refusal.FENCED, e.Fatal(why, code))
+
+    def _end(self, why: e.Refusal, last: e.Left | e.Fatal) -> None:
+        """Let go of what is left, tell the group once, if it listens, and behind that `last`."""
+        listens = self._calls.waited_s(e.ConnectionName.BEAT) < DEAF_S and not self._comes_back
+        self._lose(why)
+        self._last = last
+        if listens and self.member_id and self._calls.known:
+            self._ask(e.ConnectionName.BEAT, LEAVE_S, e.LeaveGroup((self.member_id,), "done"))
+        else:
+            self._box.emit(last)
+
+    def _farewell_over(self, code: int) -> None:
+        if not code:
+            self._box.emit(e.Remember(None))
+        fatal = isinstance(self._last, e.Fatal)
+        self._box.emit(self._last if fatal else e.Left(name_of(code) if code else ""))
+
+    def _fence(self, code: int = 0) -> None:
+        self._lose(e.Refusal.FENCED)
+        self._pause(code)
+
+    def _forget(self, code: int) -> None:
+        self._fence(code)
+        self.member_id = ""
+
+    def _lose(self, why: e.Refusal) -> None:
+        """All that is ours, and all that is under way."""
+        self.holding.lose_all(why)
+        self._box.emit(*(e.Close(lane) for lane in e.ConnectionName if self._calls.flying(lane)))
+        self._calls.forget()
+        self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
+        self._asked, self._evictions.ends, self._box.wish = None, {}, None
+        self.generation, self.owned_generation, self.leader = -1, -1, False
+        self.lease.lost()

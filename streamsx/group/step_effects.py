@@ -1,0 +1,81 @@
+"""What one step asks for: its effects, its time, the timers that are armed, and the wish to join.
+
+A wish is a reason to join again, now or soon with others that come. Not here: what any of it means,
+and when a member may join.
+"""
+
+import math
+from collections.abc import Iterable
+
+from streamsx.group import member_events as e
+
+
+class Effects:
+    """Of one member. `now` and `out` are those of the step under way; `wish`: the first reason that
+    has not been taken to the leader yet.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.out: list[e.Effect] = []
+        self.wish: str | None = None
+        self._later = ""
+        self._armed: dict[e.Timer, float] = {}
+        self._serial = 0
+
+    def open(self, now: float) -> list[e.Effect]:
+        """A new step; returns where its effects will be."""
+        self.now, self.out = now, []
+        return self.out
+
+    def emit(self, *effects: e.Effect) -> None:
+        self.out += effects
+
+    def number(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    # Timers.
+
+    def arm(self, timer: e.Timer, at: float) -> None:
+        if self._armed.get(timer) != at:
+            self._armed[timer] = at
+            self.emit(e.Arm(timer, at))
+
+    def after(self, timer: e.Timer, seconds: float) -> None:
+        self.arm(timer, self.now + seconds)
+
+    def first(self, timer: e.Timer, times: Iterable[float]) -> None:
+        """For the first of these, if there is any."""
+        if due := sorted(times):
+            self.arm(timer, due[0])
+        else:
+            self.disarm(timer)
+
+    def disarm(self, *timers: e.Timer) -> None:
+        armed = [timer for timer in timers if self._armed.pop(timer, None) is not None]
+        self.emit(*(e.Arm(timer, None) for timer in armed))
+
+    def fired(self, timer: e.Timer) -> None:
+        self._armed.pop(timer, None)
+
+    # What the leader must hear.
+
+    def want(self, reason: str, within_s: float = 0.0) -> None:
+        if not within_s:
+            self.wish = self.wish or reason
+        elif self.now + within_s < self._armed.get(e.Timer.COLLECT, math.inf):
+            self._later = reason
+            self.after(e.Timer.COLLECT, within_s)
+
+    def heard(self, event: e.Want) -> None:
+        self.want(event.reason)
+
+    def collected(self) -> None:
+        self.want(self._later)
+
+    def taken(self) -> str:
+        """By a join, which tells of everything."""
+        reason, self.wish = self.wish or "", None
+        self.disarm(e.Timer.COLLECT)
+        return reason

@@ -1,0 +1,245 @@
+"""Who reads a source of a task: the loop of its branches, or one of its agents' bodies.
+
+Each body and each branch has a position of its own, which commits keep: one that is ahead of the
+offset when its task begins passes over what it has done. A chunk is cut for that once; nothing is
+done per record. Each also knows which records in a row it has failed on. It goes on behind a record
+that failed, unless its task has ended over it.
+
+Not here: which records come next, whether a failure ends the task (`task`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import repeat
+from typing import TYPE_CHECKING, NamedTuple
+
+from streamsx.errors import StreamsxError, TaskFailed
+from streamsx.processing.batch import Batch, Chunk
+from streamsx.processing.compile import Loop, compiled
+from streamsx.processing.failure_policy import Failure, FailureStreak
+from streamsx.processing.inbox import Inbox, TaskContext, Values
+from streamsx.topology.nodes import AgentNode, Source, reader_name
+
+if TYPE_CHECKING:
+    from streamsx.processing.task import Task
+
+
+class ReaderPosition(NamedTuple):
+    """How far a reader is: next offset that is safe to commit, and the stream time before it."""
+
+    reader: str
+    position: int
+    stream_time: int
+
+
+class AgentProgress:
+    """Position and failures of one agent in one source, in its body or ahead of it.
+
+    `begins`: position of each reader that is ahead of the task when it begins.
+    """
+
+    def __init__(self, agent: str, topic: str, task: "Task", begins: Mapping[str, int]) -> None:
+        self._agent, self._topic, self._task = agent, topic, task
+        self._streak = FailureStreak(task.policy.consecutive_failures_max)
+        self.reader = reader_name(agent)
+        self.begin = max(task.taken[topic], begins.get(self.reader, 0))
+        """Records below it are done."""
+        self.give_up = self._streak.reset
+
+    def place(self, ordinal: int, reached: int) -> ReaderPosition:
+        """Return the reader's place. `ordinal`: of the record at hand, or the next one; a streak
+        that lasts holds position and time. `reached` counts up to what the task has taken: behind a
+        reset the body may still be in the log of before.
+        """
+        streak = self._streak
+        if streak.lasts(ordinal):
+            return ReaderPosition(self.reader, min(streak.first, reached), streak.since)
+        position = min(reached, self._task.taken[self._topic])
+        return ReaderPosition(self.reader, max(position, self.begin), self._task.stream_time)
+
+    def reset(self, position: int, *, back: bool) -> None:
+        """Go on there, or where the reader is ahead of it; `back`: in another log, from there."""
+        self._streak.reset()
+        self.begin = position if back else max(self.begin, position)
+
+    def failed(
+        self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
+    ) -> None:
+        """Raises what ends the task."""
+        task, offset = self._task, batch.offsets[index]
+        place = (task.id, batch.topic, batch.partition, offset)
+        task.failed(Failure(*place, self._agent, decode, error), self._streak, ordinal)
+
+
+class AgentRun:
+    """One agent of one task: its inbox and its actor."""
+
+    def __init__(
+        self, agent: AgentNode, source: Source, task: "Task", begins: Mapping[str, int]
+    ) -> None:
+        self.agent, self.topic, self._task = agent.name, source.topic, task
+        self._scope = AgentProgress(agent.name, source.topic, task, begins)
+        self._inbox = Inbox(self._scope.begin, partial(self._tell, decode=True))
+        self._passes = self._scope.begin > task.taken[source.topic]
+        """It may have to pass over what it has done."""
+        running = TaskContext(task.id, task.stores, task.outbox, self._inbox)
+        self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
+        self.cut = self._inbox.cut
+
+    @property
+    def holds(self) -> bool:
+        """Something that it has sent waits for its topic."""
+        return self._inbox.holds
+
+    @property
+    def reached(self) -> int:
+        """Next offset that its body has not read, whatever failed before it."""
+        return self._inbox.position
+
+    @property
+    def places(self) -> list[ReaderPosition]:
+        return [self._scope.place(self._inbox.ordinal, self._inbox.position)]
+
+    def run(self, chunk: Chunk) -> None:
+        if self._passes:
+            begin, reached = self._scope.begin, chunk.batch.following(chunk.stop)
+            self._passes = reached < begin
+            if reached <= begin:
+                return
+            start = bisect_left(chunk.batch.offsets, begin, chunk.start, chunk.stop)
+            chunk = chunk._replace(start=start)
+        self._inbox.chunks.append(chunk)
+        self.actor.wake()
+
+    def reset(self, position: int, *, back: bool) -> None:
+        """Go on there, as `Scope.reset`; what is queued is dropped."""
+        self._scope.reset(position, back=back)
+        self._passes = self._scope.begin > position
+        self._inbox.reset(self._scope.begin)
+
+    def give_up(self) -> None:
+        """Commit past the records in a row that it has failed on."""
+        self._scope.give_up()
+
+    def _failed(self, error: Exception) -> bool:
+        """The body is over: its record counts as failed, the rest goes to the next one, if any."""
+        where = f"agent {self.agent}"
+        if (
+            self._task.ended is not None
+            or isinstance(error, TaskFailed)
+            or self._inbox.batch is None
+        ):
+            self._task.end(error, where)
+            return False
+        try:
+            self._tell(error, decode=False)
+        except StreamsxError as fatal:
+            self._task.end(fatal, where)
+            return False
+        self._inbox.skip()
+        return True
+
+    def _tell(self, error: Exception, *, decode: bool) -> None:
+        batch, index = self._inbox.batch, self._inbox.index
+        assert batch is not None, "a failure without a record"
+        self._scope.failed(batch, index, self._inbox.ordinal, error, decode=decode)
+
+
+class LoopRun:
+    """Branches of a source, record by record; each has a position and failures of its own."""
+
+    def __init__(self, source: Source, task: "Task", begins: Mapping[str, int]) -> None:
+        self._source, self._task = source, task
+        topic = source.topic
+        self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
+        self._all = tuple(range(len(self._scopes)))
+        self._loop = compiled(source, task.plan.number, task.outbox.to)
+        self._passed = 0
+        """Records that came before the next one."""
+        self._reached = task.taken[topic]
+        self._passes = any(scope.begin > self._reached for scope in self._scopes)
+        """A branch may have to pass over what it has done."""
+        self._failing: tuple[Batch, int, int, int] | None = None
+        """While a record fails: its batch, index and ordinal, and the number of the branch."""
+
+    def _some(self, numbers: tuple[int, ...]) -> Loop:
+        """Return the loop of some branches alone, while others pass over what they have done."""
+        branches = tuple(self._source.branches[number] for number in numbers)
+        source, task = replace(self._source, branches=branches), self._task
+        part = "".join(f", {branch.agent}" for branch in branches)
+        return compiled(source, task.plan.number, task.outbox.to, part)
+
+    @property
+    def places(self) -> list[ReaderPosition]:
+        return [scope.place(*self._progress(n)) for n, scope in enumerate(self._scopes)]
+
+    def _progress(self, number: int) -> tuple[int, int]:
+        """Return the ordinal and the offset of the next record of a branch."""
+        if self._failing is None:
+            return self._passed, self._reached
+        batch, index, ordinal, branch = self._failing
+        done = number < branch
+        return ordinal + done, batch.following(index + done)
+
+    def run(self, chunk: Chunk) -> None:
+        if self._passes:
+            for part, numbers in self._parts(chunk):
+                self._run(part, self._some(numbers) if numbers else None, numbers)
+            reached = chunk.batch.following(chunk.stop)
+            self._passes = any(scope.begin > reached for scope in self._scopes)
+        else:
+            self._run(chunk, self._loop, self._all)
+
+    def _parts(self, chunk: Chunk) -> Iterator[tuple[Chunk, tuple[int, ...]]]:
+        """Cut a chunk where a branch begins. With each part come the branches that read it."""
+        offsets, start = chunk.batch.offsets, chunk.start
+        begins = [scope.begin for scope in self._scopes]
+        cuts = {bisect_left(offsets, begin, start, chunk.stop) for begin in begins}
+        for stop in sorted(cuts | {chunk.stop}):
+            numbers = tuple(n for n in self._all if start < stop and begins[n] <= offsets[start])
+            yield chunk._replace(start=start, stop=stop), numbers
+            start = stop
+
+    def _run(self, chunk: Chunk, loop: Loop | None, numbers: tuple[int, ...]) -> None:
+        """Hand a chunk to some branches; record by record where some cannot be read."""
+        batch = chunk.batch
+        if not batch.unreadable:
+            self._run_part(batch, chunk.start, chunk.stop, loop, numbers)
+            return
+        for at in range(chunk.start, chunk.stop):
+            self._run_part(batch, at, at + 1, loop, numbers)
+
+    def _run_part(
+        self, batch: Batch, start: int, stop: int, loop: Loop | None, numbers: tuple[int, ...]
+    ) -> None:
+        """Hand on records `start` to `stop`: a single one where some cannot be read."""
+
+        def failed(index: int, error: Exception, branch: int | None) -> None:
+            for number in numbers if branch is None else [numbers[branch]]:
+                at, ordinal = start + index, self._passed + index
+                self._failing = batch, at, ordinal, number
+                self._scopes[number].failed(batch, at, ordinal, error, decode=branch is None)
+            self._failing = None
+
+        if (error := batch.error(start)) is not None:
+            failed(0, error, None)
+        elif loop is not None:
+            columns = (batch.keys, batch.values, batch.timestamps)
+            headers = batch.headers[start:stop] if batch.headers else repeat(None)
+            cut = (column[start:stop] for column in columns)
+            loop(zip(*cut, headers, strict=False), failed)  # headers may be endless
+        self._passed, self._reached = self._passed + stop - start, batch.following(stop)
+
+    def reset(self, position: int, *, back: bool) -> None:
+        """Go on there, as `Scope.reset`."""
+        self._reached = position
+        for scope in self._scopes:
+            scope.reset(position, back=back)
+        self._passes = any(scope.begin > position for scope in self._scopes)
+
+    def give_up(self) -> None:
+        """Commit past the records in a row that a branch has failed on."""
+        for scope in self._scopes:
+            scope.give_up()

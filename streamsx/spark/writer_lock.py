@@ -1,0 +1,210 @@
+"""One at a time: who works on an app's state, and who on its topics.
+
+    URI/running/UNTIL_MS-PID-RUN-HOST
+
+Whoever makes snapshots in a place has a mark there, and lives until then at least. Workers are
+members of the app's group: who writes to its changelogs and topics begins when there are none. What
+the group has committed says where its state is meanwhile, to workers and to whoever is elsewhere.
+"""
+
+import os
+import re
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, Self
+
+from streamsx.app.lookup import app_named
+from streamsx.assignor.claims import read_members
+from streamsx.client import admin
+from streamsx.client.cluster import Cluster
+from streamsx.clock import SystemClock
+from streamsx.config import Config
+from streamsx.errors import GroupNotEmpty, SnapshotFailed, StateOnSpark, UsageError
+from streamsx.model import TopicPartition
+from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.spark.compact import COMPACT
+from streamsx.spark.plan import Stage
+from streamsx.spark.publish import options_of
+from streamsx.spark.source import SourceOptions
+from streamsx.state.snapshot import Manifest, Position
+from streamsx.state.snapshot_files import SnapshotFiles, absolute
+
+RUNNING: Final = "running"
+MARK: Final = re.compile(r"(\d+)-(\d+)-\w+-(.+)")
+RENEW_S: Final = 5
+SILENT_S: Final = 60
+
+
+class WriterLock:
+    """Held (`with`) by whoever works for the app MODULE[:ATTR]. Its mark is renewed as long as its
+    owner is `alive`, whether there is anything to do or not, and is taken away by it alone.
+
+    `writes`: to topics of the app, or in its group's place; `force`: whatever the marks of others
+    say. Raises UsageError, GroupNotEmpty, SnapshotFailed, WorldError.
+    """
+
+    def __init__(
+        self, name: str, files: SnapshotFiles, *, writes: bool, force: bool = False,
+        say: Callable[[str], object] = bool,
+    ) -> None:  # fmt: skip
+        self._files, self._writes, self._force, self._say = files, writes, force, say
+        self._app = name
+        self._me = f"{os.getpid()}-{uuid.uuid4().hex}-{socket.gethostname()}"
+        self._mark: str | None = None
+        self._over = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="at work", daemon=True)
+        self.alive: Callable[[], bool] = lambda: True
+
+    def __enter__(self) -> Self:
+        if self._writes:
+            uri = None if self._force else absolute(self._files.uri)
+            conf = app_named(self._app).conf
+            SourceOptions(options_of(self._app)).ask(
+                lambda cluster: refuse_workers(cluster, conf, uri)
+            )
+        self._renew()  # ahead of the look at others: of two that begin at once none is alone
+        try:
+            self._refuse_others()
+        except BaseException:
+            self._delete(self._mark)
+            raise
+        self._keeper.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self._over.set()
+        self._keeper.join()
+
+    def _refuse_others(self) -> None:
+        now_ms = int(SystemClock().wall() * 1000)
+        names = () if self._force else self._files.names(RUNNING)
+        for mark in filter(None, map(MARK.fullmatch, names)):
+            until, process, host = mark.groups()
+            another = f"{RUNNING}/{mark[0]}" != self._mark
+            if another and now_ms < int(until) and not has_ended(process, host):
+                raise UsageError(
+                    f"a query is running: {self._files.uri}: process {process} on {host}: stop it, "
+                    "or give --force if it is dead"
+                )
+
+    def _keep(self) -> None:
+        try:
+            while not self._over.wait(RENEW_S) and self.alive():
+                try:
+                    self._renew()
+                except SnapshotFailed as error:
+                    self._say(f"not renewed: {error}")
+        finally:
+            self._delete(self._mark)
+
+    def _renew(self) -> None:
+        """The next one before the last goes: there is always one."""
+        until, old = int((SystemClock().wall() + SILENT_S) * 1000), self._mark
+        self._files.create(made := f"{RUNNING}/{until}-{self._me}", b"running")
+        self._mark = made
+        self._delete(old)
+
+    def _delete(self, mark: str | None) -> None:
+        if mark:
+            try:
+                self._files.delete(mark)
+            except SnapshotFailed as error:
+                self._say(f"a mark stays for {SILENT_S} s: {error}")
+
+
+def has_ended(process: str, host: str) -> bool:
+    """As far as it can be seen from here."""
+    if host == socket.gethostname():
+        try:
+            os.kill(int(process), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # it is somebody else's
+            pass
+    return False
+
+
+async def take(
+    cluster: Cluster, conf: Config, tps: Collection[TopicPartition], uri: str, *, force: bool
+) -> None:
+    """Ahead of what goes to changelogs: from then on no worker begins, until it is handed the state
+    under `uri`. `tps`: all that the app reads; `force`: also out of another place, of which two
+    may have begun at once. Raises GroupNotEmpty, StateOnSpark, WorldError.
+    """
+    await refuse_workers(cluster, conf, None if force else absolute(uri))
+    found, why = await admin.committed_now(cluster, conf.id, tps)
+    if why is not None:
+        raise why
+    begins, place = await admin.bounds(cluster, tps), absolute(uri)
+    places = {
+        tp: (
+            at if at >= 0 else begins[tp].start,
+            OffsetMetadata.decode(text)._replace(spark=place).encode(),
+        )
+        for tp, (at, text) in found.items()
+    }
+    await admin.commit_offsets(cluster, conf.id, places)
+
+
+async def refuse_workers(cluster: Cluster, conf: Config, uri: str | None = None) -> None:
+    """Raises GroupNotEmpty, which names them; StateOnSpark, where that is elsewhere than here."""
+    told = await admin.describe_group(cluster, conf.id)
+    joined, _ = read_members([(member, metadata) for member, metadata, _ in told.members])
+    if names := ", ".join(each.instance or each.id for each in joined):
+        raise GroupNotEmpty(
+            f"workers are running: group {conf.id}: {names}: stop them (streamsx status, SIGTERM); "
+            f"one that was killed counts until its session ends, after {conf.session_timeout_s:g} s"
+        )
+    for _, text in (await admin.committed(cluster, conf.id)).values() if uri else ():
+        if (elsewhere := OffsetMetadata.decode(text).spark) not in (None, uri):
+            raise StateOnSpark(
+                f"state is in another place: {conf.id}: Spark has gone on with it in {elsewhere}, "
+                f"not in {uri}: go on there, or hand it over; --force if that is over"
+            )
+
+
+async def commit_positions(
+    cluster: Cluster, group: str, manifest: Manifest, made: Sequence[Stage], uri: str | None = None
+) -> dict[TopicPartition, int]:
+    """As the worker would have; with `uri`, as it is on Spark. Inner topics at their ends: every
+    stage has read all of them, and their numbers there are none of Kafka's; but for what no batch
+    has come after.
+    """
+    inner = [
+        TopicPartition(topic, n)
+        for stage in made for topic in stage.inner for n in range(stage.counts[topic])
+    ]  # fmt: skip
+    ends = await admin.bounds(cluster, inner)
+    places = {
+        TopicPartition(t, n): at for t, each in manifest.positions.items() for n, at in each.items()
+    }
+    read = {topic for stage in made for topic in stage.external}
+    at = {tp: ends[tp].high_watermark for tp in inner}
+    read |= {topic for stage in made for topic in stage.inner if manifest.made_by == COMPACT}
+    known = {tp: each.next for tp, each in places.items() if tp.topic in read}
+    begins = await admin.bounds(cluster, known)
+    at |= {tp: next_ or begins[tp].start for tp, next_ in known.items()}
+    found = await admin.committed(cluster, group)
+    read_back = {tp: (n, OffsetMetadata.decode(text)) for tp, (n, text) in found.items()}
+    taken = {tp: each for tp, each in read_back.items() if each[1].spark}
+    times = {tp: beside.stream_time for tp, (_, beside) in taken.items()}
+    times |= {tp: each.stream_time for tp, each in places.items()}
+    at = {tp: offset for tp, (offset, _) in taken.items()} | at  # no record of the others has come
+    place = absolute(uri) if uri else None
+    offsets = {
+        tp: (n, OffsetMetadata(times.get(tp, -1), _ahead(places.get(tp), n), spark=place).encode())
+        for tp, n in at.items()
+    }
+    await admin.commit_offsets(cluster, group, offsets)
+    return at
+
+
+def _ahead(place: Position | None, offset: int) -> dict[str, int]:
+    """Return how far each reader is ahead of an offset that is committed in a place."""
+    readers = place.readers if place is not None else {}
+    return {reader: at - offset for reader, at in readers.items() if at > offset}

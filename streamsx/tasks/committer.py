@@ -1,0 +1,338 @@
+"""Carries out the commit cycle: seals and writes in slices, flushes, hands offsets to the member.
+
+What may happen in which order is decided in `streamsx.tasks.commit_cycle`; the group's refusals are
+the member's affair, and come back as tasks that were dropped.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+
+from streamsx.client.error_advice import Denial
+from streamsx.client.producer import Goals, Producer
+from streamsx.errors import STORE_FAULTS, TaskFailed, TaskStopped, ValueRefused
+from streamsx.group.member_events import Offsets
+from streamsx.journal import LOG
+from streamsx.model import TaskId, TopicPartition
+from streamsx.processing.task import TaskMetadata
+from streamsx.protocol.commit_metadata import TEXT_BYTES_MAX
+from streamsx.tasks import commit_cycle, crash_points
+from streamsx.tasks import state_machine as life
+from streamsx.tasks.active_task import Active
+from streamsx.tasks.commit_cycle import CommitCycles
+from streamsx.tasks.task_registry import Happened
+from streamsx.tasks.worker_context import CACHE_SHARE, WorkerContext
+
+SEAL_ROWS = 250
+"""Half the cost of 1,000 at a time, which no cache of a processor holds: 0.9 us a row and 2.1."""
+WRITE_ROWS = 250
+"""RocksDB holds the GIL while it writes: 2,000 rows took 9 ms at the median and 44 at the 99th
+percentile of a busy machine."""
+DIRTY_ROWS_MAX = 50_000
+"""Where records have left as many rows as they are, or more, so many do not wait for the interval:
+to wait would save no write of them, and a task stands still while it is sealed, 1 us a row (then
+1.5 to write it). Rows that many records share do wait: 200,000 keys at 200,000 records a second are
+126,000 rows a second, and 174,000 in cycles of 50,000.
+"""
+DIRTY_SHARE = CACHE_SHARE / 4
+"""Of the memory budget. More than this, and a commit does not wait for its interval."""
+FLUSH_PATIENCE_S = 1.0
+"""Then a task whose records are not acknowledged drops out of a cycle. A leader that moves takes
+0.1 to 0.5 s; what takes longer would hold up the commits of all tasks."""
+FULL = 2
+"""Times the dirty bytes that begin a cycle: what is sealed, and as much again meanwhile."""
+
+
+OffsetSender = Callable[[int, Offsets], None]
+"""The member: commits offsets with their metadata under a number, and answers with `committed`."""
+Taken = Callable[[TaskId, Mapping[str, int]], None]
+"""Who deletes what nobody reads again: hears of each task's offsets that Kafka has."""
+
+
+class Committer:
+    """One per worker. The commit interval counts from the end of a cycle; too many dirty bytes cut
+    it, and with twice as many nobody may make more. `patient_until`: when a task that is suspended
+    since then has waited enough for what its bodies have at hand; another one does that again.
+
+    `settled` hears of a suspended task of which Kafka has everything; `undone` of one whose dirty
+    values cannot be encoded, `failed` of one that ends the worker by that, or by its disk.
+    """
+
+    def __init__(
+        self,
+        given: WorkerContext,
+        producer: Producer,
+        offsets: OffsetSender,
+        taken: Taken,
+        *,
+        settled: Callable[[Happened], None],
+        undone: Callable[[TaskId, ValueRefused | TaskStopped], None],
+        failed: Callable[[TaskId, Exception], None],
+        patient_until: Callable[[float], float],
+    ) -> None:
+        self._clock, self._journal, self._spawn = given.clock, given.journal, given.owner.spawn
+        self._producer, self._offsets, self._taken = producer, offsets, taken
+        self._settled, self._undone, self._failed = settled, undone, failed
+        self._patient_until, self._interval_s = patient_until, given.config.commit_interval_s
+        self._dirty_bytes_max = int(given.config.memory_budget_bytes * DIRTY_SHARE)
+        self._machine = CommitCycles()
+        self._in_cycle: dict[TaskId, Active] = {}
+        self._goals: dict[TaskId, Goals] = {}
+        """What has to be acknowledged before a sealed task can commit."""
+        self._held: dict[TaskId, Active] = {}
+        self._number = 0
+        self._began, self.due_at = 0.0, 0.0
+        self._ends: Mapping[TopicPartition, int] = {}
+        """Of what was flushed: the next offset of each partition."""
+        self._suspended: dict[TaskId, tuple[Active, float]] = {}
+        """Those whose bodies have something at hand, and since when."""
+        self._hurry = False
+        """A task waits for its first commit: the next cycle does not wait for the interval."""
+        self._crowded: set[tuple[TaskId, str]] = set()
+        """Tasks and topics whose readers' positions have found no room, and that was told."""
+        self.full = False
+        """Too much is dirty, because the cycle that runs does not end."""
+        self.crowding: Collection[TaskId] = ()
+        """Held tasks, while too much of theirs is dirty: they are fed no more."""
+        self.held_bytes = 0
+        """In memory, of what is dirty or on its way to the stores."""
+
+    @property
+    def idle(self) -> bool:
+        return self._machine.state is commit_cycle.CommitState.IDLE
+
+    @property
+    def sealing(self) -> TaskId | None:
+        """It must not run."""
+        return self._machine.sealing
+
+    def busy(self, *, leased: bool) -> bool:
+        """There is a slice to do; nothing is sealed without a lease."""
+        return bool(self._machine.unwritten) or (leased and self.sealing is not None)
+
+    # -- what begins a cycle
+
+    def consider(self, now: float, actives: Collection[Active]) -> None:
+        """Begin one when the interval is over, or too much is dirty."""
+        self._look_at_held()
+        free = [active for active in actives if active.id not in self._machine.held]
+        stores = [store for active in free for store in active.task.stores.values()]
+        held = self.held_bytes = sum(active.task.dirty_bytes for active in free)
+        self.full = held > FULL * self._dirty_bytes_max
+        self._settle(now)
+        if not self.idle:
+            return
+        rows = sum(len(store.hot) for store in stores)
+        spread = rows > DIRTY_ROWS_MAX and rows >= sum(a.task.records for a in free)
+        waits = now < self.due_at and not self._hurry
+        if waits and held <= self._dirty_bytes_max and not spread:
+            return
+        self._hurry = False
+        dirty = {active.id: active for active in free if active.task.dirty}
+        self.due_at = now + self._interval_s
+        self._enter(dirty)
+        self._step(commit_cycle.Due(frozenset(dirty)))
+
+    def _look_at_held(self) -> None:
+        """Let those go on whose records have arrived; feed the others while there is room."""
+        if not self._machine.held:
+            self.crowding = ()
+            return
+        for task in sorted(self._machine.held):
+            if self._producer.arrived(self._goals[task]):
+                active = self._held.pop(task)
+                LOG.info("commit_goes_on task=%s: its output takes records again", task)
+                self._enter({task: active})
+                self._step(commit_cycle.Arrived(task))
+        stores = [store for a in self._held.values() for store in a.task.stores.values()]
+        dirty = sum(store.dirty_bytes for store in stores)
+        self.crowding = frozenset(self._held) if dirty > self._dirty_bytes_max else ()
+
+    def first(self, active: Active) -> None:
+        """Commit where a task begins, at once, and feed it nothing before.
+
+        "A task begins at the end of its topic, and is fed; the worker is killed before the first
+        commit; the next owner begins where the topic ends by then": what lay between is lost.
+        """
+        active.task.uncommitted()
+        active.begins = active.paused = self._hurry = True
+
+    @property
+    def room_bytes(self) -> int:
+        """Return how much more may become dirty."""
+        return int(FULL * self._dirty_bytes_max) - self.held_bytes
+
+    def ran(self, active: Active, records: int, before: int) -> None:
+        """Take in what a task's records left in its stores, which held so many bytes `before`."""
+        grown = max(0, active.task.dirty_bytes - before)
+        active.left(records, grown)
+        if active.id in self._machine.held:
+            return  # its room is another one
+        self.held_bytes += grown
+        self.full = self.full or self.room_bytes <= 0
+
+    def suspend(self, active: Active) -> None:
+        """Settle it as soon as its bodies have done what they have at hand, or their time is over,
+        and Kafka has all that it has done."""
+        active.task.cut()
+        self._suspended[active.id] = active, self._clock.now()
+        self._settle(self._clock.now())
+
+    def _settle(self, now: float) -> None:
+        for active, since in list(self._suspended.values()):
+            if active.task.busy and now < self._patient_until(since):
+                continue
+            del self._suspended[active.id]
+            self._enter({active.id: active})
+            self._step(commit_cycle.Suspended(active.id, active.task.dirty))
+
+    def lose(self, task: TaskId) -> None:
+        """It commits nothing more."""
+        self._suspended.pop(task, None)
+        for by_task in (self._in_cycle, self._held, self._goals):
+            by_task.pop(task, None)
+        self._step(commit_cycle.TaskLost(task))
+
+    def _enter(self, actives: Mapping[TaskId, Active]) -> None:
+        self._in_cycle.update(actives)
+        if self.idle:
+            self._began = self._clock.now()
+
+    # -- slices
+
+    def seal_slice(self, until: float) -> None:
+        """Encode dirty values and send them to the changelogs, until the time is over."""
+        while (task := self.sealing) is not None and self._clock.now() < until:
+            try:
+                sealed = self._in_cycle[task].task.seal(SEAL_ROWS)
+            except (ValueRefused, TaskStopped) as error:
+                self._undone(task, error)  # which takes it out of the cycle
+            except TaskFailed as error:
+                self._failed(task, error)  # which takes it out of the cycle
+            else:
+                if sealed is not None:
+                    self._goals[task] = self._producer.sealed(task)
+                    self._step(commit_cycle.TaskSealed(task, sealed))
+
+    def write_slice(self, until: float) -> None:
+        """Committed rows into the stores, until the time is over."""
+        while self._machine.unwritten and self._clock.now() < until:
+            task = self._machine.unwritten[0]
+            try:
+                written = self._in_cycle[task].task.write_some(WRITE_ROWS)
+            except STORE_FAULTS as error:
+                self.lose(task)  # one that is closing stays out of it by nothing else
+                self._failed(task, error)
+                continue
+            if not written:
+                crash_points.point("during_write")
+                continue
+            self._step(commit_cycle.TaskWritten(task))
+            crash_points.point("after_write")
+
+    # -- answers
+
+    def committed(
+        self, number: int, dropped: frozenset[TaskId], denied: Mapping[TaskId, Denial]
+    ) -> None:
+        """The member: Kafka has the offsets of this number, but for what is no longer ours, and for
+        what it refuses."""
+        if number != self._number:
+            return
+        crash_points.point("before_adopt")
+        self._number += 1
+        for task, why in denied.items():
+            if task in self._in_cycle:
+                self._deny(self._in_cycle[task], why)
+        self._step(commit_cycle.OffsetsCommitted(dropped, frozenset(denied)))
+
+    def _deny(self, active: Active, why: Denial) -> None:
+        """It is tried again with each cycle, and told once. A first commit is waited for, whatever
+        it is refused for.
+        """
+        if not active.denied:
+            self._journal("error", what=why.what, where=f"task {active.id}")
+        active.denied = True
+        active.paused = why.pauses or active.begins
+        active.task.uncommitted()
+
+    def refused(self, number: int) -> None:
+        """The member: nothing of it was taken; what was in it is no longer ours."""
+        self.committed(number, frozenset(self._machine.sealed), {})
+
+    async def _flush(self) -> None:
+        goals = {task: self._goals[task] for task in self._machine.sealed}
+        late = await self._producer.settle(goals, FLUSH_PATIENCE_S)
+        self._ends = self._producer.ends()
+        crash_points.point("after_flush")
+        for task in sorted(late & self._machine.sealed.keys()):
+            self._hold(task)
+        self._step(commit_cycle.Flushed(late))
+
+    def _hold(self, task: TaskId) -> None:
+        """It commits with a later cycle."""
+        active = self._held[task] = self._in_cycle[task]
+        active.task.uncommitted()
+        tps = (lane.tp for lane, goal in self._goals[task] if lane.acknowledged < goal)
+        LOG.warning(
+            "commit_waits task=%s: %s does not take what it has sent, so it commits later; the "
+            "other tasks go on: is there a leader, and the topic?",
+            *(task, ", ".join(sorted(map(str, tps)))),
+        )
+
+    # -- effects
+
+    def _step(self, event: commit_cycle.Event) -> None:
+        was_idle = self.idle
+        for effect in self._machine.step(self._clock.now(), event):
+            match effect:
+                case commit_cycle.Flush():
+                    crash_points.point("after_seal")
+                    _ = self._spawn(self._flush(), name="flush")
+                case commit_cycle.CommitOffsets(sealed):
+                    self._offsets(self._number, self._texts(sealed))
+                case commit_cycle.Adopt(sealed):
+                    self._adopt(sealed)
+                case commit_cycle.SuspendedSettled(task):
+                    self._settled(Happened(task, life.Event.SETTLED))
+        if self.idle:
+            self._in_cycle.clear()
+            if not was_idle:
+                self.due_at = self._clock.now() + self._interval_s
+
+    def _texts(self, sealed: Mapping[TaskId, TaskMetadata]) -> Offsets:
+        """Return next offset and text per source partition, as the coordinator gets them. Readers
+        whose positions find no room are told of once.
+        """
+        offsets: dict[TopicPartition, tuple[int, str]] = {}
+        for task, place in sorted(sealed.items()):
+            for topic, beside in commit_cycle.metadata_of(place).items():
+                fitted, dropped = beside.fitted() if beside.readers else (beside, None)
+                offsets[TopicPartition(topic, task.partition)] = (
+                    place.positions[topic], fitted.encode(),
+                )  # fmt: skip
+                if dropped and (task, topic) not in self._crowded:
+                    self._crowded.add((task, topic))
+                    self._tell_crowded(task, topic, dropped)
+        return offsets
+
+    def _tell_crowded(self, task: TaskId, topic: str, dropped: Mapping[str, int]) -> None:
+        (source,) = (s for s in self._in_cycle[task].task.plan.sources if s.topic == topic)
+        names = ", ".join(sorted(source.readers[reader] for reader in dropped))
+        LOG.warning(
+            "metadata_full task=%s: %s-%d: no room in the %d bytes beside its offset for the "
+            "positions of agents %s: if the task ends now they repeat up to %d records: let fewer "
+            "agents read one topic",
+            task, topic, task.partition, TEXT_BYTES_MAX, names, max(dropped.values()),
+        )  # fmt: skip
+
+    def _adopt(self, done: Mapping[TaskId, TaskMetadata]) -> None:
+        for task, sealed in done.items():
+            active = self._in_cycle[task]
+            if active.denied:
+                LOG.info("commit_granted task=%s: it goes on", task)
+            if active.denied or active.begins:
+                active.denied = active.begins = active.paused = False
+            self._taken(task, sealed.positions)
+            active.task.committed(sealed, active.ends(self._ends))
+        took = round((self._clock.now() - self._began) * 1000, 1)
+        records = sum(sealed.records for sealed in done.values())
+        self._journal("commit", tasks=len(done), records=records, ms=took)

@@ -1,0 +1,91 @@
+"""Tells of records that failed: one of them, and each second how many more, for each operator; and
+of batches that stay damaged.
+
+The first of a kind comes with its traceback: of one operator, one type of error, raised on one way
+through the code.
+"""
+
+import asyncio
+from collections import Counter
+from traceback import walk_tb
+
+from streamsx.client.fetch_state import BACKOFF_MAX_S
+from streamsx.clock import Clock
+from streamsx.journal import LOG, Journal
+from streamsx.model import TopicPartition
+from streamsx.processing.failure_policy import QUIET_S, Failure
+
+TELL_EVERY_S = 1.0
+LATER = (
+    f"skipped when a later one is processed, or none comes for {QUIET_S:g} s, unless its task stops"
+)
+"""A row of failures that lasts is held, and is read again by mended code."""
+KINDS_MAX = 100
+"""So many tracebacks; then those who fail in ever new ways are told of in one line each."""
+
+
+class FailureReports:
+    """One per worker."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told_at: dict[str, float] = {}
+        self._silent: Counter[str] = Counter()
+        self._kinds: set[object] = set()
+        self._empty: set[str] = set()
+        """Agents whose topic has a type, and had a record without a value."""
+
+    def report(self, failure: Failure) -> None:
+        """A record has failed, and its policy is not to stop."""
+        now, operator = self._clock.now(), failure.operator
+        error = failure.error if self._is_new(failure) else None
+        if error is None and now - self._told_at.get(operator, -TELL_EVERY_S) < TELL_EVERY_S:
+            self._silent[operator] += 1
+            return
+        self._told_at[operator] = now
+        LOG.warning("record_failed %s: %s", failure, LATER, exc_info=error)
+
+    def passed(self, failure: Failure) -> None:
+        """Tell once of each agent that a record without a value was passed over."""
+        if failure.operator in self._empty:
+            return
+        self._empty.add(failure.operator)
+        LOG.warning(
+            "tombstone_passed no value: %s, %s: passed over, as all that follow: "
+            "write app.topic(..., allow_empty=True) to get None",
+            failure.place, failure.operator,
+        )  # fmt: skip
+
+    def _is_new(self, failure: Failure) -> bool:
+        """Nobody has seen where in the code this comes from."""
+        lines = walk_tb(failure.error.__traceback__)
+        way = tuple((frame.f_code.co_filename, line) for frame, line in lines)
+        kind = failure.operator, type(failure.error), way
+        if kind in self._kinds or len(self._kinds) >= KINDS_MAX:
+            return False
+        self._kinds.add(kind)
+        return True
+
+    async def run(self) -> None:
+        """Until cancelled; then it tells of what is left."""
+        try:
+            while True:
+                await asyncio.sleep(TELL_EVERY_S)
+                self._tell()
+        finally:
+            self._tell()
+
+    def _tell(self) -> None:
+        for operator, more in self._silent.items():
+            self._told_at[operator] = self._clock.now()
+            LOG.warning("record_failed %s: %s more: %s", operator, more, LATER)
+        self._silent.clear()
+
+
+def tell_damaged(journal: Journal, tp: TopicPartition, offset: int, why: str) -> None:
+    """Of a batch that stays damaged: whoever reads that log stands still there."""
+    what = (
+        f"{why}: nothing behind it is read; it is tried every {BACKOFF_MAX_S:g} s: let a sound "
+        f"replica lead {tp}, or give these records up with kafka-delete-records.sh"
+    )
+    journal("error", what=what, where=f"{tp} at offset {offset}")

@@ -1,0 +1,233 @@
+"""Fills empty stores from the newest snapshot, ahead of their changelogs: `worker --snapshot URI`.
+
+A store is built in a folder of its own, beside the loop, and takes the place of the empty one when
+it is whole. Whatever does not fit or cannot be had is told once; then the changelog is replayed
+from its beginning, as without a snapshot.
+
+Not here: what a snapshot is and whether it fits (`streamsx.state.snapshot`).
+"""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from concurrent import futures
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from streamsx.client import admin
+from streamsx.errors import (
+    DataError,
+    NotFound,
+    SnapshotNotPublished,
+    StateOnSpark,
+    UsageError,
+    WorldError,
+)
+from streamsx.model import TaskId, TopicPartition
+from streamsx.state.api import Rows
+from streamsx.state.layout import StoreNode
+from streamsx.tasks import crash_points
+from streamsx.tasks.log_bounds import LogBounds
+from streamsx.tasks.task_registry import TaskRegistry
+from streamsx.tasks.worker_context import WorkerContext
+
+if TYPE_CHECKING:
+    from streamsx.state.snapshot import Manifest, Part
+    from streamsx.state.snapshot_files import SnapshotFiles
+
+T = TypeVar("T")
+Wish = Callable[[], bool]
+
+THREADS: Final = 2
+"""Beside those that close stores, which cannot wait for a download."""
+LOOK_EVERY_S: Final = 10.0
+"""Tasks that open together look for the newest snapshot once."""
+WANTED_EVERY_S: Final = 0.5
+SILENCE_MAX_S: Final = 30.0
+CLOSE_MAX_S: Final = 2.0
+TOMBSTONES_MS: Final = 86_400_000
+"""Kafka's default, where nobody says for how long a changelog keeps them."""
+REFUSALS: Final = (DataError, NotFound, UsageError, WorldError)
+
+
+class Abandoned(Exception):
+    """Nobody waits for it any more."""
+
+
+class Beside(futures.Executor):
+    """Threads that end with the process: S3 that takes requests and answers none holds one for 100
+    s and more.
+    """
+
+    def __init__(self) -> None:
+        self._gate, self._given = threading.Semaphore(THREADS), set[futures.Future[Any]]()
+
+    def submit(self, job: Callable[..., Any], /, *about: Any, **more: Any) -> futures.Future[Any]:
+        made = futures.Future[Any]()
+
+        def work() -> None:
+            with self._gate:
+                if made.set_running_or_notify_cancel():
+                    try:
+                        made.set_result(job(*about, **more))
+                    except BaseException as error:
+                        made.set_exception(error)
+
+        self._given.add(made)
+        made.add_done_callback(self._given.discard)
+        threading.Thread(target=work, name="snapshot", daemon=True).start()
+        return made
+
+    def close(self) -> None:
+        """When nobody waits for anything any more; who can end does so."""
+        futures.wait(self._given.copy(), CLOSE_MAX_S)
+
+
+class SnapshotRestore:
+    """Of one worker, in whose stores there is nothing yet."""
+
+    def __init__(self, given: WorkerContext, partitions: Mapping[str, int]) -> None:
+        self._uri, self._app = given.config.snapshot, given.topology.app_id
+        self._clock, self._journal, self._directory = given.clock, given.journal, given.directory
+        self._cluster = given.cluster
+        self._plans, self._partitions = given.plans, partitions
+        self._executor = Beside()
+        self.close = self._executor.close
+        self._search: asyncio.Future[tuple[SnapshotFiles, Manifest]] | None = None
+        self._searched_at = self._heard_at = 0.0
+        self._told: set[str] = set()
+
+    async def fill(
+        self, task: TaskId, node: StoreNode, rows: Rows, bounds: LogBounds, held: TaskRegistry
+    ) -> None:
+        """A store that has no position, while its task is wanted. Raises what the disk says when it
+        is put in its place; StateOnSpark, where there is nothing else to fill it from.
+        """
+
+        def wanted() -> bool:
+            return not held.of(task).state.ends
+
+        if self._uri is None or not node.persistent or rows.position() is not None:
+            return
+        began, folder, old = self._clock.now(), self._directory.aside(), self._directory.aside()
+        try:
+            manifest, part, position = await self._build(task, node, bounds, folder, wanted)
+        except Abandoned:
+            return
+        except StateOnSpark:  # an empty changelog is nothing to replay: the state would be lost
+            raise
+        except REFUSALS as error:
+            where = f"store {node.name} of task {task}"
+            self._tell(f"{error}: replaying the changelog", where)
+            return
+        if not rows.take(str(folder), str(old)):
+            return
+        self._journal(
+            "snapshot_fetched",
+            task=str(task),
+            store=node.name,
+            number=manifest.number,
+            rows=sum(file.rows for file in part.chain),
+            bytes=sum(file.bytes for file in part.chain),
+            position=position,
+            ms=round((self._clock.now() - began) * 1000, 1),
+        )
+        _ = self._begin(partial(shutil.rmtree, old, ignore_errors=True))  # behind what is built
+        await self._count_twice(task, manifest, bounds)
+
+    async def _build(
+        self, task: TaskId, node: StoreNode, bounds: LogBounds, folder: Path, wanted: Wish
+    ) -> "tuple[Manifest, Part, int]":
+        """The store in that folder, of which part, and its position."""
+        from streamsx.state.snapshot import Wanted, build, part_for
+
+        now = self._clock.now()
+        search = self._search
+        if search is None or (search.done() and now - self._searched_at > LOOK_EVERY_S):
+            search, self._searched_at = self._begin(self._find), now
+            self._search = search
+        files, manifest = await self._until(search, wanted)
+        plan, log = self._plans[task.subtopology], TopicPartition(node.changelog, task.partition)
+        start, end = (await bounds.of([log]))[log]
+        found = await admin.topic_configs(self._cluster, [log.topic])
+        kept_ms = int(found.get(log.topic, {}).get("delete.retention.ms") or TOMBSTONES_MS)
+        layout = node.layout(self._partitions[node.changelog])
+        counts = {topic: self._partitions[topic] for topic in plan.topics}
+        made_from = self._directory.changelog_id(node.name) or b""
+        mine = Wanted(
+            self._app, node.name, task.partition, layout, counts, start, end, made_from.hex(),
+            int(self._clock.wall() * 1000) - kept_ms,
+        )  # fmt: skip
+        try:
+            part, position = part_for(manifest, mine, files.uri)
+        except SnapshotNotPublished as error:
+            if end:
+                raise
+            raise StateOnSpark(f"state was not handed over: {error}") from error
+        over = threading.Event()
+
+        def step() -> None:
+            crash_points.point("during_snapshot")
+            self._heard_at = self._clock.now()
+            if over.is_set():
+                raise Abandoned
+
+        work = self._begin(partial(build, files, part, position, folder, layout, step))
+        try:
+            await self._until(work, wanted)
+        finally:
+            over.set()
+            work.cancel()
+        return manifest, part, position
+
+    def _find(self) -> "tuple[SnapshotFiles, Manifest]":
+        from streamsx.state.snapshot import newest_there
+        from streamsx.state.snapshot_files import open_files
+
+        assert self._uri is not None
+        files = open_files(self._uri)
+        return files, newest_there(files)
+
+    def _begin(self, job: Callable[[], T]) -> "asyncio.Future[T]":
+        work = asyncio.get_running_loop().run_in_executor(self._executor, job)
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return work  # whether somebody still asks what became of it or not
+
+    async def _until(self, work: "asyncio.Future[T]", wanted: Wish) -> T:
+        """What comes of it. Raises Abandoned; NotFound where all threads are silent."""
+        began = self._clock.now()
+        while not (await asyncio.wait([work], timeout=WANTED_EVERY_S))[0]:
+            if not wanted():
+                raise Abandoned
+            if self._clock.now() - max(began, self._heard_at) > SILENCE_MAX_S:
+                raise NotFound(
+                    f"snapshot not read: no answer in {SILENCE_MAX_S:.0f} s: give --snapshot a "
+                    "place that answers"
+                )
+        self._heard_at = self._clock.now()
+        return work.result()
+
+    async def _count_twice(self, task: TaskId, manifest: "Manifest", bounds: LogBounds) -> None:
+        """The group goes on from what it has committed; the state may be ahead of that."""
+        passed = {topic for plan in self._plans.values() for topic in plan.outputs}
+        ahead = {
+            TopicPartition(topic, task.partition): manifest.positions[topic][task.partition].next
+            for topic in self._plans[task.subtopology].topics
+            if topic not in passed and task.partition in manifest.positions.get(topic, {})
+        }  # of the others the numbers are no offsets
+        committed = await bounds.committed.of(ahead)
+        begin = await bounds.begin([tp for tp, (offset, _) in committed.items() if offset < 0])
+        group = {tp: begin.get(tp, offset) for tp, (offset, _) in committed.items()}
+        if twice := sum(max(0, at - group[tp]) for tp, at in ahead.items()):
+            what = (
+                f"snapshot ahead of the group: snapshot {manifest.number}: {twice} records in it "
+                "are not committed and count twice: streamsx spark handover"
+            )
+            self._tell(what, f"task {task}")
+
+    def _tell(self, what: str, where: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            self._journal("error", what=what, where=where)

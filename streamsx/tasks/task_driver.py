@@ -1,0 +1,463 @@
+"""Carries out what the plan asks: opens, restores, runs, suspends, releases and closes tasks.
+
+What happens to a task and when is decided in `streamsx.tasks.task_registry`; this is the hand
+that does it and answers. One owner: the data loop. Each opening, reading of ends and closing is
+an asyncio task of its own, at most one per task of the topology; a close ends what it finds under
+way.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from streamsx.client.fetcher import Fetcher, limits_of
+from streamsx.client.producer import Producer
+from streamsx.client.rejected_batch import SourceRecords
+from streamsx.errors import (
+    STORE_FAULTS,
+    IncompatibleStore,
+    StreamsxError,
+    TaskStopped,
+    ValueRefused,
+)
+from streamsx.group.member import LAST_COMMIT_S
+from streamsx.journal import LOG
+from streamsx.model import Role, TaskId, TopicPartition
+from streamsx.processing.actor import GatedActor
+from streamsx.processing.failure_policy import Policy
+from streamsx.processing.task import Task
+from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.state.api import Rows
+from streamsx.state.cache import CachedStore
+from streamsx.state.layout import refuse_other_types
+from streamsx.tasks import state_machine as life
+from streamsx.tasks import task_registry
+from streamsx.tasks.active_task import Active
+from streamsx.tasks.commit_cycle import place_of
+from streamsx.tasks.committer import WRITE_ROWS, Committer
+from streamsx.tasks.failure_reports import tell_damaged
+from streamsx.tasks.group_gateway import GroupGateway
+from streamsx.tasks.inactive_stores import InactiveStores, kept
+from streamsx.tasks.log_bounds import LogBounds
+from streamsx.tasks.processing_gap import ProcessingGap
+from streamsx.tasks.produce_errors import OnProduceError, ProduceErrors
+from streamsx.tasks.repartition_purge import RepartitionPurge
+from streamsx.tasks.restorer import Restorer
+from streamsx.tasks.source_watch import SourceWatch
+from streamsx.tasks.state_machine import TaskState
+from streamsx.tasks.store_opener import StoreOpener
+from streamsx.tasks.task_registry import Happened, TaskRegistry
+from streamsx.tasks.worker_context import CACHE_SHARE, WorkerContext
+from streamsx.topology.nodes import SubTopology
+
+if TYPE_CHECKING:
+    from streamsx.tasks.start_positions import StartPositions
+
+PATIENCE_SHARE = 1 / 2
+"""Share of the time in which a task has to be released that its bodies may take: the rest is for
+its last commit. So is LAST_COMMIT_S ahead of the deadline of a worker that leaves."""
+
+CommittedPlace = tuple[int, OffsetMetadata]
+"""Offset of a partition, and what stands beside it."""
+
+
+class Jobs:
+    """What is under way for each task: one thing at a time, the newer one ends the older.
+
+    What cannot be opened, read or written ends the task, and with it the worker.
+    """
+
+    def __init__(
+        self,
+        spawn: Callable[..., asyncio.Task[None]],
+        failed: Callable[[TaskId, Exception], None],
+    ) -> None:
+        self._spawn, self._failed = spawn, failed
+        self._of: dict[TaskId, asyncio.Task[None]] = {}
+
+    def start(self, task: TaskId, job: Coroutine[Any, Any, None], what: str) -> None:
+        if (old := self._of.pop(task, None)) is not None:
+            old.cancel()
+        made = self._of[task] = self._spawn(self._tried(task, job), name=f"{what} {task}")
+        made.add_done_callback(lambda done: self._over(task, done, job))
+
+    async def _tried(self, task: TaskId, job: Coroutine[Any, Any, None]) -> None:
+        try:
+            await job
+        except StreamsxError as error:
+            self._failed(task, error)
+
+    def _over(self, task: TaskId, done: asyncio.Task[None], job: Coroutine[Any, Any, None]) -> None:
+        job.close()  # it may never have begun
+        if self._of.get(task) is done:
+            del self._of[task]
+
+
+class TaskDriver:
+    """All tasks of one worker. `feed` is the door for everything that happens to them."""
+
+    def __init__(
+        self, given: WorkerContext, door: GroupGateway, stores: StoreOpener, producer: Producer, policy: Policy,
+        purging: RepartitionPurge, arrived: asyncio.Event, bounds: LogBounds,
+    ) -> None:
+        self._given, self._plans, self._door = given, given.plans, door
+        self._stores, self._producer, self._policy = stores, producer, policy
+        self._arrived = arrived
+        config, clock, cluster = given.config, given.clock, given.cluster
+        (data, log), damaged = limits_of(config), partial(tell_damaged, given.journal)
+        self.fetcher = Fetcher(cluster, clock, "data", data, arrived.set, self.source_cut, damaged)
+        self.changelogs = Fetcher(
+            cluster, clock, "restore", log, arrived.set, self.changelog_cut, damaged
+        )
+        self.restorer = Restorer(given, self.changelogs, self.feed, self.failed)
+        self.committing = Committer(
+            given, producer, door.commit, purging.committed, settled=self.feed, undone=self.undone,
+            failed=self.failed, patient_until=self._patient_until,
+        )  # fmt: skip
+        self.holdings = TaskRegistry(together=not config.learner_partial_rebalance)
+        self.actives: dict[TaskId, Active] = {}
+        self.refusing = refusing_of(given, self, producer)
+        self.bounds = bounds
+        self.sources = SourceWatch(given, bounds, self.fetcher, self.actives)
+        self.dormant = InactiveStores(self.bounds, lambda: setattr(self, "changed", True))
+        self.changed = False
+        """Since the last report."""
+        self._positions: dict[TaskId, Mapping[str, CommittedPlace]] = {}
+        self._beginnings: dict[TaskId, StartPositions] = {}
+        """How those positions came about."""
+        self._rows: dict[TaskId, dict[str, Rows]] = {}
+        self._closing: dict[TaskId, Active] = {}
+        self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
+        """Tasks that were undone: how far each had come, and why. Whoever gets one, maybe this
+        worker, knows nothing of it."""
+        self._jobs = Jobs(given.owner.spawn, self.failed)
+        self._placing = Jobs(given.owner.spawn, self.failed)
+        """Asks for positions, beside what the task's stores are about."""
+        self._granted: dict[TaskId, tuple[float, int]] = {}
+        """Followers that became active, until they are handed over: when the assignment said so,
+        and how far behind they were."""
+        self._events: deque[task_registry.Event] = deque()
+        self._feeding = False
+
+    def _patient_until(self, since: float) -> float:
+        """Return how long a task that is suspended `since` then waits for its bodies."""
+        until = since + PATIENCE_SHARE * self._given.config.revoke_timeout_s
+        leave_by = self._door.leave_by if self._door.leaving else None
+        if leave_by is None:
+            return until
+        least = since + PATIENCE_SHARE * LAST_COMMIT_S
+        return min(until, max(least, leave_by - LAST_COMMIT_S))
+
+    # -- what happens
+
+    def feed(self, event: task_registry.Event) -> None:
+        """Decide about an event and carry it out. What comes of that is fed behind it."""
+        if isinstance(event, task_registry.TasksLost):
+            for task in event.tasks:
+                self._anew.pop(task, None)
+        self._events.append(event)
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._events:
+                effects = self.holdings.step(self._given.clock.now(), self._events.popleft())
+                for effect in effects:
+                    self._perform(effect)
+        finally:
+            self._feeding = False
+        self.changed = True
+
+    def granted(self, tasks: Iterable[TaskId]) -> None:
+        """Followers that this assignment makes active: their hand-over begins here."""
+        now = self._given.clock.now()
+        for task in tasks:
+            if task in self.holdings and self.holdings.of(task).role.follows:
+                self._granted[task] = now, self.restorer.lag(task) or 0
+
+    def processed(self, active: Active, now: float, *, more: bool) -> None:
+        """The loop has handed records of a task on."""
+        active.gap.processed(now, more=more)
+        if active.first:
+            active.first = False
+            self._given.journal("first_record", task=str(active.id))
+            self._handed_over(active.id, now)
+
+    def gaps(self, now: float) -> dict[TaskId, float]:
+        """Seconds that each task has stood still at most since it was last asked; none of those
+        whose bodies have ended."""
+        return {t: a.gap.taken(now) for t, a in sorted(self.actives.items()) if not a.why}
+
+    def stopped(self, task: TaskId, why: TaskStopped) -> None:
+        """A running task cannot go on: it alone stops, where it is, until it is started again."""
+        self._given.journal("error", what=str(why), where=f"task {task}")
+        self.actives[task].why = str(why)
+        self.feed(Happened(task, life.Event.STOP))
+
+    def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:
+        """What it did since its last commit cannot be: it begins anew, to find the record of it; or
+        to stop before it, where that was no use."""
+        self._anew[task] = dict(self.actives[task].task.taken), why
+        self.feed(Happened(task, life.Event.UNDO))
+        if isinstance(why, ValueRefused):
+            what = f"{why}: going back to the last commit, to pass over its record"
+            self._given.journal("error", what=what, where=f"task {task}")
+
+    def failed(self, task: TaskId, error: Exception) -> None:
+        """By its policy, or by what it puts into its store: the worker ends, the others commit."""
+        self._given.owner.fail(error)
+        self.feed(Happened(task, life.Event.FAIL))
+
+    def handed_over(self) -> None:
+        """Looked at now and then: a task that was promoted and finds no input is since it runs."""
+        for task in sorted(self._granted.keys() & self.actives.keys()):
+            active = self.actives[task]
+            if all(map(self.fetcher.caught_up, active.sources)):
+                self._handed_over(task, active.gap.last)
+
+    def _handed_over(self, task: TaskId, at: float) -> None:
+        if task in self._granted:
+            granted_at, lag = self._granted.pop(task)
+            ms = round((at - granted_at) * 1000, 1)
+            self._given.journal("promoted", task=str(task), lag=lag, handover_ms=ms, at=at)
+
+    # -- logs that were cut
+
+    def source_cut(self, tp: TopicPartition, offset: int) -> None:
+        """The broker does not have this offset of a source any more, or not yet."""
+        self.sources.cut(tp)
+
+    def changelog_cut(self, tp: TopicPartition, offset: int) -> None:  # a store has its own
+        self._spawn(self._read_bounds(tp), f"bounds of {tp}")
+
+    async def _read_bounds(self, tp: TopicPartition) -> None:
+        self.restorer.out_of_range(tp, (await self.bounds.of([tp]))[tp])
+
+    def _spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
+        """For what ends by itself; the worker's group owns it."""
+        _ = self._given.owner.spawn(job, name=name)
+
+    # -- effects
+
+    def _perform(self, effect: task_registry.Effect) -> None:
+        if isinstance(effect, task_registry.TaskMoved):
+            self._moved(effect)
+            return
+        if isinstance(effect, task_registry.Turned):
+            self.restorer.turned(effect.task, effect.role)
+            return
+        task = effect.task
+        match effect.effect:
+            case life.Effect.OPEN:
+                self._jobs.start(task, self._open(task), "open")
+            case life.Effect.PLACE:
+                self._placing.start(task, self._find_positions(task), "positions of")
+            case life.Effect.READ_ENDS:
+                role = self.holdings.of(task).role
+                self._jobs.start(task, self._read_ends(task, role), "ends of")
+            case life.Effect.CLOSE:
+                self._jobs.start(task, self._close(task), "close")
+            case life.Effect.RELEASE:
+                self._anew.pop(task, None)
+                self._stop(task)
+                self._door.released(task, effect.number, self.dormant.lags)
+            case what:
+                self._do(task, what)
+
+    def _do(self, task: TaskId, what: life.Effect) -> None:
+        match what:
+            case life.Effect.RUN:
+                self._run(task)
+            case life.Effect.READY:
+                self._given.journal("learner_ready", task=str(task), lag=self.restorer.lag(task))
+                self._door.ready()
+            case life.Effect.SUSPEND:
+                self.actives[task].suspended = True
+                self.committing.suspend(self.actives[task])
+            case life.Effect.STOP:
+                self._halt(self.actives[task])
+                self._door.stopped.append(task)
+                self._arrived.set()
+            case life.Effect.FORGET:
+                self.committing.lose(task)
+                self._stop(task)
+                self._producer.drop(self._changelogs(task).values())
+                if task in self._closing:  # else a store of it failed before it could run
+                    self._closing[task].task.aborted()
+
+    def _moved(self, moved: task_registry.TaskMoved) -> None:
+        old, new = moved.old.word, moved.new.word
+        told: dict[str, object] = {"role": moved.role.value, "from": old, "to": new}
+        if moved.new is TaskState.SUSPENDED:
+            told["last_record"] = self.actives[moved.task].gap.last
+        self._given.journal("task", task=str(moved.task), **told)
+
+    async def _open(self, task: TaskId) -> None:
+        rows = self._rows[task] = dict[str, Rows]()
+        self.dormant.remove(task)
+        for node in self._plans[task.subtopology].stores:
+            opened = rows[node.name] = await self._stores.open(task, node)
+            await self._stores.snapshots.fill(task, node, opened, self.bounds, self.holdings)
+        self.feed(Happened(task, life.Event.STORES_OPEN))
+
+    async def _read_ends(self, task: TaskId, role: Role) -> None:
+        behind = False
+        if changelogs := self._changelogs(task):
+            bounds = await self.bounds.of(changelogs.values())
+            role = now if role.follows and (now := self.holdings.of(task).role).follows else role
+            behind = self.restorer.ends(task, role, changelogs, self._rows[task], bounds)
+        known = life.Event.BEHIND if behind else life.Event.AT_END
+        stands = life.Event.FELL_BEHIND if behind else life.Event.REACHED_END
+        for event in (known, stands):
+            self.feed(Happened(task, event, role))
+
+    def _run(self, task: TaskId) -> None:
+        self.restorer.remove(task)
+        found = self._positions.pop(task)
+        plan = part_of(self._plans[task.subtopology], found.keys())
+        rows = self._rows[task]
+        try:
+            for node in plan.stores:
+                refuse_other_types(node, rows[node.name])
+        except IncompatibleStore as error:  # restored from a changelog: no start has seen them
+            self.failed(task, error)
+            return
+        stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
+        metadata = place_of(found)
+        tell_newer(plan, task.partition, found)
+        start = partial(GatedActor, self._arrived.set)
+        until, why = self._anew.pop(task, ({}, None))
+        outbox = self._producer.of(task, lambda: source_of(made))
+        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, until)
+        active = self.actives[task] = Active(made, ProcessingGap(last=self._given.clock.now()))
+        self.sources.add(active)
+        self._share_cache()
+        beginnings = self._beginnings.pop(task)
+        if beginnings.chosen and not beginnings.stop:
+            self.committing.first(active)
+        if beginnings.stop:
+            why = TaskStopped(beginnings.stop)
+        if isinstance(why, TaskStopped):
+            self.stopped(task, why)
+
+    def _share_cache(self) -> None:
+        """The budget is the worker's; its stores have equal parts."""
+        stores = [s for active in self.actives.values() for s in active.task.stores.values()]
+        cache_bytes = int(self._given.config.memory_budget_bytes * CACHE_SHARE)
+        for store in stores:
+            store.share(cache_bytes // len(stores))
+
+    def _halt(self, active: Active) -> None:
+        """Feed it no more; its bodies end."""
+        active.suspended = True
+        for tp in active.sources:
+            self.fetcher.remove(tp)
+        active.task.close()
+
+    def _stop(self, task: TaskId) -> None:
+        """What Kafka has of it may still have to be written."""
+        active = self.actives.pop(task, None)
+        if active is None:
+            return
+        self._halt(active)
+        self._closing[task] = active
+        if any(node.persistent for node in self._plans[task.subtopology].stores):
+            self.dormant.lags[task] = 0  # what it lacks is being written
+        self._share_cache()
+
+    async def _close(self, task: TaskId) -> None:
+        lag = self.restorer.lag(task)
+        self.restorer.remove(task)
+        if (active := self._closing.pop(task, None)) is not None:
+            for store in active.task.stores.values():
+                store.stop_scans()
+            with self._as_far():
+                await write_out(active.task)
+            self.committing.lose(task)  # what the disk refused is in its cycle still
+            lag = 0
+        self._producer.forget(task)
+        rows = self._rows.pop(task, {})
+        with self._as_far():
+            if rows:
+                plan = self._plans[task.subtopology]
+                self.dormant.add(task, kept(plan, task.partition, rows), lag)
+        self._positions.pop(task, None)
+        self._beginnings.pop(task, None)
+        self._granted.pop(task, None)
+        with self._as_far():
+            await self._stores.close(task, rows)
+        self.feed(Happened(task, life.Event.CLOSED))
+
+    @contextmanager
+    def _as_far(self) -> Iterator[None]:
+        """As the disk lets it: a full or damaged one ends the worker; no task stays half closed."""
+        try:
+            yield
+        except STORE_FAULTS as error:
+            self._given.owner.fail(error)
+
+    def _changelogs(self, task: TaskId) -> dict[str, TopicPartition]:
+        return self._plans[task.subtopology].changelogs(task.partition)
+
+    async def _find_positions(self, task: TaskId) -> None:
+        tps, changelogs = self._door.owned.of(task), self._changelogs(task).values()
+        found = await self.bounds.beginnings(tps, changelogs, f"task {task}")
+        self._beginnings[task] = found
+        self._positions[task] = {tp.topic: place for tp, place in found.places.items()}
+        self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
+
+
+def refusing_of(given: WorkerContext, tasks: TaskDriver, producer: Producer) -> ProduceErrors:
+    """Return what hears of the records that brokers refuse."""
+    stores = (node for plan in given.plans.values() for node in plan.stores)
+    return ProduceErrors(
+        OnProduceError(given.config.on_produce_error),
+        given.cluster.principal,
+        tasks.actives,
+        producer.current,
+        frozenset(node.changelog for node in stores),
+        given.journal,
+        given.clock,
+        stops=tasks.undone,
+        fails=tasks.failed,
+    )
+
+
+def source_of(task: Task) -> SourceRecords | None:
+    """Return the records that a task is handling, for whoever asks where something came from."""
+    if (chunk := task.at_hand) is None or chunk.start == chunk.stop:
+        return None
+    batch, offsets = chunk.batch, chunk.batch.offsets
+    return SourceRecords(
+        batch.topic, batch.partition, offsets[chunk.start], offsets[chunk.stop - 1]
+    )
+
+
+async def write_out(task: Task) -> None:
+    """What Kafka has of it, in slices."""
+    done = False
+    while not done:
+        done = task.write_some(WRITE_ROWS)
+        await asyncio.sleep(0)
+
+
+def tell_newer(plan: SubTopology, partition: int, found: Mapping[str, CommittedPlace]) -> None:
+    """Log which agents repeat records because a later release wrote what only it can read."""
+    for source in plan.sources:
+        offset, beside = found[source.topic]
+        if beside.newer and len(source.readers) > 1:
+            LOG.warning(
+                "metadata_newer %s-%d: a later version of streamsx committed offset %d, this one "
+                "cannot read how far each agent was: those of %s that were ahead repeat records "
+                "from there: run the later version, or expect them twice",
+                source.topic, partition, offset, ", ".join(sorted(source.readers.values())),
+            )  # fmt: skip
+
+
+def part_of(plan: SubTopology, topics: Collection[str]) -> SubTopology:
+    """Without state, a topic may have fewer partitions than its neighbours: the task reads less."""
+    return replace(plan, sources=tuple(s for s in plan.sources if s.topic in topics))

@@ -1,0 +1,222 @@
+"""The topics of an app: what is there when a worker starts, what it makes, and what vanishes.
+
+What may be made, and what a topic that is not there means, is decided in `topology/partitions` and
+`topology/presence`. Sources that vanish are the member's affair too (`group/partition_counts`).
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+from streamsx.client import admin
+from streamsx.client.admin import NewTopic
+from streamsx.errors import BrokerUnreachable, StreamsxError, TopologyError, WorldError
+from streamsx.journal import LOG
+from streamsx.model import TopicPartition
+from streamsx.state.layout import StoreNode
+from streamsx.tasks.inactive_stores import DormantPositions
+from streamsx.tasks.start_positions import holds
+from streamsx.tasks.worker_context import WorkerContext
+from streamsx.topology.build import check_names
+from streamsx.topology.internal_topics import TopicKind
+from streamsx.topology.partitions import Layout, resolve_partition_counts
+from streamsx.topology.presence import (
+    GONE_AFTER_S,
+    NO_ID,
+    Absence,
+    Presence,
+    TopicIds,
+    made_anew,
+    refuse_lost,
+)
+
+LOOK_AGAIN_S = 1.0
+LOOK_EVERY_S = 5.0
+ASKED_AGAIN = "changelogs are not there, and their state is: %s: asking again for %g s"
+ONLY_NOW = (
+    "source topic was not there: %s: created with %d partitions, there is nothing to read until "
+    "somebody writes to it: check its name"
+)
+
+
+class AppTopics:
+    """Of one worker."""
+
+    def __init__(self, given: WorkerContext) -> None:
+        self.cluster, self.topology, self.config = given.cluster, given.topology, given.config
+        self.directory, self.journal, self.clock = given.directory, given.journal, given.clock
+
+    # -- before anything has begun
+
+    async def layout(self) -> Layout:
+        """How many partitions each has or is to get. Raises what does not fit."""
+        if self.topology.otherwise:
+            begun = await admin.committed_topics(self.cluster, self.topology.app_id)
+            check_names(self.topology, begun, self.config.repartition_names)
+        found = await admin.partition_counts(self.cluster, self._names())
+        return resolve_partition_counts(
+            self.topology,
+            {name: count for name, count in found.items() if count},
+            default=self.config.topic_partitions,
+            declare=self.config.topic_allow_declare,
+        )
+
+    async def make(self, layout: Layout, leftovers: Iterable[DormantPositions]) -> None:
+        """What is missing; `leftovers`: the stores on this disk. Raises ChangelogLost before."""
+        read = {tp.topic for positions in leftovers for tp, at in positions.items() if at}
+        await self._refuse_lost(read)
+        await self._tell_of_empty_tables({spec.name for spec in layout.create})
+        own = frozenset[str]().union(*(plan.outputs for plan in self.topology.subtopologies))
+        made = [
+            NewTopic(spec.name, spec.partitions or 0, spec.replication, spec.config)
+            for spec in layout.create
+        ]
+        await admin.create_topics(self.cluster, made)
+        for spec in layout.create:
+            LOG.info("topic_created topic=%s partitions=%d", spec.name, spec.partitions or 0)
+            if spec.kind is TopicKind.SOURCE and spec.name not in own:
+                LOG.warning(ONLY_NOW, spec.name, spec.partitions or 0)
+        await self._check_changelogs()
+        await self.cluster.follow(self._names())
+
+    async def _refuse_lost(self, changelogs: set[str]) -> None:
+        """`changelogs`: of which there is state on this disk."""
+        began, told, found = self.clock.now(), False, dict[str, bytes | None]()
+        while changelogs:
+            found = await admin.topic_ids(self.cluster, changelogs)
+            missing = sorted(topic for topic, topic_id in found.items() if topic_id is None)
+            if not missing or self.clock.now() - began >= GONE_AFTER_S:
+                break
+            if not told:
+                LOG.warning(ASKED_AGAIN, ", ".join(missing), GONE_AFTER_S)
+                told = True
+            await asyncio.sleep(LOOK_AGAIN_S)
+        for node in self._tables():
+            if (topic := node.changelog) in changelogs:
+                before = self.directory.changelog_id(node.name) or NO_ID
+                folder = self.directory.stores_of(node.name)
+                refuse_lost(node.name, topic, before, found.get(topic, NO_ID), folder)
+
+    async def _tell_of_empty_tables(self, missing: set[str]) -> None:
+        """New, or lost with every copy: nobody here can tell."""
+        lost = [
+            (node, plan.topics)
+            for plan in self.topology.subtopologies
+            for node in plan.stores
+            if node.changelog in missing
+        ]
+        begun = await admin.committed_topics(self.cluster, self.topology.app_id) if lost else set()
+        for node, sources in lost:
+            if read := sorted(begun.intersection(sources)):
+                LOG.warning(
+                    "table %s begins empty: its changelog %s was not there, and %s was read already"
+                    ": nothing to do if the table is new; else raise the app's version to make it "
+                    "again from the start of its topics",
+                    *(node.name, node.changelog, ", ".join(read)),
+                )
+
+    async def _check_changelogs(self) -> None:
+        """A changelog that is not compacted loses state, sooner or later."""
+        names = [spec.name for spec in self.topology.topics if spec.kind is TopicKind.CHANGELOG]
+        for name, configs in (await admin.topic_configs(self.cluster, names)).items():
+            policy = configs.get("cleanup.policy")
+            if policy != "compact":
+                raise TopologyError(
+                    f"changelog is not compacted: {name}: its cleanup.policy is {policy}: "
+                    f"kafka-configs --alter --entity-type topics --entity-name {name} "
+                    "--add-config cleanup.policy=compact"
+                )
+
+    async def without_offsets(self, layout: Layout) -> frozenset[str]:
+        """Return topics of tasks that feed state and keep none, where the group has offsets of no
+        partition of them, and the state has rows: to read them again would count twice.
+
+        Once, before the group is joined: at the first start of an app its members commit, and make
+        state, while others begin.
+        """
+        feeding = {
+            plan.topics: self.topology.fed(plan)
+            for plan in self.topology.subtopologies
+            if not plan.stateful and self.topology.fed(plan)
+        }
+        if not feeding:
+            return frozenset()
+        committed = await admin.committed_topics(self.cluster, self.topology.app_id)
+        if committed - layout.counts.keys():
+            return frozenset()
+        lost = set[str]()
+        for topics, changelogs in feeding.items():
+            if committed.isdisjoint(topics) and await self._hold(changelogs, layout):
+                lost |= set(topics)
+        return frozenset(lost)
+
+    async def _hold(self, topics: Iterable[str], layout: Layout) -> bool:
+        """Return whether there are records in any of these."""
+        tps = [TopicPartition(topic, n) for topic in topics for n in range(layout.counts[topic])]
+        return holds(await admin.bounds(self.cluster, tps))
+
+    # -- at work
+
+    async def noted(self) -> Presence:
+        """What is there now; and of which topics the stores on this disk are made."""
+        found = await admin.topic_ids(self.cluster, self._names())
+        for node in self._tables():
+            if node.persistent:
+                topic_id = found.get(node.changelog) or NO_ID
+                self.directory.remember_changelog(node.name, node.changelog, topic_id)
+        self._note_sources(found)
+        return Presence(found)
+
+    def _note_sources(self, found: TopicIds) -> None:
+        """Keep which topics the app reads: brokers forget the offsets of a topic that is deleted,
+        and then nobody else knows that it was another one.
+        """
+        read = {topic for plan in self.topology.subtopologies for topic in plan.topics}
+        ids, counts = self.directory.source_ids(), self.directory.source_counts()
+        now = {t: topic_id.hex() for t in read if (topic_id := found.get(t)) and topic_id != NO_ID}
+        counts = {topic: self.cluster.partitions(topic) for topic in read} | counts
+        if now != ids or counts != self.directory.source_counts():
+            self.directory.remember_sources(ids | now, counts)
+
+    async def watch(self, presence: Presence, fail: Callable[[StreamsxError], None]) -> None:
+        """Until cancelled; `fail` is told of a changelog that was made anew."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                found: TopicIds = await admin.topic_ids(self.cluster, self._names())
+            except WorldError as error:
+                LOG.debug("topics of the app: %s", error)
+                continue
+            for effect in presence.heard(self.clock.now(), found):
+                self._heard(effect, fail)
+                if effect.anew:  # its readers look at the metadata (`tasks/source_watch`)
+                    self._note_sources(found)
+                    with suppress(BrokerUnreachable):  # a fetch that is refused asks again
+                        await self.cluster.refresh()
+
+    def _heard(self, effect: Absence, fail: Callable[[StreamsxError], None]) -> None:
+        topic = effect.topic
+        nodes = [node for node in self._tables() if node.changelog == topic]
+        where = self.directory.stores_of(nodes[0].name) if nodes else ""
+        if not effect.anew:
+            what = "what is sent to it waits: make it again, with as many partitions as it had"
+            if topic in self._sources():
+                what = f"nothing is read from it, and {what}"
+            if nodes:
+                what = (
+                    f"table {nodes[0].name} is committed no more, and its tasks wait: what is in "
+                    f"{where} may be its last copy, keep it: stop the workers, and raise the app's "
+                    "version to begin without state and from the start of its topics"
+                )
+            self.journal("error", what=f"topic {topic} is not there any more: {what}", where=topic)
+        elif nodes:
+            fail(made_anew(topic, nodes[0].name, where))
+
+    def _names(self) -> list[str]:
+        return [spec.name for spec in self.topology.topics]
+
+    def _sources(self) -> set[str]:
+        return {spec.name for spec in self.topology.topics if spec.kind is TopicKind.SOURCE}
+
+    def _tables(self) -> list[StoreNode]:
+        return [node for plan in self.topology.subtopologies for node in plan.stores]

@@ -1,0 +1,240 @@
+"""The data loop: one turn runs each task a little, moves commits and restores on, and yields.
+
+The turn has the budget, not the task: chunks are planned from the moving average of what each
+task's records cost, and the next turn goes on with the task where it ended. With 5 ms for each of
+eight tasks, fetch, produce and commit got one step in 40 ms, and a commit took 0.9 s instead of
+0.25. A single slow record cannot be cut; that is what the control thread is for.
+
+A turn: seal slices, tasks round robin, write slices, restore slices, batches out, then
+`sleep(0)`, in which replies arrive and woken bodies run; longer behind a record that has held the
+loop. With nothing to do it waits for data or for the next time something is due. Without a lease
+nothing is processed, sealed or sent.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection
+
+from streamsx.client.producer import Producer
+from streamsx.errors import StreamsxError, TaskStopped
+from streamsx.event_loops import wait
+from streamsx.model import TaskId
+from streamsx.tasks import crash_points
+from streamsx.tasks.active_task import Active
+from streamsx.tasks.task_driver import TaskDriver
+from streamsx.tasks.worker_context import WorkerContext
+from streamsx.worker.throughput_log import ThroughputLog
+
+TURN_S = 0.010
+CHUNK_S = 0.005
+CHUNK_RECORDS_MAX = 5000
+BATCHES_WAITING_MAX = 1
+"""In a task's queues, beside those that the fetcher holds: as columns they take twice the room."""
+PRELOAD_ROWS = 1000
+REPORT_EVERY_S = 0.05
+TICK_EVERY_S = 1.0
+IDLE_MIN_S = 0.001
+IDLE_MAX_S = 0.25
+"""A lease can run out while nothing arrives."""
+URGENT_SHARE = 0.5
+"""Of the time, for restores of tasks that nobody processes, while others have input."""
+CALM_SHARE = 0.2
+"""Of the time, for learners, while tasks have input."""
+HELD_S = 0.1
+BREATH_SHARE = 0.02
+"""Of a turn whose tasks took so long, for all else on the loop. "Each record takes 1 s; a task
+comes": its positions and bounds are 29 steps of the loop, 29 s; a connection is given 5 s, or less.
+"""
+
+
+class RestoreShare:
+    """How much time restores may take beside tasks that have input."""
+
+    def __init__(self, slice_s: float) -> None:
+        self._slice_s, self._earned_s, self._at = slice_s, 0.0, 0.0
+
+    def allowed(self, now: float, share: float) -> float:
+        """Seconds; saved up to one slice."""
+        self._earned_s = min(self._slice_s, self._earned_s + (now - self._at) * share)
+        self._at = now
+        return self._earned_s if self._earned_s >= self._slice_s / 2 else 0.0
+
+    def spent(self, seconds: float) -> None:
+        self._earned_s -= seconds
+
+
+class DataLoop:
+    """Owner of tasks and stores."""
+
+    def __init__(
+        self, given: WorkerContext, tasks: TaskDriver, producer: Producer, arrived: asyncio.Event,
+        report: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._clock, self._slice_s = given.clock, given.config.restore_slice_s
+        self._tasks, self._committing, self._restorer = tasks, tasks.committing, tasks.restorer
+        self._fetcher, self._producer = tasks.fetcher, producer
+        self._arrived, self._report, self._tally = arrived, report, ThroughputLog(given.journal)
+        self._order = deque[TaskId]()
+        self._duty = RestoreShare(self._slice_s)
+        self._report_at, self._tick_at = 0.0, 0.0
+        self._leased = False
+        self._crowding: Collection[TaskId] = frozenset()
+        """Tasks that wait for outputs, with too much at hand: they are fed no more."""
+        self._held_s = 0.0
+        """How long the seals and tasks of this turn took."""
+
+    async def run(self, ended: Callable[[], bool]) -> None:
+        """Turns until `ended`."""
+        while not ended():
+            self._arrived.clear()
+            if self.turn():
+                await asyncio.sleep(self._held_s * BREATH_SHARE if self._held_s >= HELD_S else 0)
+            else:
+                await wait(self._arrived, self._idle_s())
+
+    def turn(self) -> bool:
+        """One turn; whether it did anything."""
+        now = self._clock.now()
+        self._leased = self._producer.follow_lease()
+        worked = False
+        if self._leased:
+            self._committing.consider(now, self._tasks.actives.values())
+            self._committing.seal_slice(now + self._slice_s)
+            done = self._run_tasks()
+            self._tally.processed(done)
+            worked = done > 0
+        ran = self._clock.now()
+        self._held_s = ran - now
+        self._committing.write_slice(ran + self._slice_s)
+        worked = self._restore(busy=worked) or worked
+        self._producer.push()
+        self._regularly(now)
+        return worked or self._committing.busy(leased=self._leased)
+
+    def _regularly(self, now: float) -> None:
+        if self._tasks.changed or (now >= self._report_at and len(self._restorer)):
+            self._tasks.changed, self._report_at = False, now + REPORT_EVERY_S
+            self._tasks.handed_over()
+            self._report()
+        if now >= self._tick_at:
+            self._tick_at = now + TICK_EVERY_S
+            self._tasks.handed_over()
+            self._pass_over(now)
+            if self._tasks.actives:
+                self._tally.regularly(now, self._behind)
+
+    def _pass_over(self, now: float) -> None:
+        """Let tasks that are fed pass over the failures at the end of a quiet topic."""
+        for active in self._tasks.actives.values():
+            if not self._leased or active.suspended or active.paused:
+                active.held.clear()
+            else:
+                active.pass_over(now, self._fetcher.caught_up)
+
+    def _behind(self) -> int:
+        """Records that are not done: those that failed in a row and are held wait as well, as they
+        do for `status`. Of a task that has stopped nobody fetches more.
+        """
+        return sum(
+            max(self._fetcher.end(tp), active.task.taken[tp.topic]) - positions[tp.topic]
+            for active in self._tasks.actives.values()
+            for positions in (active.task.positions,)
+            for tp in active.sources
+        )
+
+    def _idle_s(self) -> float:
+        now = self._clock.now()
+        due = [now + IDLE_MAX_S]
+        if self._leased and self._committing.idle:
+            due.append(self._committing.due_at)
+        if len(self._restorer):
+            due.append(self._report_at)
+        return max(IDLE_MIN_S, min(due) - now)
+
+    # -- tasks
+
+    def _run_tasks(self) -> int:
+        """Round robin from where the last turn ended, for as long as the turn's time lasts."""
+        actives = self._tasks.actives
+        if self._producer.full_elsewhere() or self._committing.full:
+            return 0
+        self._crowding = {*self._producer.crowding(), *self._committing.crowding}
+        if len(self._order) != len(actives) or any(task not in actives for task in self._order):
+            self._order = deque(sorted(actives))
+        until, done = self._clock.now() + TURN_S, 0
+        for _ in range(len(self._order)):
+            active = actives[self._order[0]]
+            self._order.rotate(-1)
+            done += self._run(active, until)
+            if self._clock.now() >= until or self._committing.full:
+                break
+        return done
+
+    def _run(self, active: Active, until: float) -> int:
+        task = active.task
+        if task.id in self._crowding:
+            return 0
+        if active.suspended or active.paused or task.id == self._committing.sealing or task.busy:
+            return 0
+        more = self._feed(active)
+        caught_up = [tp.topic for tp in active.sources if self._fetcher.caught_up(tp)]
+        try:
+            if not active.preloaded:
+                self._preload(active)
+            began = self._clock.now()
+            dirty = task.dirty_bytes
+            limit = min(CHUNK_RECORDS_MAX, active.affords(min(CHUNK_S, until - began)))
+            limit = min(limit, active.fills(self._committing.room_bytes))
+            records = task.run(limit, caught_up)
+        except TaskStopped as why:
+            self._tasks.stopped(active.id, why)
+            return 0
+        except StreamsxError as error:
+            self._tasks.failed(active.id, error)
+            return 0
+        if records:
+            now = self._clock.now()
+            self._committing.ran(active, records, dirty)
+            if not task.busy:
+                active.took(records, now - began)
+            more = more or any(task.waiting(tp.topic) for tp in active.sources)
+            self._tasks.processed(active, now, more=more)
+            crash_points.point("processing")
+        return records
+
+    def _feed(self, active: Active) -> bool:
+        """Fetched batches into the task's queues; whether the fetcher holds more."""
+        more = False
+        for tp in active.sources:
+            while active.task.waiting(tp.topic) < BATCHES_WAITING_MAX:
+                batch = self._fetcher.take(tp)
+                if batch is None:
+                    break
+                active.task.offer(batch)
+                if batch.timestamps:
+                    age_s = self._clock.wall() - batch.timestamps[0] / 1000
+                    active.gap.waits(self._clock.now(), age_s)
+            more = more or self._fetcher.waiting(tp)
+        return more
+
+    def _preload(self, active: Active) -> None:
+        stores = active.task.stores.values()
+        active.preloaded = all(store.preload_some(PRELOAD_ROWS) for store in stores)
+
+    # -- restores
+
+    def _restore(self, *, busy: bool) -> bool:
+        """All the time that nobody else wants; beside tasks with input, its share."""
+        if not len(self._restorer):
+            return False
+        now = self._clock.now()
+        allowed = self._slice_s
+        if busy:
+            share = URGENT_SHARE if self._restorer.urgent() else CALM_SHARE
+            allowed = self._duty.allowed(now, share)
+        if allowed <= 0:
+            return True
+        worked = self._restorer.slice(now + allowed)
+        if busy:
+            self._duty.spent(self._clock.now() - now)
+        return worked

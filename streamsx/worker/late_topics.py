@@ -1,0 +1,183 @@
+"""Topics whose names are known when a record is there: looked up then, and made if they may be.
+
+A router sends to `app.topic(name)` by what a record says. The first record for a topic waits here
+until the metadata have it; its body waits with it, and the other tasks go on. Whether the body
+awaits its `send` or not, its task is handed no more chunks meanwhile, and its position stays at
+that record: what waits here is not committed.
+
+"A topic is looked up while the broker is away": it is asked again until there is an answer, as for
+everything else that is sent.
+
+Not here: topics that an app names before it starts (`topics`), what is sent to a known topic.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
+from typing import Any
+
+from streamsx.client import admin
+from streamsx.client.admin import NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.config import Config
+from streamsx.errors import BrokerUnreachable, StreamsxError, UsageError, WorldError
+from streamsx.journal import LOG
+from streamsx.processing.inbox import RUNNING, Done, Host, Outbox, RecordMetadata, SentRecord
+from streamsx.protocol.error_codes import RETRIABLE, ErrorCode, failure
+from streamsx.topology.internal_topics import TopicSpec
+
+PAUSE_S = 0.2
+"""Between two questions that had no answer."""
+ASKED_MAX = 10
+"""Answers that say "come again", until the topic is taken to have no leader for longer: then the
+record goes into a batch that waits for one."""
+
+
+class LateSend(Done):
+    """A record that waits for its topic to be found; awaiting it waits for that.
+
+    A failure that nobody has awaited is told in the log.
+    """
+
+    def __init__(self, job: asyncio.Task[Awaitable[RecordMetadata]]) -> None:
+        super().__init__(job)
+        self._job, self._awaited = job, False
+        job.add_done_callback(self._over)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        self._awaited = True
+        return self._job.__await__()
+
+    def _over(self, job: asyncio.Task[Any]) -> None:
+        if not job.cancelled() and job.exception() is not None and not self._awaited:
+            LOG.error("record not sent: %s: await the send, and its record fails", job.exception())
+
+    # -- as a future
+
+    def done(self) -> bool:
+        return self._job.done()
+
+    def cancelled(self) -> bool:
+        return self._job.cancelled()
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Give up waiting; return False where the record is sent already."""
+        return self._job.cancel(msg)
+
+    def result(self) -> Awaitable[RecordMetadata]:
+        self._awaited = True
+        return self._job.result()
+
+    def exception(self) -> BaseException | None:
+        self._awaited = True
+        return self._job.exception()
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Any = None) -> None:
+        self._job.add_done_callback(lambda _: callback(self), context=context)
+
+
+class LateTopics:
+    """Topics of a worker that are looked up while it runs. `arrived` is called when one is there,
+    or is not to be had: a task may go on.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        config: Config,
+        spawn: Callable[..., object],
+        arrived: Callable[[], object],
+    ) -> None:
+        self._cluster, self._config = cluster, config
+        self._spawn, self._arrived = spawn, arrived
+        self._looking: dict[str, asyncio.Future[None]] = {}
+
+    def send(
+        self, outbox: Outbox | Host, spec: TopicSpec, partition: int | None, record: SentRecord
+    ) -> Done:
+        """Send a record as soon as its topic is there. What is awaited raises UsageError for one
+        that may not be made, with what the broker says of it.
+        """
+        running = RUNNING.get(None)
+        release = None if running is None else running.inbox.hold()
+        found = self._found(spec)
+
+        async def later() -> Awaitable[RecordMetadata]:
+            try:
+                await asyncio.shield(found)
+                outbox.to(spec.name, partition)(*record)
+                return outbox.last_sent(spec.name, record.timestamp).result()
+            finally:
+                if release is not None:
+                    release()
+                self._arrived()
+
+        loop = asyncio.get_running_loop()
+        return LateSend(loop.create_task(later(), name=f"send to {spec.name}"))
+
+    def _found(self, spec: TopicSpec) -> asyncio.Future[None]:
+        """Return the end of the one search for a topic."""
+        found = self._looking.get(spec.name)
+        if found is None:
+            found = self._looking[spec.name] = asyncio.get_running_loop().create_future()
+            self._spawn(self._look(spec, found), name=f"look up {spec.name}")
+        return found
+
+    async def _look(self, spec: TopicSpec, found: asyncio.Future[None]) -> None:
+        """Fail nobody but those who wait."""
+        try:
+            await self._find(spec)
+        except UsageError as error:
+            found.set_exception(error)
+            found.exception()  # heard by whoever waits
+        else:
+            found.set_result(None)
+        finally:
+            del self._looking[spec.name]
+
+    async def _find(self, spec: TopicSpec) -> None:
+        """Look it up, make it if it may be, and follow it."""
+        asked = 0
+        while asked < ASKED_MAX and (code := await self._asked(spec.name)) != ErrorCode.NONE:
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                await self._make(spec)
+            elif code in RETRIABLE:
+                asked += 1
+            else:
+                raise UsageError(str(failure(code, f"topic {spec.name}")))
+            await asyncio.sleep(PAUSE_S)
+        while not self._cluster.partitions(spec.name):
+            with suppress(BrokerUnreachable):
+                await self._cluster.follow([spec.name])
+                await self._cluster.refresh()
+            if not self._cluster.partitions(spec.name):
+                await asyncio.sleep(PAUSE_S)
+
+    async def _asked(self, topic: str) -> int:
+        """Return the broker's code for a topic."""
+        while True:
+            try:
+                told = await self._cluster.metadata([topic])
+            except BrokerUnreachable as error:
+                LOG.info("topic looked up again: %s: %s", topic, error)
+                await asyncio.sleep(PAUSE_S)
+            else:
+                code: int = told.topics[0].error_code
+                return code
+
+    async def _make(self, spec: TopicSpec) -> None:
+        if not self._config.topic_allow_declare:
+            raise UsageError(
+                f"unknown topic: {spec.name}: it is not there, and may not be made: create it, or "
+                "set topic_allow_declare"
+            )
+        partitions = spec.partitions or self._config.topic_partitions
+        made = NewTopic(spec.name, partitions, spec.replication, spec.config)
+        try:
+            await admin.create_topics(self._cluster, [made])
+        except WorldError as error:  # asked again
+            LOG.warning("topic not made yet: %s: %s", spec.name, error)
+            return
+        except StreamsxError as error:
+            raise UsageError(f"topic not made: {spec.name}: {error}") from error
+        LOG.info("topic_created topic=%s partitions=%d", spec.name, partitions)

@@ -1,0 +1,208 @@
+"""Makes the parts of a worker and joins them: who is handed what stands here and nowhere else."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from streamsx import __version__
+from streamsx.assignor.model import MemberMetadata, Rules
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.client.producer import HearsRefusals, Producer, always
+from streamsx.client.rejected_batch import RefusedRecord
+from streamsx.client.topic_limits_watch import OutputLimits
+from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
+from streamsx.group.member import MemberConfig
+from streamsx.group.outage import Outage
+from streamsx.group.session import Session
+from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.journal import LOG
+from streamsx.model import TopicPartition
+from streamsx.processing.failure_policy import FailureAction, Policy
+from streamsx.tasks.failure_reports import FailureReports
+from streamsx.tasks.group_gateway import GroupGateway
+from streamsx.tasks.log_bounds import LATEST, LogBounds
+from streamsx.tasks.produce_errors import OnProduceError, ProduceErrorsOutsideTasks
+from streamsx.tasks.rebalance_handler import RebalanceHandler
+from streamsx.tasks.rebalance_listeners import ListenerCalls
+from streamsx.tasks.repartition_purge import RepartitionPurge
+from streamsx.tasks.start_positions import OffsetReset
+from streamsx.tasks.store_opener import StoreOpener
+from streamsx.tasks.task_driver import TaskDriver
+from streamsx.tasks.worker_context import WorkerContext, sent_bytes
+from streamsx.topology.internal_topics import TopicKind
+from streamsx.worker.data_loop import DataLoop
+from streamsx.worker.host import KeyPlaces, WorkerHost
+from streamsx.worker.late_topics import LateTopics
+
+EXECUTOR_THREADS = 2
+JITTER_STEPS = 1000
+
+
+class WorkerComponents:
+    """All parts of a worker; nothing of it runs yet."""
+
+    def __init__(self, given: WorkerContext, partitions: Mapping[str, int]) -> None:
+        config, clock, assignor = given.config, given.clock, assignor_of(given, partitions)
+        self.arrived = arrived = asyncio.Event()
+        """Something is there to do."""
+        self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
+        self.stores = StoreOpener(given, partitions, self.executor)
+        self.session = session_of(given, assignor)
+        self.limits = OutputLimits(given.cluster, clock, given.owner.spawn)
+        self.producer = producer_of(given, self.limits, self._refused, self._leased, arrived.set)
+        """Of the tasks; the host has its own."""
+        topics = given.topology.topics
+        passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
+        self.failures, self.purging = (
+            FailureReports(clock),
+            RepartitionPurge(given.cluster, passing),
+        )
+        on_error, on_decode_error = (
+            FailureAction(config.on_error),
+            FailureAction(config.on_decode_error),
+        )
+        told = self.failures.report
+        most, passed = config.consecutive_failures_max, self.failures.passed
+        policy = Policy(on_error, on_decode_error, told, most, passed)
+        owner = given.owner
+        self.listening = listening = ListenerCalls(
+            given.listeners, lambda job, name: owner.spawn_users(job, name=name), owner.fail,
+            given.journal, clock.now,
+        )  # fmt: skip
+        door = GroupGateway(self.session, assignor, listening)
+        bounds = bounds_of(given, partitions)
+        self.tasks = TaskDriver(
+            given, door, self.stores, self.producer, policy, self.purging, arrived, bounds
+        )
+        self.link = RebalanceHandler(
+            given, partitions, assignor, self.session, door, self.tasks, listening
+        )
+        self.loop = DataLoop(given, self.tasks, self.producer, arrived, self.link.publish)
+        word, fail = OnProduceError(config.on_produce_error), given.owner.fail
+        outside = ProduceErrorsOutsideTasks(word, given.cluster.principal, clock, fail)
+        producer = producer_of(given, self.limits, outside.refused)
+        places = KeyPlaces(given.topology.subtopologies, partitions)
+        late = LateTopics(given.cluster, config, given.owner.spawn, arrived.set)
+        self.host = WorkerHost(clock, producer, self.tasks, lambda: self.link.leads, places, late)
+        self._given = given
+
+    def _refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
+        self.tasks.refusing.refused(tp, code, record)
+
+    def _leased(self) -> bool:
+        """The group counts this worker in as of now, and all it has ever taken away has been heard
+        of.
+
+        The race: user code holds the data loop for a second; its member is fenced, joins again and
+        has a lease; the data loop goes on, and what it has in its hand is from before.
+        """
+        session, given = self.session, self._given
+        if not given.topology.subtopologies:
+            return True
+        return session.losses == self.link.losses and given.clock.now() < session.member.lease.until
+
+
+def bounds_of(given: WorkerContext, partitions: Mapping[str, int]) -> LogBounds:
+    config, first = given.config, given.directory.source_counts()
+    known = {topic: min(count, first.get(topic, count)) for topic, count in partitions.items()}
+    rule = OffsetReset(
+        config.consumer_auto_offset_reset == LATEST,
+        given.topology.own,
+        known,
+        given.directory.source_ids(),
+        config.on_lost_offsets,
+    )
+    return LogBounds(given.cluster, config, rule)
+
+
+def producer_of(
+    given: WorkerContext, limits: OutputLimits, refused: HearsRefusals, held: Callable[[], bool] = always,
+    room: Callable[[], object] = always,
+) -> Producer:
+    return Producer(
+        given.cluster,
+        given.clock,
+        given.owner.spawn,
+        refused,
+        linger_s=given.config.producer_linger_s,
+        buffer_bytes=sent_bytes(given.config),
+        compression=given.config.producer_compression_type or "none",
+        held=held,
+        room=room,
+        limits=limits,
+    )
+
+
+def assignor_of(given: WorkerContext, partitions: Mapping[str, int]) -> StreamsPartitionAssignor:
+    topology, config = given.topology, given.config
+    subtopologies = [
+        Subtopology(
+            plan.number,
+            plan.topics,
+            plan.stateful,
+            signature,
+            partitions[plan.topics[0]] if plan.stateful else None,
+        )
+        for plan, signature in zip(topology.subtopologies, topology.signatures, strict=True)
+    ]
+    rules = Rules(
+        acceptable_recovery_lag=config.acceptable_recovery_lag,
+        imbalance_percentage=config.imbalance_percentage,
+        max_learners=config.max_learners,
+        max_learners_per_member=config.max_learners_per_member,
+        standby=config.num_standby_replicas,
+        tags=tuple(key for key, _ in config.tags),
+    )
+    me = MemberMetadata(
+        "",
+        instance=given.journal.instance,
+        process=given.directory.process_id.hex,
+        capacity=config.capacity,
+        tags=dict(config.tags),
+        eager=eager(config),
+        version=__version__,
+    )
+    return StreamsPartitionAssignor(me, rules, subtopologies)
+
+
+def eager(config: Config) -> bool:
+    """It lets go of everything before each join, as all did before KIP-429."""
+    old = config.upgrade_from
+    older = old == EAGER or (old and tuple(map(int, old.split("."))) < COOPERATIVE_SINCE)
+    modes = config.rebalancing_mode == "upgrading", config.revoke_before_join == "all"
+    return bool(older) or any(modes)
+
+
+def session_of(given: WorkerContext, assignor: StreamsPartitionAssignor) -> Session:
+    """The group is named after the app. The member id lies in the state directory, for whoever
+    holds it next."""
+    group, config, directory = given.topology.app_id, given.config, given.directory
+    member = MemberConfig(
+        session_timeout_s=config.session_timeout_s,
+        rebalance_timeout_s=config.rebalance_timeout_s,
+        heartbeat_interval_s=config.heartbeat_interval_s,
+        revoke_timeout_s=config.revoke_timeout_s,
+        eager=eager(config),
+        protocol_type=config.protocol_type,
+        group_instance_id=given.journal.instance if config.static_membership else None,
+        nonce=int(given.clock.wall() * 1000) if config.static_membership else 0,
+        jitter=directory.process_id.int % JITTER_STEPS / JITTER_STEPS,
+    )
+    topics = sorted(topic for plan in given.topology.subtopologies for topic in plan.topics)
+
+    def keep(member_id: str | None) -> None:
+        if member_id is None:
+            directory.forget_member()
+        else:
+            directory.remember_member(group, member_id, socket.gethostname())
+
+    return Session(
+        given.clock,
+        member,
+        group,
+        SubscriptionBuilder(assignor, tuple(topics), config.scale_down_timeout_s),
+        given.owner.deliver,
+        Outage(LOG.warning),
+        keep,
+    )

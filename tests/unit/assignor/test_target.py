@@ -1,0 +1,249 @@
+"""Quotas, who gives, who receives."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from streamsx.assignor.assign import look
+from streamsx.assignor.model import Group, Memory, Rules, TaskKind
+from streamsx.assignor.target import target_assignment
+from streamsx.config import Config
+
+Build = Callable[..., Group]
+
+
+def target(group: Group, imbalance: float = 0) -> dict[str, str]:
+    """Per member what shall end there."""
+    view = look(group, Rules(acceptable_recovery_lag=10, imbalance_percentage=imbalance))
+    found: dict[str, list[str]] = {str(member.instance): [] for member in view.members}
+    for task, seat in sorted(target_assignment(view).items()):
+        found[str(view.members[seat].instance)].append(str(task))
+    return {name: " ".join(tasks) for name, tasks in found.items()}
+
+
+def test_the_first_donor_gives_and_the_first_receiver_gets(group: Build) -> None:
+    shape = group("0_0 0_1 0_2 0_3", a="owns 0_0 0_1", b="owns 0_2 0_3", c="", d="owns")
+
+    assert target(shape) == {"a": "0_1", "b": "0_3", "c": "0_0", "d": "0_2"}
+
+
+def test_what_nobody_runs_is_dealt_round_robin(group: Build) -> None:
+    assert target(group("0_0 0_1 0_2", a="", b="")) == {"a": "0_0 0_2", "b": "0_1"}
+
+
+def test_shares_follow_capacity(group: Build) -> None:
+    shape = group("0_0 0_1 0_2 0_3 0_4 0_5", a="capacity=2", b="")
+
+    assert target(shape) == {"a": "0_0 0_2 0_4 0_5", "b": "0_1 0_3"}
+
+
+def test_a_spare_seat_goes_to_who_has_a_copy(group: Build) -> None:
+    shape = group("0_0 0_1 0_2", a="owns 0_0", b="owns 0_1 disk 0_2=500")
+
+    assert target(shape) == {"a": "0_0", "b": "0_1 0_2"}
+
+
+def test_a_spare_seat_that_no_copy_takes_goes_to_the_first_who_waits(group: Build) -> None:
+    assert target(group("0_0 0_1 0_2", a="owns 0_0", b="owns 0_1")) == {
+        "a": "0_0 0_2",
+        "b": "0_1",
+    }
+
+
+def test_a_member_gives_what_another_has_ready(group: Build) -> None:
+    shape = group("0_0 0_1 0_2 0_3", a="owns 0_0 0_1 0_2 0_3", b="disk 0_2=5 0_3=11")
+
+    assert target(shape) == {"a": "0_1 0_3", "b": "0_0 0_2"}
+
+
+def test_a_member_gives_what_another_has_ready_who_waits_for_a_spare_seat(group: Build) -> None:
+    shape = group("0_0 0_1 0_2 0_3 0_4", a="owns 0_0 0_1 0_2 0_3", b="owns 0_4 disk 0_3=0", c="")
+
+    assert target(shape) == {"a": "0_1 0_2", "b": "0_3 0_4", "c": "0_0"}
+
+
+def test_every_spare_seat_can_go_to_a_copy(group: Build) -> None:
+    shape = group(
+        "0_0 0_1 0_2 0_3 0_4", a="owns 0_0", b="owns 0_1 disk 0_3=9", c="owns 0_2 disk 0_4=9"
+    )
+
+    assert target(shape) == {"a": "0_0", "b": "0_1 0_3", "c": "0_2 0_4"}
+
+
+def test_who_would_have_nothing_comes_before_who_has_more_capacity(group: Build) -> None:
+    assert target(group("0_0 0_1 0_2", a="capacity=3", b="")) == {"a": "0_0 0_2", "b": "0_1"}
+
+
+def test_of_equal_copies_the_one_with_more_room_is_taken(group: Build) -> None:
+    shape = group("0_0 1_0 2_0 2_1", a="owns 1_0 disk 0_0=9", b="disk 0_0=9")
+
+    assert target(shape) == {"a": "1_0 2_0", "b": "0_0 2_1"}
+
+
+def test_a_seat_that_may_come_counts_as_room(group: Build) -> None:
+    shape = group("0_0 1_0", a="capacity=2 disk 0_0=9", b="disk 0_0=9", c="")
+
+    assert target(shape) == {"a": "1_0", "b": "0_0", "c": ""}
+
+
+def test_who_owns_a_task_or_was_promised_it_comes_before_a_nearer_copy(group: Build) -> None:
+    promised = group("0_0 1_0", a="disk 0_0=0", b="disk 0_0=99 promised 0_0", c="leaving")
+    owned = group("0_0 0_1 0_2", a="disk 0_0=0", b="owns 0_0", c="owns 0_1 0_2 learner 0_0=50")
+
+    assert target(promised)["b"] == "0_0"
+    assert target(owned) == {"a": "0_1", "b": "0_0", "c": "0_2"}
+
+
+def test_of_moves_that_are_not_made_the_one_furthest_behind_is_given_back(group: Build) -> None:
+    shape = group("0_0 0_1 0_2", a="owns 0_0 0_1", b="owns 0_2 learner 0_0=50 0_1=90")
+
+    assert target(shape) == {"a": "0_1", "b": "0_0 0_2"}
+
+
+def test_a_member_gives_back_moves_that_are_not_made_before_what_it_runs(group: Build) -> None:
+    """The promised one last, else the furthest first."""
+    shape = group(
+        "0_0 0_1 0_2 0_3 0_4",
+        a="owns 0_0 0_1 0_2",
+        b="owns 0_3 0_4 learner 0_0=90 0_1=50 0_2=99 promised 0_2",
+    )
+
+    assert target(shape) == {"a": "0_0 0_1", "b": "0_2 0_3 0_4"}
+
+
+def test_a_member_gives_from_the_subtopology_that_it_has_most_of(group: Build) -> None:
+    shape = group("0_0 1_0 1_1 1_2", a="owns 0_0 1_0 1_1 1_2", b="")
+
+    assert target(shape) == {"a": "0_0 1_2", "b": "1_0 1_1"}
+
+
+def test_copies_that_are_equally_near_spread_a_subtopology(group: Build) -> None:
+    """A cold start with all state everywhere."""
+    disk = "disk 0_0 0_1 1_0 1_1"
+
+    assert target(group("0_0 0_1 1_0 1_1", a=disk, b=disk)) == {"a": "0_0 1_0", "b": "0_1 1_1"}
+
+
+def test_nothing_moves_inside_the_tolerance(group: Build) -> None:
+    shape = group("0_0 0_1 0_2 0_3 0_4 0_5", a="owns 0_0 0_1 0_2 0_3", b="owns 0_4 0_5")
+
+    assert target(shape, imbalance=0.4) == {"a": "0_0 0_1 0_2 0_3", "b": "0_4 0_5"}
+    assert target(shape, imbalance=0.3) == {"a": "0_1 0_2 0_3", "b": "0_0 0_4 0_5"}
+    assert target(shape, imbalance=1e308) == target(shape, imbalance=0.4)
+
+
+def test_a_sixth_more_than_its_share_may_stay_and_a_quarter_more_may_not(group: Build) -> None:
+    """Without a word of the user's."""
+    config, rules = Config(id="a"), Rules()
+    names = {"standby": "num_standby_replicas"}
+    told = {name: getattr(config, names.get(name, name)) for name in rules.__slots__}
+    assert told == asdict(rules)
+    tasks = [f"0_{number}" for number in range(24)]
+    for held, keeps in ((14, 14), (15, 12)):
+        shape = group(
+            " ".join(tasks),
+            a=" ".join(["owns", *tasks[:held]]),
+            b=" ".join(["owns", *tasks[held:]]),
+        )
+        assert len(target(shape, rules.imbalance_percentage)["a"].split()) == keeps
+
+
+def test_one_member_that_has_too_much_is_enough_to_begin(group: Build) -> None:
+    """The others are within 30 % of 4.5, it is not."""
+    owned = {
+        name: f"owns {' '.join(f'{number}_{p}' for p in range(count))}"
+        for number, (name, count) in enumerate([("a", 6), ("b", 4), ("c", 4), ("d", 4)])
+    }
+    tasks = " ".join(text.removeprefix("owns ") for text in owned.values())
+
+    counts = [len(told.split()) for told in target(group(tasks, **owned), imbalance=0.3).values()]
+
+    assert counts == [5, 5, 4, 4]
+
+
+def test_who_is_over_its_share_counts_with_what_has_yet_to_be_dealt(group: Build) -> None:
+    shape = group("0_0 0_1 0_2 0_3 0_4 0_5", a="owns 0_0 0_1 0_2 0_3", b="owns 0_4")
+
+    assert target(shape, imbalance=0.4) == {"a": "0_0 0_1 0_2 0_3", "b": "0_4 0_5"}
+
+
+def test_what_has_yet_to_be_dealt_counts_for_who_has_least_for_its_capacity(group: Build) -> None:
+    shape = group(
+        "0_0 0_1 0_2 0_3 0_4 0_5 0_6 0_7 0_8 0_9 1_0",
+        a="owns 0_0 0_1",
+        b="owns 0_2 0_3 0_4 0_5 capacity=2",
+        c="owns 0_6 0_7 0_8 0_9",
+    )
+
+    assert target(shape, imbalance=0.5) == {
+        "a": "0_0 0_1",
+        "b": "0_2 0_3 0_4 0_5 1_0",
+        "c": "0_6 0_7 0_8 0_9",
+    }
+
+
+def test_what_moves_because_its_owner_leaves_is_no_balancing(group: Build) -> None:
+    shape = group(
+        "0_0 0_1 0_2 0_3 0_4 0_5 0_6 0_7",
+        a="owns 0_0 0_1 0_2 0_3 0_4",
+        b="owns 0_5 0_6 learner 0_7=99",
+        c="owns 0_7 leaving",
+    )
+
+    assert target(shape, imbalance=0.4)["a"] == "0_0 0_1 0_2 0_3 0_4"
+
+
+def test_balancing_that_has_begun_does_not_stop_inside_the_tolerance(group: Build) -> None:
+    tasks, b = "0_0 0_1 0_2 0_3 0_4 0_5", "owns 0_4 0_5"
+    even = {"a": "0_1 0_2 0_3", "b": "0_0 0_4 0_5"}
+
+    learning = group(tasks, a="owns 0_0 0_1 0_2 0_3", b=f"{b} learner 0_0=99")
+    remembered = group(tasks, Memory(1, TaskKind.STATEFUL), a="owns 0_0 0_1 0_2 0_3", b=b)
+    other_kind = group(tasks, Memory(1, TaskKind.STATELESS), a="owns 0_0 0_1 0_2 0_3", b=b)
+
+    assert target(learning, imbalance=0.4) == even
+    assert target(remembered, imbalance=0.4) == even
+    assert target(other_kind, imbalance=0.4) != even
+
+
+def test_tasks_without_state_even_out_what_those_with_state_left_uneven(group: Build) -> None:
+    assert target(group("0_0 | 9_0", a="", b="")) == {"a": "0_0", "b": "9_0"}
+
+
+def test_tasks_without_state_go_to_who_has_least_for_its_capacity(group: Build) -> None:
+    stateful = {"a": "owns 0_0 0_1", "b": "capacity=2 owns 0_2 0_3 0_4"}
+
+    shape = group("0_0 0_1 0_2 0_3 0_4 | 9_0", **stateful)
+
+    assert target(shape) == {"a": "0_0 0_1", "b": "0_2 0_3 0_4 9_0"}
+
+
+def test_the_tolerance_of_tasks_without_state_counts_all_tasks(group: Build) -> None:
+    shape = group("0_0 0_1 0_2 | 9_0 9_1 9_2", a="owns 0_0 0_1 9_0 9_1", b="owns 0_2 9_2")
+
+    assert target(shape, imbalance=0.3) == {"a": "0_0 0_1 9_1", "b": "0_2 9_0 9_2"}
+
+
+def test_tasks_without_state_that_make_the_whole_even_enough_stay(group: Build) -> None:
+    """4 and 8 in all: each a third from its share."""
+    a, b = "owns 0_0 0_1 9_0 9_1", "owns 0_2 0_3 0_4 0_5 9_2 9_3 9_4 9_5"
+    tasks = "0_0 0_1 0_2 0_3 0_4 0_5 | 9_0 9_1 9_2 9_3 9_4 9_5"
+    found = target(group(tasks, a=a, b=b), imbalance=0.4)
+    assert found == {"a": a.removeprefix("owns "), "b": b.removeprefix("owns ")}
+
+
+def test_what_few_can_run_is_placed_first_and_counts_for_the_rest(group: Build) -> None:
+    shape = group("| 0_0 1_0", a="knows=0,1", b="knows=1")
+
+    assert target(shape) == {"a": "0_0", "b": "1_0"}
+
+
+def test_what_an_unreadable_member_has_stays_with_it(group: Build) -> None:
+    shape = group("0_0 0_1 0_2", a="owns 0_0 0_1 0_2 opaque", b="", c="")
+
+    assert target(shape) == {"a": "0_0 0_1 0_2", "b": "", "c": ""}
+
+
+def test_what_a_leaver_has_goes_to_those_who_learn_it(group: Build) -> None:
+    shape = group("0_0 0_1", a="owns 0_0 0_1 leaving", b="learner 0_1=99", c="")
+
+    assert target(shape) == {"a": "", "b": "0_1", "c": "0_0"}

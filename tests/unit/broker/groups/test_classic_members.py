@@ -1,0 +1,368 @@
+"""Groups that go over to the consumer protocol and back, member by member (KIP-848)."""
+
+from typing import Any
+
+import pytest
+
+from streamsx.broker.groups.assignments import Reconciliation
+from streamsx.broker.groups.classic import GroupState
+from streamsx.broker.groups.group import GroupConfig
+from streamsx.broker.metadata_rows import ConsumerGroupKey, GroupKey
+from streamsx.model import TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
+from streamsx.protocol.error_codes import ErrorCode as E
+from tests.support.desk import Desk, topic_id
+from tests.unit.broker.groups.test_consumer_group import code, commits, given
+
+
+class Shaky(Desk):
+    """Its coordinator crashes behind each request that can wait for nobody."""
+
+    def ask(self, api: int, *args: Any, **about: Any) -> int:
+        waiter = super().ask(api, *args, **about)
+        if waiter in self.replies:
+            self.crash()
+        return waiter
+
+
+@pytest.fixture(params=[Desk, Shaky])
+def desk(request: pytest.FixtureRequest) -> Desk:
+    desk: Desk = request.param()
+    desk.set_topics(t=4)
+    return desk
+
+
+@pytest.fixture
+def calm() -> Desk:
+    desk = Desk()
+    desk.set_topics(t=4)
+    return desk
+
+
+def says(generation: int, *owned: int) -> dict[str, bytes]:
+    held = tuple(TopicPartition("t", p) for p in owned)
+    return {"range": Subscription(("t",), owned=held, generation=generation).write()}
+
+
+def join(desk: Desk, member: str, generation: int, *owned: int, **about: Any) -> dict[str, Any]:
+    asked: dict[str, Any] = {"version": 3, "protocols": says(generation, *owned)}
+    return desk.replies[desk.join(member, **asked | about)]
+
+
+def sync(desk: Desk, member: str, generation: int) -> int | list[int]:
+    told = desk.replies[desk.sync(member, generation)]
+    has = Assignment.read(told.get("assignment", b"")).partitions
+    return int(told.get("error_code", 0)) or [tp.partition for tp in has]
+
+
+def alone(desk: Desk, **about: Any) -> str:
+    """A classic member that has all of t at generation 1."""
+    member = str(join(desk, "", -1, **about)["member_id"])
+    everything = Assignment(tuple(TopicPartition("t", p) for p in range(4))).write()
+    desk.sync(member, 1, assignments={member: everything})
+    return member
+
+
+def mixed(desk: Desk, **about: Any) -> str:
+    """It has 0 and 1 at epoch 2, n of the consumer protocol has the others."""
+    member = alone(desk, **about)
+    assert given(desk.beat("n", 0)) == (2, [])
+    assert desk.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert join(desk, member, 1, 0, 1, 2, 3, **about)["generation_id"] == 1
+    assert sync(desk, member, 1) == [0, 1]
+    assert desk.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert join(desk, member, 1, 0, 1, **about)["generation_id"] == 2
+    assert sync(desk, member, 2) == [0, 1]
+    assert given(desk.beat("n", 2)) == (2, [2, 3])
+    return member
+
+
+def test_a_group_goes_over_with_what_its_members_have(desk: Desk) -> None:
+    member = alone(desk)
+    desk.beat("n", 0)
+    assert GroupKey("g") not in desk.disk
+    held = desk.consumers().held
+    assert set(held.members[member].assigned.values()) == {1}  # the generation (KIP-1251)
+    assert desk.consumers().listed()["group_state"] == "Reconciling"
+    assert commits(desk, member, 1, 3, version=8) == {E.NONE}
+
+
+def test_a_classic_member_is_led_to_the_target(desk: Desk) -> None:
+    member = mixed(desk)
+    assert desk.heartbeat(member, 2)["error_code"] == E.NONE
+    assert commits(desk, member, 1, 0, version=8) == {E.NONE}
+    assert commits(desk, member, 1, 2, version=8) == {E.ILLEGAL_GENERATION}
+    assert commits(desk, member, 3, 0, version=8) == {E.ILLEGAL_GENERATION}
+
+
+def test_who_waits_is_told_to_come_again(calm: Desk) -> None:
+    member = alone(calm)
+    parked = calm.join(version=3, protocols=says(-1))
+    calm.beat("n", 0)
+    assert calm.replies[parked]["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert len(calm.consumers().members()) == 3
+    assert calm.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
+
+
+def test_what_members_have_is_not_free_while_they_agree_on_another_assignment(calm: Desk) -> None:
+    """They go on reading until they hear of it."""
+    member = alone(calm)
+    calm.join(version=3, protocols=says(-1))
+    assert join(calm, member, 1, 0, 1, 2, 3)["generation_id"] == 2
+    assert given(calm.beat("n", 0)) == (3, [])
+    assert sync(calm, member, 2) == E.REBALANCE_IN_PROGRESS
+    join(calm, member, 2, 0, 1, 2, 3)
+    kept = sync(calm, member, 2)
+    assert isinstance(kept, list)
+    assert given(calm.beat("n", 3)) == (3, None)
+    assert join(calm, member, 2, *kept)["generation_id"] == 3
+    assert given(calm.beat("n", 3))[1] is not None
+
+
+def test_a_group_that_cannot_be_understood_does_not_go_over(calm: Desk) -> None:
+    calm.join(version=3, protocols={"range": b"?"})
+    assert code(calm.beat("n", 0)) == E.GROUP_ID_NOT_FOUND
+    assert calm.round().state is GroupState.COMPLETING
+
+
+def test_what_two_members_were_given_is_of_one(calm: Desk) -> None:
+    """A leader may give anything."""
+    first = alone(calm)
+    waiter = calm.join(version=3, protocols=says(-1))
+    assert join(calm, first, 1)["generation_id"] == 2
+    second = str(calm.replies[waiter]["member_id"])
+    everything = Assignment((TopicPartition("t", 0), TopicPartition("gone", 0))).write()
+    calm.sync(first, 2, assignments=dict.fromkeys((first, second), everything))
+    calm.beat("n", 0)
+    assert calm.consumers().held.holders[topic_id("t"), 0] == first
+
+
+def test_a_member_that_does_not_come_again_is_removed(calm: Desk) -> None:
+    member = alone(calm, rebalance_ms=8000, session_ms=20_000)
+    calm.beat("n", 0)
+    calm.heartbeat(member, 1)
+    calm.sleep(5)
+    calm.heartbeat(member, 1)
+    calm.sleep(5)
+    assert calm.heartbeat(member, 1)["error_code"] == E.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_does_not_sync_is_removed(calm: Desk) -> None:
+    mixed(calm)
+    late = str(join(calm, "", -1, rebalance_ms=8000, session_ms=20_000)["member_id"])
+    calm.sleep(9)
+    assert late not in calm.consumers().held.members
+
+
+def test_members_of_the_other_protocol_are_not_spoken_for(desk: Desk) -> None:
+    """But put out by an admin."""
+    member = mixed(desk)
+    assert desk.heartbeat("n", 2)["error_code"] == E.UNKNOWN_MEMBER_ID
+    assert desk.leave(("x", None)) == [E.UNKNOWN_MEMBER_ID]
+    assert desk.leave((member, None)) == [E.NONE]
+    assert given(desk.beat("n", 2)) == (3, [0, 1, 2, 3])
+    assert desk.leave(("n", None)) == [E.NONE]
+    assert desk.beat("n", 3)["error_code"] == E.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        ({"kind": "other"}, E.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": {"sticky": b""}}, E.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": {"range": b"?"}}, E.INCONSISTENT_GROUP_PROTOCOL),
+        ({"session_ms": 0}, E.INVALID_SESSION_TIMEOUT),
+        ({"version": 5}, E.MEMBER_ID_REQUIRED),
+    ],
+)
+def test_who_joins_wrongly_is_refused(desk: Desk, about: dict[str, Any], expected: E) -> None:
+    mixed(desk)
+    assert join(desk, "", -1, **about)["error_code"] == expected
+    assert len(desk.consumers().members()) == 2
+
+
+def test_a_member_goes_over_to_another_protocol_by_offering_both(desk: Desk) -> None:
+    """As in a classic group, and in Kafka."""
+    member = mixed(desk)
+    other = {"sticky": says(2, 0, 1)["range"]}
+    told = join(desk, member, 2, protocols=other)
+    assert told["error_code"] == E.INCONSISTENT_GROUP_PROTOCOL
+    assert join(desk, member, 2, protocols=says(2, 0, 1) | other)["generation_id"] == 2
+    assert join(desk, member, 2, protocols=other)["generation_id"] == 2
+
+
+@pytest.mark.parametrize(
+    ("member", "about", "expected"),
+    [("", {"session_ms": 0}, E.INVALID_SESSION_TIMEOUT), ("x", {}, E.UNKNOWN_MEMBER_ID)],
+)
+def test_who_is_refused_makes_no_other_group_of_an_empty_one(
+    desk: Desk, member: str, about: dict[str, Any], expected: E
+) -> None:
+    desk.beat("n", 0)
+    desk.beat("n", -1)
+    assert join(desk, member, -1, **about)["error_code"] == expected
+    assert desk.consumers().described()["group_epoch"] == 3
+    assert ConsumerGroupKey("g") in desk.disk
+
+
+def test_a_full_group_takes_no_classic_member() -> None:
+    desk = Desk(GroupConfig(members_max=2))
+    desk.set_topics(t=4)
+    mixed(desk)
+    assert join(desk, "", -1)["error_code"] == E.GROUP_MAX_SIZE_REACHED
+
+
+def test_what_a_member_has_is_not_free_if_its_answer_was_lost(desk: Desk) -> None:
+    """It has heard of generation 1 alone, and reads both."""
+    member = mixed(desk)
+    assert given(desk.beat("k", 0)) == (3, [])
+    told = join(desk, member, 1, 0, 1)
+    assert given(desk.beat("k", 3)) == (3, None)
+    assert sync(desk, member, told["generation_id"]) == [0]
+    join(desk, member, told["generation_id"], 0)
+    assert given(desk.beat("k", 3)) == (3, [1])
+
+
+def test_a_static_member_returns_as_a_classic_one(desk: Desk) -> None:
+    mixed(desk)
+    first = join(desk, "", -1, instance="i")
+    assert first["generation_id"] == 3
+    again = join(desk, "", -1, instance="i")
+    assert (again["generation_id"], len(desk.consumers().members())) == (3, 3)
+    told = join(desk, first["member_id"], 3, instance="i")
+    assert told["error_code"] == E.FENCED_INSTANCE_ID
+
+
+def test_a_static_member_that_was_removed_does_not_come_again_under_its_id(desk: Desk) -> None:
+    """As in a classic group: it is told that it is none any more, and gives up what it has."""
+    mixed(desk)
+    member = str(join(desk, "", -1, instance="i")["member_id"])
+    assert desk.leave(("", "i")) == [E.NONE]
+    assert join(desk, member, 3, instance="i")["error_code"] == E.UNKNOWN_MEMBER_ID
+    assert "error_code" not in join(desk, "", -1, instance="i")
+
+
+def test_a_static_member_that_returns_gives_up_what_is_to_be_of_another(desk: Desk) -> None:
+    alone(desk, instance="i")
+    assert given(desk.beat("n", 0)) == (2, [])
+    again = join(desk, "", -1, instance="i")
+    assert again["generation_id"] == 2
+    assert sync(desk, again["member_id"], 2) == [0, 1]
+    assert given(desk.beat("n", 2)) == (2, [2, 3])
+
+
+def test_a_static_member_that_returns_is_given_what_its_former_self_waited_for(desk: Desk) -> None:
+    assert given(desk.beat("n", 0)) == (2, [0, 1, 2, 3])
+    assert join(desk, "", -1, instance="i")["generation_id"] == 3
+    member = str(join(desk, "", -1, instance="i")["member_id"])
+    assert given(desk.beat("n", 2)) == (2, [0, 1])
+    assert given(desk.beat("n", 2, owned=[("t", 0), ("t", 1)])) == (3, None)
+    assert desk.heartbeat(member, 3, instance="i")["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert join(desk, member, 3, instance="i")["generation_id"] == 3
+    assert sync(desk, member, 3) == [2, 3]
+
+
+def test_when_the_last_of_the_consumer_protocol_has_gone_it_is_a_classic_group_again(
+    desk: Desk,
+) -> None:
+    member = mixed(desk)
+    desk.beat("n", -1)
+    assert ConsumerGroupKey("g") not in desk.disk
+    assert [key for key in desk.disk if isinstance(key, GroupKey)] == [GroupKey("g")]
+    told = join(desk, member, 2, 0, 1)
+    assert (told["generation_id"], told["leader"]) == (4, member)
+
+
+def test_until_they_have_joined_members_may_go_on_with_their_epochs(calm: Desk) -> None:
+    """Refused as of an old generation they would report their partitions lost, and read again."""
+    member = mixed(calm)
+    second = str(join(calm, "", -1)["member_id"])
+    calm.beat("n", -1)
+    assert calm.heartbeat(member, 2)["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert commits(calm, member, 2, 0, version=8) == {E.NONE}
+    assert commits(calm, member, 1, 0, version=8) == {E.ILLEGAL_GENERATION}
+    waiter = calm.join(member, version=3, protocols=says(2, 0, 1))
+    assert join(calm, second, 3)["generation_id"] == 5
+    assert calm.replies[waiter]["generation_id"] == 5
+    assert calm.heartbeat(member, 2)["error_code"] == E.ILLEGAL_GENERATION
+
+
+def test_the_session_of_the_last_one_ends_too(calm: Desk) -> None:
+    member = mixed(calm, session_ms=600_000, rebalance_ms=600_000)
+    calm.sleep(50)
+    assert calm.round().state is GroupState.PREPARING
+    assert [m.id for m in calm.round().members.values()] == [member]
+
+
+def test_a_member_without_patience_is_waited_for_when_they_go_back(calm: Desk) -> None:
+    """Without a pause the timer of a static one rang again and again until its session was over."""
+    calm.beat("n", 0)
+    join(calm, "", -1, instance="i", rebalance_ms=0)
+    calm.beat("n", -1)
+    assert calm.round().state is GroupState.PREPARING
+    assert calm.wakes["g"] > calm.now
+
+
+def test_offsets_stay_when_members_without_patience_go_back(calm: Desk) -> None:
+    """The group was empty since 1970."""
+    calm.commit("", -1, {("t", 0): 7})
+    calm.beat("n", 0)
+    join(calm, "", -1, rebalance_ms=0)
+    calm.beat("n", -1)
+    calm.sleep(20)
+    assert calm.round().state is GroupState.EMPTY
+    assert calm.round().saved_ms >= 1_000_000
+
+
+def test_a_crash_between_the_two_writes_of_going_back_is_made_good(calm: Desk) -> None:
+    member = mixed(calm)
+    calm.consumers().held.remove(calm.consumers().held.members["n"], "left")
+    for effect in calm.consumers().held.changes():
+        calm.disk |= dict(effect.puts)  # type: ignore[union-attr]
+        calm.disk = {k: v for k, v in calm.disk.items() if k not in effect.deletes}  # type: ignore[union-attr]
+    calm.machine.forget("g")
+    calm.crash()
+    assert calm.heartbeat(member, 2)["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert calm.round().state is GroupState.PREPARING
+
+
+def test_a_member_changes_its_protocol_in_place(desk: Desk) -> None:
+    member = mixed(desk)
+    assert given(desk.beat(member, 0, owned=())) == (2, [0, 1])
+    assert desk.consumers().held.members[member].state is Reconciliation.STABLE
+    assert desk.heartbeat(member, 2)["error_code"] == E.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_is_refused_changes_nothing_for_the_others(desk: Desk) -> None:
+    """All of them had to join again, at each try of its client."""
+    member = alone(desk, instance="i")
+    assert code(desk.beat("n", 0, instance="i")) == E.UNRELEASED_INSTANCE_ID
+    assert desk.heartbeat(member, 1, instance="i")["error_code"] == E.NONE
+    assert GroupKey("g") in desk.disk
+
+
+def test_behind_a_crash_right_behind_going_back_somebody_leads(calm: Desk) -> None:
+    """Members that come as they were heard the old generation, and of no leader."""
+    member = mixed(calm)
+    calm.beat("n", -1)
+    calm.crash()
+    joined = join(calm, member, 1, 0, 1)
+    assert joined["generation_id"] > 2
+    assert joined["leader"] == member
+
+
+def test_behind_a_crash_right_behind_going_back_members_are_told_to_join(calm: Desk) -> None:
+    """Where no epoch was new, they heard nothing for a whole rebalance time-out."""
+    calm.beat("n", 0, instance="i")
+    member = str(join(calm, "", -1)["member_id"])
+    calm.beat("n", 2, instance="i", owned=[("t", 0), ("t", 1)])
+    assert join(calm, member, 3)["generation_id"] == 3
+    returned = join(calm, "", -1, instance="i")
+    assert returned["generation_id"] == 3
+    assert calm.round().state is GroupState.PREPARING
+    calm.crash()
+    assert calm.heartbeat(member, 3)["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert commits(calm, member, 3, 2, version=8) == {E.NONE}
+    waiter = calm.join(member, version=3, protocols=says(3, 2, 3))
+    assert join(calm, returned["member_id"], 3, instance="i")["generation_id"] == 4
+    assert calm.replies[waiter]["generation_id"] == 4

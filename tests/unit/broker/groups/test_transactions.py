@@ -1,0 +1,422 @@
+"""Transactional ids: one producer at a time, and all of a transaction or nothing."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from streamsx.broker.groups.coordinator_events import (
+    ClientReply,
+    ClientRequest,
+    ExpireOffsets,
+    MarkersWritten,
+    Peer,
+    Persist,
+    WriteMarkers,
+)
+from streamsx.broker.groups.transactions import EXPIRY_MS, LAST_EPOCH, MARKERS_S, TransactionState
+from streamsx.broker.metadata_rows import OffsetKey, TransactionKey, row_bytes
+from streamsx.protocol.error_codes import ErrorCode as E
+from streamsx.protocol.wire import Api
+from tests.support.desk import Desk
+from tests.support.sweeps import seeds
+from tests.support.transacting import TOPIC, Transactor
+
+PLACE = (TOPIC, 0)
+
+
+@pytest.fixture
+def desk() -> Desk:
+    desk = Desk()
+    desk.set_topics(t=3, u=1)
+    return desk
+
+
+def state(desk: Desk, name: str = "x") -> TransactionState:
+    return desk.machine.transactions.by_id[name].state
+
+
+def stable(desk: Desk, group: str = "g") -> list[int]:
+    """The codes of what the group has committed, as who wants to know for sure is told."""
+    topics = [SimpleNamespace(name=TOPIC, partition_indexes=[0])]
+    waiter = desk.ask(
+        9, 8, groups=[SimpleNamespace(group_id=group, topics=topics)], require_stable=True
+    )
+    (told,) = desk.replies[waiter]["groups"][0]["topics"][0]["partitions"]
+    return [told["error_code"], told["committed_offset"]]
+
+
+@pytest.mark.parametrize("modern", [False, True])
+def test_a_transaction_comes_to_all_its_logs_and_groups(desk: Desk, *, modern: bool) -> None:
+    one = Transactor(desk, modern=modern)
+    assert one.init() == E.NONE
+    for serial, commit in ((1, True), (2, False), (3, True)):
+        if not modern:
+            assert one.add(PLACE, (TOPIC, 1)) == [E.NONE, E.NONE]
+            assert one.add_group() == E.NONE
+        assert [one.write(serial), one.write(serial, (TOPIC, 1))] == [E.NONE, E.NONE]
+        assert one.commit_offset(serial) == E.NONE
+        assert stable(desk)[0] == E.UNSTABLE_OFFSET_COMMIT
+        assert one.end(commit=commit) == E.NONE
+    assert one.owner[1] == (3 if modern else 0)
+    for partition in (0, 1):
+        assert desk.logs[TOPIC, partition].ended == {True: [1, 3], False: [2]}
+    assert (stable(desk), desk.committed()) == ([E.NONE, 3], {PLACE: 3})
+
+
+def test_decision_and_offsets_are_one_write_before_the_markers(desk: Desk) -> None:
+    one = Transactor(desk)
+    one.init()
+    one.write(1)
+    one.commit_offset(5)
+    body = {"producer_id": one.owner[0], "producer_epoch": one.owner[1], "committed": True}
+    about = SimpleNamespace(transactional_id="x", **body)
+    request = ClientRequest(99, Api.END_TXN, 5, Peer("c", ""), about, "", 1)
+    desk.asked[99] = request
+    write, markers, reply, _ = desk.step(request)
+    assert isinstance(write, Persist)
+    assert [key for key, _ in write.puts] == [TransactionKey("x"), OffsetKey("g", TOPIC, 0)]
+    assert isinstance(markers, WriteMarkers)
+    assert markers.commit
+    assert isinstance(reply, ClientReply)
+
+
+def test_markers_of_one_transaction_complete_no_other(desk: Desk) -> None:
+    """Of the first version, whose epoch stays. A flush takes long, so that markers are asked for
+    twice; the second flush has ended when the next transaction waits for its own."""
+    one = Transactor(desk, modern=False)
+    one.init()
+    desk.can_mark = lambda _: False
+    asked = []
+    for serial in (1, 2):
+        one.add(PLACE)
+        one.write(serial)
+        one.end()
+        asked.append(desk.machine.transactions.by_id["x"].decision)
+        if serial == 1:
+            desk.step(MarkersWritten("x", asked[0], 0))
+            assert state(desk) is TransactionState.COMPLETE_COMMIT
+    desk.step(MarkersWritten("x", asked[0], 0))
+    assert state(desk) is TransactionState.PREPARE_COMMIT
+    desk.step(MarkersWritten("x", asked[1], 0))
+    assert state(desk) is TransactionState.COMPLETE_COMMIT
+
+
+def test_whoever_asks_for_the_id_has_it_and_the_one_before_is_fenced(desk: Desk) -> None:
+    old, new = Transactor(desk), Transactor(desk)
+    old.init()
+    old.write(1)
+    assert new.init() == E.CONCURRENT_TRANSACTIONS, "what is open is ended first"
+    assert new.init() == E.NONE
+    assert new.owner == (old.owner[0], old.owner[1] + 2)
+    assert desk.logs[PLACE].ended == {True: [], False: [1]}
+    assert (old.write(2), old.end()) == (E.INVALID_PRODUCER_EPOCH, E.PRODUCER_FENCED)
+    assert old.end(version=1) == E.INVALID_PRODUCER_EPOCH, "which it knows"
+    assert old.add(PLACE, version=1) == [E.INVALID_PRODUCER_EPOCH]
+    assert old.commit_offset(1) == E.INVALID_PRODUCER_EPOCH
+    assert old.init(old.owner) == E.PRODUCER_FENCED
+    assert (new.write(3), new.end()) == (E.NONE, E.NONE)
+
+
+def test_who_asks_again_is_told_the_same(desk: Desk) -> None:
+    one, again = Transactor(desk), Transactor(desk)
+    one.init()
+    first = one.owner
+    for owner in (first, first):
+        assert one.init(owner) == E.NONE
+        assert one.owner == (first[0], 1)
+    again.owner = one.owner
+    one.write(1)
+    for each in (one, again):
+        assert each.end() == E.NONE
+        assert each.owner == (first[0], 2)
+    again.owner = (first[0], 1)
+    assert again.end(commit=False) == E.INVALID_TXN_STATE
+
+
+def test_the_last_epoch_is_followed_by_another_producer_id(desk: Desk) -> None:
+    one, again = Transactor(desk), Transactor(desk)
+    one.init()
+    txn = desk.machine.transactions.by_id["x"]
+    txn.owner = one.owner = again.owner = (one.owner[0], LAST_EPOCH)
+    one.write(1)
+    desk.can_mark = lambda _: False
+    assert one.end() == E.NONE
+    assert again.end() == E.CONCURRENT_TRANSACTIONS
+    desk.can_mark = lambda _: True
+    desk.sleep(MARKERS_S)
+    assert desk.logs[PLACE].ended[True] == [1]
+    assert again.end() == E.NONE
+    assert again.owner == one.owner
+    assert one.owner[1] == 0
+    assert one.owner[0] != txn.before[0]
+    desk.crash()
+    assert (one.write(2), one.end()) == (E.NONE, E.NONE)
+
+
+def test_who_takes_too_long_in_the_last_epoch_may_ask_again_for_another_id(desk: Desk) -> None:
+    """Its transaction is aborted, it is given another producer id, and the answer is lost."""
+    one, again = Transactor(desk), Transactor(desk)
+    one.init(timeout_ms=5000)
+    txn = desk.machine.transactions.by_id["x"]
+    last = txn.owner = one.owner = (one.owner[0], LAST_EPOCH)
+    one.write(1)
+    desk.sleep(6)
+    for each in (one, again):
+        assert each.init(last) == E.NONE
+        assert each.owner == (one.owner[0], 0)
+    assert one.owner[0] != last[0]
+
+
+def test_who_takes_too_long_is_aborted_and_goes_on(desk: Desk) -> None:
+    one, other = Transactor(desk), Transactor(desk, "y")
+    one.init(timeout_ms=5000)
+    other.init(timeout_ms=9000)
+    one.write(1)
+    other.write(2)
+    desk.sleep(6)
+    assert desk.logs[PLACE].ended == {True: [], False: [1]}
+    assert state(desk, "y") is TransactionState.ONGOING
+    assert one.write(3) == E.INVALID_PRODUCER_EPOCH
+    assert one.init(one.owner) == E.NONE, "KIP-360: it is still nobody else's"
+    assert (one.write(4), one.end()) == (E.NONE, E.NONE)
+    assert desk.logs[PLACE].ended == {True: [4], False: [1]}
+    desk.sleep(9)
+    assert desk.logs[PLACE].ended[False] == [1, 2]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_what_is_decided_is_carried_out_after_a_crash(desk: Desk, *, commit: bool) -> None:
+    one = Transactor(desk)
+    one.init()
+    for partition in range(3):
+        one.write(1, (TOPIC, partition))
+    one.commit_offset(7)
+    desk.can_mark = lambda place: place[1] == 0
+    assert one.end(commit=commit) == E.NONE
+    assert state(desk) is (
+        TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
+    )
+    assert one.add(PLACE) == [E.CONCURRENT_TRANSACTIONS]
+    assert stable(desk) == [E.NONE, 7 if commit else -1]
+    desk.can_mark = lambda _: True
+    desk.crash()
+    assert [log.ended[commit] for log in desk.logs.values()] == [[1], [1], [1]]
+    assert state(desk) is (
+        TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+    )
+
+
+def test_what_is_under_way_goes_on_after_a_crash(desk: Desk) -> None:
+    one = Transactor(desk)
+    one.init()
+    one.write(1)
+    one.commit_offset(7)
+    desk.crash()
+    assert stable(desk) == [E.UNSTABLE_OFFSET_COMMIT, -1]
+    assert (one.write(2), one.end()) == (E.NONE, E.NONE)
+    assert (desk.logs[PLACE].ended[True], stable(desk)) == ([1, 2], [E.NONE, 7])
+    one.write(3)
+    desk.crash()
+    desk.sleep(61)
+    assert desk.logs[PLACE].ended[False] == [3], "its time has begun anew, and is over"
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_what_a_power_cut_left_open_ends_as_its_producers_last(desk: Desk, *, last: bool) -> None:
+    one = Transactor(desk)
+    one.init()
+    one.write(1)
+    one.end(commit=last)
+    desk.logs[PLACE].write((one.owner[0], one.owner[1] - 1), 2)  # the marker is lost
+    desk.logs[TOPIC, 1].write((999, 0), 3)  # the row is
+    desk.crash()
+    assert desk.logs[PLACE].ended[last] == [1, 2]
+    assert desk.logs[TOPIC, 1].ended[False] == [3]
+
+
+def test_partitions_are_added_all_or_none(desk: Desk) -> None:
+    one = Transactor(desk, modern=False)
+    one.init()
+    assert one.add(PLACE, (TOPIC, 9)) == [E.OPERATION_NOT_ATTEMPTED, E.UNKNOWN_TOPIC_OR_PARTITION]
+    assert one.write(1) == E.INVALID_TXN_STATE
+    assert one.end() == E.INVALID_TXN_STATE
+    for bad in ("", "nobody"):
+        code = E.INVALID_PRODUCER_ID_MAPPING if bad else E.INVALID_REQUEST
+        other = Transactor(desk, bad)
+        other.owner = one.owner
+        assert [*other.add(PLACE), other.add_group(), other.end()] == [code] * 3
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 15 * 60 * 1000 + 1])
+def test_a_time_that_cannot_be(desk: Desk, timeout_ms: int) -> None:
+    assert Transactor(desk).init(timeout_ms=timeout_ms) == E.INVALID_TRANSACTION_TIMEOUT
+    assert Transactor(desk, "").init() == E.INVALID_REQUEST
+
+
+def test_a_commit_within_a_transaction_is_no_sign_of_life(desk: Desk) -> None:
+    """As in Kafka: who relied on it here was removed there."""
+    one = Transactor(desk)
+    one.init()
+    member = str(desk.replies[desk.join(version=3, session_ms=10_000)]["member_id"])
+    desk.sync(member, 1, assignments={member: b""})
+    desk.sleep(6)
+    assert one.commit_offset(1, member=member, generation=1) == E.NONE
+    desk.sleep(6)
+    assert one.commit_offset(2, member=member, generation=1) == E.UNKNOWN_MEMBER_ID
+
+
+def test_a_commit_within_a_transaction_is_fenced_as_any_other(desk: Desk) -> None:
+    """KIP-447; before it nobody said who they were."""
+    one = Transactor(desk)
+    one.init()
+    member = str(desk.replies[desk.join()]["member_id"])
+    desk.join(member)
+    desk.sync(member, 1, assignments={member: b"mine"})
+    about = {"member": member, "generation": 1}
+    assert one.commit_offset(1, **about) == E.NONE  # type: ignore[arg-type]
+    assert one.commit_offset(1, member=member, generation=0) == E.ILLEGAL_GENERATION
+    assert one.commit_offset(1, member="who", generation=1) == E.UNKNOWN_MEMBER_ID
+    assert one.commit_offset(1) == E.NONE
+    assert one.commit_offset(1, "absent", member="who", generation=1) == E.ILLEGAL_GENERATION
+    assert one.commit_offset(1, "") == E.INVALID_GROUP_ID
+    assert one.commit_offset(1, place=("nowhere", 0)) == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert one.commit_offset(1, "h", version=4) == E.INVALID_TXN_STATE, "it was not added"
+    static = str(desk.replies[desk.join(group="s", instance="i")]["member_id"])
+    again = str(desk.replies[desk.join(group="s", instance="i")]["member_id"])
+    codes = [
+        one.commit_offset(1, "s", member=m, generation=2, instance="i") for m in (static, again)
+    ]
+    assert codes == [E.FENCED_INSTANCE_ID, E.NONE], "in the midst of a round too"
+
+
+@pytest.mark.parametrize("how", ["group", "topic", "offsets"])
+def test_what_is_staged_goes_with_its_group_and_topic(desk: Desk, how: str) -> None:
+    one = Transactor(desk)
+    one.init()
+    one.commit_offset(1)
+    one.commit_offset(2, "other", place=("u", 0))
+    if how == "group":
+        assert desk.replies[desk.ask(42, 2, groups_names=["g"])]["results"][0]["error_code"] == 0
+    elif how == "topic":
+        desk.set_topics(u=1)
+        desk.set_topics(t=3, u=1)
+    else:
+        assert desk.delete_offsets((TOPIC, 0)) == {TOPIC: [E.NONE]}
+    desk.crash()
+    assert (stable(desk), one.end()) == ([E.NONE, -1], E.NONE)
+    assert (desk.committed(), desk.committed("other")) == ({}, {("u", 0): 2})
+
+
+def test_a_group_of_which_something_is_staged_does_not_expire(desk: Desk) -> None:
+    one = Transactor(desk)
+    one.init(timeout_ms=900_000)
+    one.commit_offset(1)
+    desk.step(ExpireOffsets(10**15))
+    assert [*desk.machine.groups] == ["g"]
+    one.end(commit=False)
+    desk.step(ExpireOffsets(10**15))
+    assert [*desk.machine.groups] == []
+
+
+def test_ids_that_nobody_uses_are_forgotten(desk: Desk) -> None:
+    one, other = Transactor(desk), Transactor(desk, "y")
+    one.init()
+    other.init(timeout_ms=900_000)
+    other.write(1)
+    desk.step(ExpireOffsets(int(desk.now * 1000) + EXPIRY_MS))
+    assert [*desk.machine.transactions.by_id] == ["y"], "it is under way"
+    assert TransactionKey("x") not in desk.disk
+    assert one.write(1) == E.INVALID_PRODUCER_ID_MAPPING
+
+
+class Life:
+    """Producers at work on two ids, over logs that cannot always be written, with crashes."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.desk = Desk()
+        self.desk.set_topics(t=3)
+        self.clients = [
+            Transactor(self.desk, name, modern=self.random.random() < 0.6) for name in "xxyy"
+        ]
+        self.serial = 0
+        self.current: dict[Transactor, int] = {}
+        self.told: dict[int, bool] = {}
+        self.staged: dict[int, str] = {}
+        self.epochs: dict[str, tuple[int, int]] = {}
+
+    def well(self, _: object) -> bool:
+        return self.random.random() < 0.7
+
+    def step(self) -> None:
+        self.desk.can_mark = self.well
+        client = self.random.choice(self.clients)
+        (act,) = self.random.choices(
+            [self.works, self.ends, self.inits, self.sleeps, self.crashes], [12, 6, 2, 2, 1]
+        )
+        act(client)
+        for name, txn in self.desk.machine.transactions.by_id.items():
+            assert txn.owner >= self.epochs.get(name, (-1, -1)), "an epoch fell"
+            self.epochs[name] = txn.owner
+        for key, value in self.desk.disk.items():
+            row_bytes(key, value)
+
+    def works(self, client: Transactor) -> None:
+        if client not in self.current:
+            self.serial += 1
+            self.current[client] = self.serial
+        place = (TOPIC, self.random.randrange(3))
+        if self.random.random() < 0.3:
+            group = f"g{client.name}"
+            if not client.modern:
+                client.add_group(group)
+            if client.commit_offset(self.current[client], group) == E.NONE:
+                self.staged[self.current[client]] = group
+            return
+        if not client.modern:
+            client.add(place)
+        client.write(self.current[client], place)
+
+    def ends(self, client: Transactor) -> None:
+        commit = self.random.random() < 0.7
+        if client in self.current and client.end(commit=commit) == E.NONE:
+            self.told[self.current.pop(client)] = commit
+
+    def inits(self, client: Transactor) -> None:
+        own = client.owner if self.random.random() < 0.3 else (-1, -1)
+        if client.init(own, timeout_ms=self.random.choice([2000, 20_000])) == E.NONE:
+            self.current.pop(client, None)
+
+    def sleeps(self, _: Transactor) -> None:
+        self.desk.sleep(self.random.choice([0.1, 1, 3]))
+
+    def crashes(self, _: Transactor) -> None:
+        self.desk.crash()
+
+    def settle(self) -> None:
+        self.desk.can_mark = lambda _: True
+        self.desk.crash()
+        self.desk.sleep(60)
+        outcome: dict[int, set[bool]] = {}
+        for log in self.desk.logs.values():
+            assert log.open == {}, "it would hold up its readers for ever"
+            for commit, serials in log.ended.items():
+                for serial in serials:
+                    outcome.setdefault(serial, set()).add(commit)
+        assert all(len(found) == 1 for found in outcome.values()), "some of it, and not all"
+        for serial, commit in self.told.items():
+            assert outcome.get(serial, {commit}) == {commit}, "another end than was told"
+        for name in "xy":
+            last = max((s for s, c in self.told.items() if c and self.staged.get(s) == f"g{name}"),
+                       default=-1)  # fmt: skip
+            assert self.desk.committed(f"g{name}").get(PLACE, -1) == last
+
+
+@pytest.mark.parametrize("ten", seeds(5, 20))
+def test_whatever_happens_a_transaction_is_all_or_nothing(ten: int) -> None:
+    for seed in range(ten * 10, ten * 10 + 10):
+        life = Life(seed)
+        for _ in range(250):
+            life.step()
+        life.settle()

@@ -1,0 +1,698 @@
+"""Logs are as short as their topics want them, and nothing that is wanted goes."""
+
+import errno
+import os
+import random
+import re
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crc32c import crc32c
+
+from streamsx.broker.log import appending, cleaning, compaction
+from streamsx.broker.log.compaction import CompactionJob, FileDamaged, batches, compact
+from streamsx.broker.log.log import Log
+from streamsx.broker.log.segment import Descriptors, Segment
+from streamsx.errors import CorruptRecord
+from streamsx.protocol.record_batch import (
+    CHECKED_FROM,
+    HEADER_BYTES,
+    LENGTH_END,
+    NO_TIMESTAMP,
+    Builder,
+    columns,
+)
+from tests.support.sweeps import seeds
+
+NOW_MS = 1_000_000
+DAY_MS = 86_400_000
+Row = tuple[bytes | None, bytes | None]
+
+
+DESCRIPTORS = Descriptors(8)
+"""Of all logs here: nobody closes them."""
+
+
+def opened(folder: Path, segment_bytes: int = 400) -> Log:
+    return Log(folder, DESCRIPTORS, segment_bytes=segment_bytes, clean=False, sync=False)
+
+
+def append(
+    log: Log, *rows: Row, time: int = NOW_MS, compression: str = "none", pid: int = -1, seq: int = 0
+) -> int:
+    builder = Builder(1 << 20, compression=compression)
+    for key, value in rows:
+        builder.append(time, key, value)
+    sequence = (pid, 0, int(seq)) if pid >= 0 else (-1, -1, -1)
+    return appending.append(log, memoryview(builder.close(*sequence)), 1 << 20)
+
+
+def rows(log: Log, start: int | None = None) -> dict[int, Row]:
+    """Everything readers see, by offset."""
+    found: dict[int, Row] = {}
+    offset = log.start if start is None else start
+    while data := log.read(offset, 1 << 20):
+        part = columns(data, offset)
+        found.update(zip(part.offsets, zip(part.keys, part.values, strict=True), strict=True))
+        offset = part.next_offset
+    return found
+
+
+def state(log: Log) -> dict[bytes | None, bytes]:
+    """What a table is made of it."""
+    newest = {key: value for _, (key, value) in sorted(rows(log).items())}
+    return {key: value for key, value in newest.items() if value is not None}
+
+
+def cleaned(
+    log: Log, now_ms: int = NOW_MS, *, lag_ms: int = 0, tombstones_ms: int = DAY_MS
+) -> bool:
+    job = cleaning.compaction(log, now_ms, lag_ms=lag_ms, tombstones_ms=tombstones_ms)
+    if job is not None:
+        cleaning.put(log, job, compact(job))
+    return job is not None
+
+
+def filled(log: Log, rng: random.Random, count: int) -> None:
+    for _ in range(count):
+        several = [
+            (b"k%d" % rng.randrange(20), rng.choice((None, rng.randbytes(20), rng.randbytes(60))))
+            for _ in range(rng.choice((1, 1, 3, 10)))
+        ]
+        append(log, *several, compression=rng.choice(("none", "none", "lz4", "zstd")))
+
+
+def test_behind_a_damaged_file_there_is_one_other_however_often_it_is_looked_at(
+    tmp_path: Path,
+) -> None:
+    """Each look closed one more, of which nothing came."""
+    log = opened(tmp_path / "t-0", 1 << 20)
+    append(log, (b"k", b"1"))
+    log.roll()
+    log.segments[0].damaged = True
+    for _ in range(10):
+        append(log, (b"k", b"2"))
+        assert not cleaned(log)
+    assert len(log.segments) == 2
+
+
+def noted(segment: Segment) -> tuple[Any, ...]:
+    found = segment._offsets, segment._positions, segment._newest, segment._indexed_to
+    return segment.base, segment.next, segment.size, segment.oldest, segment.newest, *found
+
+
+@pytest.mark.parametrize("seed", seeds(10, 30))
+def test_of_each_key_the_newest_stays_where_it_was(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    log = opened(tmp_path / "t-0", rng.choice((200, 1000, 5000)))
+    for _ in range(4):
+        filled(log, rng, rng.randint(1, 40))
+        before, table, end = rows(log), state(log), log.end
+        assert cleaned(log, tombstones_ms=rng.choice((0, DAY_MS)))
+        after = rows(log)
+        index = [noted(segment) for segment in log.segments]
+        again = opened(tmp_path / "t-0", log.segment_bytes)
+        assert [noted(segment) for segment in again.segments] == index, "as a start finds it"
+        assert after.items() <= before.items()
+        assert (state(log), log.end) == (table, end)
+        assert len({key for key, _ in after.values()}) == len(after), "each is there once"
+        assert not cleaned(log), "there is nothing more to do"
+        for offset in rng.choices(range(log.start, end), k=5):
+            assert rows(log, offset).keys() == {each for each in after if each >= offset}
+        again = opened(tmp_path / "t-0", log.segment_bytes)
+        assert (rows(again), again.end, again.compacted) == (after, end, log.compacted)
+
+
+@pytest.mark.parametrize("piece", [1, 61, 100, 300, 1 << 20])
+def test_a_file_is_read_in_pieces_of_which_a_batch_may_need_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    log = opened(tmp_path / "t-0", 1 << 20)
+    for size in (0, 3000, 0, 200, 10):
+        append(log, (b"k", b"v" * size), (b"k", b""))
+    whole = log.segments[0].path.read_bytes()
+    monkeypatch.setattr(compaction, "READ_BYTES", piece)
+    assert b"".join(batch for _, batch in batches(log.segments[0].path)) == whole
+    for cut in (1, 60, 75):  # amid the last one, or its head
+        os.truncate(log.segments[0].path, len(whole) - cut)
+        assert len(list(batches(log.segments[0].path, check=True))) == 4
+
+
+def test_a_sector_that_cannot_be_read_is_said_and_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files were mapped: a signal ended the broker, at each start again."""
+    log = opened(tmp_path / "t-0")
+    filled(log, random.Random(0), 40)
+    bad = log.segments[1].path
+
+    def pread(fd: int, size: int, at: int, *, real: Any = os.pread) -> Any:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(bad):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    before = sorted(log.folder.iterdir())
+    for reads in (lambda: cleaned(log), lambda: opened(tmp_path / "t-0")):
+        with pytest.raises(OSError, match=f"{re.escape(os.strerror(errno.EIO))}.*{bad}"):
+            reads()
+        assert before == [path for path in sorted(log.folder.iterdir()) if path.stat().st_size]
+    assert log.read(0, 1 << 20)
+
+
+def nonsense(log: Log, *, compression: str = "none") -> None:
+    """A batch with a right checksum, as a client may send it, whose records nobody can read."""
+    builder = Builder(1 << 20, compression=compression)
+    builder.append(NOW_MS, b"a", b"x" * 40)
+    batch = builder.close()
+    batch[HEADER_BYTES] = 0x7F  # the length of its record, or the first byte of what is expanded
+    batch[CHECKED_FROM - 4 : CHECKED_FROM] = crc32c(batch[CHECKED_FROM:]).to_bytes(4)
+    appending.append(log, memoryview(batch), 1 << 20)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd", "lz4", "gzip"])
+def test_records_that_nobody_can_read_stay_and_the_others_are_compacted(
+    tmp_path: Path, compression: str
+) -> None:
+    """One request of a client ended the broker, and each start of it."""
+    log = opened(tmp_path / "t-0", 1 << 20)
+    append(log, (b"a", b"1"), (b"b", b"1"))
+    nonsense(log, compression=compression)
+    append(log, (b"a", b"2"))
+    assert cleaned(log)
+    assert rows(log, 3) == {3: (b"a", b"2")}
+    with pytest.raises(CorruptRecord, match=r"offset 2: .*damaged before it was written"):
+        columns(log.read(2, 1000), 2)
+    assert columns(log.read(0, 1), 0).keys == [b"b"]
+
+
+def flip(path: Path, what: bytes) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(what)] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path, what: bytes) -> None:
+    os.truncate(path, path.read_bytes().index(what))
+
+
+@pytest.mark.parametrize("damage", [flip, cut])
+def test_what_is_damaged_on_the_disk_is_no_sound_record_afterwards(
+    tmp_path: Path, damage: Callable[[Path, bytes], None]
+) -> None:
+    """A flipped byte was given a right checksum; the records behind a cut were as if they had
+    never been written. Each look read the file again, and closed another one.
+    """
+    log = opened(tmp_path / "t-0", 1 << 20)
+    append(log, (b"a", b"old"), (b"b", b"1"))
+    append(log, (b"a", b"new"), (b"c", b"other"))
+    log.roll()
+    damage(log.segments[0].path, b"other")
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    before = log.segments[0].path.read_bytes()
+    with pytest.raises(FileDamaged, match=re.escape(str(log.segments[0].path))) as failed:
+        compact(job)
+    cleaning.leave_alone(log, failed.value.base)
+    assert log.segments[0].path.read_bytes() == before
+    assert not list(log.folder.glob("*.made"))
+    with pytest.raises((CorruptRecord, OSError)):
+        rows(log)
+    for _ in range(3):
+        append(log, (b"a", b"newer"))
+        assert not cleaned(log)
+    assert len(log.segments) == 2
+
+
+def test_a_record_beyond_its_batch_is_no_newest_of_its_key(tmp_path: Path) -> None:
+    """All that came later was taken for older, or the broker compacted nothing any more."""
+    log = opened(tmp_path / "t-0", 1 << 20)
+    builder = Builder(1 << 20)
+    for key in (b"a", b"b"):
+        builder.append(NOW_MS, key, b"1")
+    batch = builder.close()
+    assert batch[HEADER_BYTES + 10 + 3] == 2, "the offset delta of the second record, in zigzag"
+    batch[HEADER_BYTES + 10 + 3] = 0x7E
+    batch[CHECKED_FROM - 4 : CHECKED_FROM] = crc32c(batch[CHECKED_FROM:]).to_bytes(4)
+    appending.append(log, memoryview(batch), 1 << 20)
+    append(log, (b"b", b"2"))
+    append(log, (b"a", b"2"))
+    append(log, (b"a", b"3"))
+    assert cleaned(log)
+    assert rows(log, 2) == {2: (b"b", b"2"), 4: (b"a", b"3")}
+
+
+@pytest.mark.parametrize(("at", "mask"), [(4, 1), (7, 0x20), (15, 1)])
+def test_a_bit_that_no_checksum_covers_costs_no_other_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int, mask: int
+) -> None:
+    """Of a base offset: all files behind it were taken for left-overs, and deleted. A compaction
+    made one file of them all, which ended there for the next start.
+    """
+    log = opened(tmp_path / "t-0", 1 << 20)
+    for number in range(4):
+        for key in range(5):
+            append(log, (b"k%d%d" % (number, key), b"1"))
+        log.roll()
+    append(log, (b"last", b"1"))
+    path = log.segments[0].path
+    data = bytearray(path.read_bytes())
+    data[len(data) * 4 // 5 + at] ^= mask
+    path.write_bytes(data)
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    with pytest.raises(FileDamaged, match="a batch at"):
+        compact(job)
+    log.close()
+    log = opened(tmp_path / "t-0", 1 << 20)
+    assert [segment.damaged for segment in log.segments[:4]] == [True, False, False, False]
+    assert list(rows(log)) == [0, 1, 2, 3, *range(5, 21)]
+    assert caplog.text.count("log_damaged") == 1
+
+
+@pytest.mark.parametrize("seed", seeds(4, 10))
+def test_only_so_many_keys_are_learned_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A compressed log of 256 MiB would have held 15 GiB of them."""
+    rng = random.Random(seed)
+    monkeypatch.setattr(compaction, "KEYS_MAX", 4)
+    log = opened(tmp_path / "t-0", rng.choice((200, 1000, 5000)))
+    filled(log, rng, 40)
+    table, reached = state(log), list[int]()
+    while cleaned(log, NOW_MS + len(reached), tombstones_ms=rng.choice((0, 3, DAY_MS))):
+        assert state(log) == table
+        reached.append(cleaning.compacted_to(log))
+        assert bool(cleaning.dirty(log)) == (reached[-1] < log.end)
+    again = opened(tmp_path / "t-0")
+    assert (rows(again), again.compacted) == (rows(log), log.compacted)
+    assert reached == sorted(set(reached))
+    assert (len(reached) > 3, reached[-1]) == (True, log.end)
+    keys = [key for key, value in rows(log).values() if value is not None]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("what", ["rename", "kill"])
+def test_files_that_were_not_merged_are_no_left_overs_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The note of a merge that came to nothing stayed: a flipped bit deleted them again."""
+    log = opened(tmp_path / "t-0", 1)
+    for key in range(4):
+        append(log, (b"k%d" % key, b"1"))
+    log.segment_bytes = 1 << 20
+
+    def refused(path: Path, to: Path, *, real: Any = Path.rename) -> Path:
+        if path.suffix == ".made":
+            raise Killed if what == "kill" else OSError("planted")
+        return Path(real(path, to))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "rename", refused)
+        with pytest.raises(Killed if what == "kill" else OSError):
+            cleaned(log)
+    if what == "kill":
+        log = opened(tmp_path / "t-0", 1)
+    path = log.segments[0].path
+    data = bytearray(path.read_bytes())
+    data[7] ^= 2
+    path.write_bytes(data)
+    assert list(rows(opened(tmp_path / "t-0", 1))) == [1, 2, 3]
+
+
+def test_of_producers_as_many_are_kept_as_a_log_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "PRODUCERS_MAX", 3)
+    log = opened(tmp_path / "t-0", 1 << 20)
+    for pid in (0, 1, 2, 3, 4, 1, 9):
+        append(log, (b"a", b"1"), pid=pid, seq=pid == 1 and log.end > 2)
+    append(log, (b"a", b"2"))
+    assert cleaned(log)
+    assert [header.producer_id for header, _ in batches(log.segments[0].path)] == [4, 1, 9, -1]
+
+
+def test_the_youngest_record_is_found_behind_a_compaction(tmp_path: Path) -> None:
+    """Of an emptied batch the header tells of its time still."""
+    log = opened(tmp_path / "t-0", 1 << 20)
+    append(log, (b"a", b"1"), time=NOW_MS + 9, pid=7)
+    append(log, (b"b", b"1"), time=NOW_MS + 5)
+    append(log, (b"a", b"2"), time=NOW_MS)
+    assert cleaned(log, NOW_MS + 10)
+    assert log.newest() == opened(tmp_path / "t-0").newest() == (1, NOW_MS + 5)
+
+
+def test_of_long_keys_a_digest_is_remembered(tmp_path: Path) -> None:
+    """Each took its length in memory, whatever it took when compressed."""
+    log, long = opened(tmp_path / "t-0", 1 << 20), bytes(500_000)
+    for number in range(3):
+        append(log, (long + b"1", b"%d" % number), compression="zstd")
+    append(log, (long + b"2", b"x"), compression="zstd")
+    log.roll()
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    sieve = compaction.CompactionFilter(job)
+    sieve.learn(job.files[0])
+    assert sum(map(len, sieve.newest)) < 100
+    assert cleaned(log)
+    assert list(rows(log)) == [2, 3]
+
+
+def test_records_of_a_batch_are_looked_at_one_by_one(tmp_path: Path) -> None:
+    """A few kilobytes hold millions that say the same."""
+    log, builder = opened(tmp_path / "t-0", 1 << 20), Builder(1 << 26, compression="zstd")
+    for _ in range(100_000):
+        builder.append(NOW_MS, b"a", b"1")
+    appending.append(log, memoryview(builder.close()), 1 << 20)
+    log.roll()
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    tracemalloc.start()
+    made = compact(job)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    cleaning.put(log, job, made)
+    assert list(rows(log)) == [99_999]
+    assert peak < 8 << 20
+
+
+def test_a_length_that_is_damaged_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the file was read into it, twice, and then it was no batch."""
+    log = opened(tmp_path / "t-0", 1 << 30)
+    append(log, (b"k", b"1"))
+    path, size, asked = log.segments[0].path, log.size, list[int]()
+    with path.open("r+b") as file:
+        file.write(path.read_bytes() * 2)
+        file.seek(size + LENGTH_END - 4)
+        file.write((1 << 30).to_bytes(4))
+        file.truncate(100 << 20)
+
+    def pread(fd: int, size: int, at: int, *, real: Any = os.pread) -> Any:
+        asked.append(size)
+        return real(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    assert len(list(batches(path))) == 1
+    assert max(asked) == compaction.READ_BYTES
+
+
+def test_a_flush_that_fails_behind_a_compaction_costs_what_was_not_flushed_alone(
+    tmp_path: Path,
+) -> None:
+    """What was compacted was cut at its first hole, as if it were the last file (seed 387)."""
+    log = Log(tmp_path / "t-0", DESCRIPTORS, segment_bytes=10_000, clean=False, sync=True)
+    for number in range(6):
+        append(log, (b"k%d" % (number % 2), b"v%d" % number))
+    append(log, (b"k0", b"newest"))
+    log.flush()
+    log.flushed_to(log.mark())
+    assert cleaned(log)
+    kept = state(log)
+    append(log, (b"k1", b"nobody was told of it"))
+    log.fail()
+    log.close()
+    for _ in range(2):
+        log = Log(tmp_path / "t-0", DESCRIPTORS, segment_bytes=10_000, clean=False, sync=True)
+        assert (state(log), log.end) == (kept, 7)
+        log.close()
+
+
+def test_a_folder_that_cannot_be_flushed_behind_a_compaction_fails_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is another one by then: by the old one's index readers would find anything in it."""
+    log = opened(tmp_path / "t-0", 100_000)
+    for number in range(300):
+        append(log, (b"k%d" % (number % 200), b"v%d" % number))
+    table = state(log)
+
+    def failing(_: Path) -> None:
+        raise OSError("planted")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("streamsx.broker.log.log.sync_folder", failing)
+        with pytest.raises(OSError, match="planted"):
+            cleaned(log)
+    assert log.failed
+    log.note_failure()
+    log.close()
+    again = opened(tmp_path / "t-0", 100_000)
+    assert (state(again), again.end) == (table, 300)
+
+
+def test_a_compaction_without_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it had made took the room of all others, at each look anew."""
+    log = opened(tmp_path / "t-0")
+    filled(log, random.Random(1), 30)
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=DAY_MS)
+    assert job is not None
+    before, left, real = sorted(log.folder.iterdir()), [2], os.fsync
+
+    def full(fd: int) -> None:
+        left[0] -= 1
+        if not left[0]:
+            assert len(list(log.folder.iterdir())) > len(before) + 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        compact(job)
+    assert sorted(log.folder.iterdir()) == before
+
+
+class Killed(Exception):
+    """At a step on the disk."""
+
+
+def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    left = [after]
+
+    def counted(real: Any) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+            return real(*args, **options)
+
+        return step
+
+    for name in ("rename", "unlink"):
+        monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
+
+
+@pytest.mark.parametrize("steps", range(14))
+@pytest.mark.parametrize("seed", seeds(2, 8))
+def test_a_process_that_ends_amid_it_leaves_the_same_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int,
+    steps: int,
+) -> None:  # fmt: skip
+    rng = random.Random(seed)
+    log = opened(tmp_path / "t-0", 1000)
+    for _ in range(2):
+        filled(log, rng, 30)
+        assert cleaned(log, tombstones_ms=0)
+    filled(log, rng, 30)
+    table, end = state(log), log.end
+    log.segment_bytes = 10_000  # files become one
+    with monkeypatch.context() as broken:
+        killing(broken, steps)
+        with suppress(Killed):
+            cleaned(log, NOW_MS + 1, tombstones_ms=0)
+    again = opened(tmp_path / "t-0", 1000)
+    assert (state(again), again.end) == (table, end)
+    found = [header.base_offset for each in again.segments for header, _ in batches(each.path)]
+    assert found == sorted(set(found)), "nothing is there twice"
+    assert "log_damaged" not in caplog.text
+    filled(again, rng, 5)
+    table = state(again)
+    cleaned(again, NOW_MS + 2, tombstones_ms=0)
+    assert state(again) == table
+    assert not [path for path in (tmp_path / "t-0").iterdir() if path.suffix in (".made", ".tmp")]
+
+
+def test_a_tombstone_is_heard_of_for_as_long_as_it_was_asked(tmp_path: Path) -> None:
+    """From the compaction on that was the first to leave it alone with its key."""
+    log = opened(tmp_path / "t-0")
+    append(log, (b"a", b"1"), (b"b", b"1"))
+    append(log, (b"a", None))
+    assert cleaned(log, NOW_MS, tombstones_ms=1000)
+    append(log, (b"c", b"1"))
+    assert cleaned(log, NOW_MS + 999, tombstones_ms=1000)
+    assert rows(log)[2] == (b"a", None)
+    append(log, (b"d", b"1"))
+    assert cleaned(log, NOW_MS + 2000, tombstones_ms=1000)
+    assert [key for key, _ in rows(log).values()] == [b"b", b"c", b"d"]
+
+
+def test_only_so_many_times_are_remembered(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0")
+    for second in range(500):
+        append(log, (b"a", b"%d" % second))
+        assert cleaned(log, NOW_MS + second, tombstones_ms=160)
+        assert len(log.compacted) <= cleaning.TIMES * 10 // 9 + 3
+        heard = [at for _, at in log.compacted if at <= NOW_MS + second - 160]
+        assert second < 200 or heard, "some are old enough at any time"
+
+
+def test_what_is_younger_than_the_lag_is_left_alone(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0", 1)
+    for time in (1, 2, 3):
+        append(log, (b"a", b"%d" % time), time=NOW_MS + time)
+    assert not cleaned(log, NOW_MS, lag_ms=1)
+    assert cleaned(log, NOW_MS + 12, lag_ms=10)
+    assert list(rows(log)) == [1, 2]
+    assert cleaned(log, NOW_MS - DAY_MS, lag_ms=0), "whatever their producer takes for the time"
+    assert list(rows(log)) == [2]
+
+
+def test_records_without_a_time_are_younger_than_the_lag_if_their_file_is(tmp_path: Path) -> None:
+    """And the file that a compaction makes is as old as the last of those that it replaces."""
+    log = opened(tmp_path / "t-0", 1)
+    for value in (b"1", b"2", b"3"):
+        append(log, (b"a", value), time=NO_TIMESTAMP)
+    for segment in log.segments:
+        os.utime(segment.path, (NOW_MS / 1000, NOW_MS / 1000))
+    assert not cleaned(log, NOW_MS + 9, lag_ms=10)
+    log.segment_bytes = 1 << 20
+    assert cleaned(log, NOW_MS + 10, lag_ms=10)
+    assert list(rows(log)) == [2]
+    assert [cleaning.youngest(each) for each in log.segments[:-1]] == [NOW_MS]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "zstd"])
+def test_what_stays_of_a_batch_is_compressed_as_it_was(tmp_path: Path, compression: str) -> None:
+    log = opened(tmp_path / "t-0")
+    append(log, (b"a", b"1"), (b"b", b"1"), compression=compression)
+    ((header, _),) = batches(log.segments[0].path)
+    append(log, (b"a", b"2"))
+    assert cleaned(log)
+    (left, _), *_ = batches(log.segments[0].path)
+    assert (left.codec, left.records) == (header.codec, 1)
+
+
+def test_records_without_a_key_stay_and_so_do_producers(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0")
+    append(log, (None, b"1"), (b"a", b"1"), pid=7)
+    append(log, (None, b"1"), (b"a", b"2"))
+    assert cleaned(log)
+    assert list(rows(log)) == [0, 2, 3]
+    again = opened(tmp_path / "t-0")
+    assert append(again, (None, b"1"), (b"a", b"1"), pid=7) == 0, "it is known"
+
+
+def test_only_so_much_is_compacted_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(tmp_path / "t-0", 1)
+    for _ in range(5):
+        append(log, (b"a", b"1"))
+    monkeypatch.setattr(cleaning, "DIRTY_BYTES_MAX", 2 * log.segments[0].size)
+    assert [cleaned(log) for _ in range(4)] == [True, True, True, False]
+    assert list(rows(log)) == [4]
+
+
+def test_what_was_deleted_meanwhile_stays_deleted(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0", 1)
+    for _ in range(3):
+        append(log, (b"a", b"1"))
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    made = compact(job)
+    log.delete_before(2)
+    cleaning.put(log, job, made)
+    assert list(rows(log)) == [2]
+    assert not list((tmp_path / "t-0").glob("*.made"))
+
+
+def test_nothing_takes_its_place_behind_what_finds_none(tmp_path: Path) -> None:
+    """A marker that is gone from a later file still ends what an earlier one holds."""
+    log = opened(tmp_path / "t-0", 1)
+    for key in (b"a", b"b", b"a", b"b", b"c"):
+        append(log, (key, b"1"))
+    job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=0)
+    assert isinstance(job, CompactionJob)
+    done = compact(job._replace(segment_bytes=1))
+    assert [made.bases for made in done.made] == [(0,), (1,)]
+    log.delete_before(1)
+    before = rows(log)
+    cleaning.put(log, job, done)
+    assert (rows(log), log.compacted) == (before, [])
+    assert not list((tmp_path / "t-0").glob("*.made"))
+
+
+@pytest.mark.parametrize(("older_than", "start"), [(0, 0), (2, 1), (3, 2), (99, 3)])
+def test_files_of_old_records_go_and_the_last_one_too(
+    tmp_path: Path, older_than: int, start: int
+) -> None:
+    log = opened(tmp_path / "t-0", 1)
+    for time in (1, 2, 3):
+        append(log, (b"a", b"1"), time=NOW_MS + time)
+    cleaning.delete_older(log, NOW_MS + older_than)
+    assert (log.start, log.end) == (start, 3)
+    again = opened(tmp_path / "t-0", 1)
+    assert (again.start, again.end, list(rows(again))) == (start, 3, list(range(start, 3)))
+    assert len(list((tmp_path / "t-0").glob("*.log"))) == max(3 - start, 1)
+
+
+def test_files_go_while_enough_is_left(tmp_path: Path) -> None:
+    log = opened(tmp_path / "t-0", 1)
+    for _ in range(4):
+        append(log, (b"a", b"1"))
+    size = log.segments[0].size
+    for kept, start in ((4 * size, 0), (2 * size + 1, 1), (2 * size, 2), (1, 3), (0, 4)):
+        cleaning.delete_beyond(log, kept)
+        assert log.start == start
+    cleaning.delete_beyond(log, 0)
+    assert (log.start, log.end, log.size) == (4, 4, 0)
+
+
+def test_records_without_a_time_are_as_old_as_their_file(tmp_path: Path) -> None:
+    """They stayed for ever, and so did all that came behind them."""
+    log = opened(tmp_path / "t-0", 1)
+    for time in (NO_TIMESTAMP, NOW_MS, NO_TIMESTAMP):
+        append(log, (b"a", b"1"), time=time)
+    os.utime(log.segments[0].path, (NOW_MS / 1000, NOW_MS / 1000))
+    cleaning.delete_older(log, NOW_MS)
+    assert log.start == 0
+    cleaning.delete_older(log, NOW_MS + 1)
+    assert (log.start, log.end) == (2, 3)
+
+
+def test_what_readers_do_not_see_yet_is_not_too_old_either(tmp_path: Path) -> None:
+    """The log began behind where they stopped: whatever they asked for was out of range."""
+    log = Log(tmp_path / "t-0", DESCRIPTORS, segment_bytes=1, clean=True, sync=True)
+    append(log, (b"a", b"1"))
+    log.flushed_to(log.mark())
+    append(log, (b"a", b"2"))
+    cleaning.delete_older(log, NOW_MS + 1)
+    cleaning.delete_beyond(log, 0)
+    assert (log.start, log.high_watermark, log.end) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("first", [None, NO_TIMESTAMP])
+def test_a_file_of_a_long_time_is_closed_and_one_of_long_ago_is_not(
+    tmp_path: Path, first: int | None
+) -> None:
+    """Each look closed one, where the records of years ago were written: thousands in a day. Behind
+    a record without a time none was ever closed.
+    """
+    log = opened(tmp_path / "t-0")
+    if first is not None:
+        append(log, (b"a", b"1"), time=first)
+    cleaning.roll_long(log, 10)
+    for time in (1, 11):
+        append(log, (b"a", b"1"), time=time)
+        cleaning.roll_long(log, 10)
+    assert len(log.segments) == 1
+    append(log, (b"a", b"1"), time=12)
+    cleaning.roll_long(log, 10)
+    assert [segment.base for segment in log.segments] == [0, log.end]
+    names = [path.name for path in (tmp_path / "t-0").glob("*.log")]
+    assert max(names) == f"{log.end:020d}.log"

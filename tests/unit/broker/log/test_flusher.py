@@ -1,0 +1,262 @@
+"""Logs are brought to the disk in a thread, one flush after the other."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from streamsx.broker.log import flusher
+from streamsx.broker.log.flusher import Flusher
+from streamsx.broker.log.log import DurableEnd, Log
+from tests.unit.broker.conftest import until
+
+
+class FakeLog:
+    """Counts; a flush waits at `gate`, and fails with the first of `errors`."""
+
+    def __init__(self, *errors: OSError) -> None:
+        self.errors = list(errors)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = self.flushes = self.marked = 0
+        self.folder, self.failed = Path("t-0"), False
+
+    def mark(self) -> DurableEnd:
+        return cast("DurableEnd", None)
+
+    def flush(self) -> None:
+        self.begun += 1
+        self.gate.wait(5)
+        self.flushes += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def flushed_to(self, _: DurableEnd) -> None:
+        self.marked += 1
+
+    def fail(self) -> None:
+        self.failed = True
+
+
+class FakeMeta(FakeLog):
+    """As a log, but that it says itself when it is dirty."""
+
+    def written(self) -> None: ...
+
+
+def made(*, meta: FakeMeta | None = None, reopen: Callable[[], bool] = bool) -> Flusher:
+    return Flusher(cast("Any", meta or FakeMeta()), reopen)
+
+
+def appended(flushes: Flusher, *logs: FakeLog) -> None:
+    for log in logs:
+        flushes.appended(cast("Log", log))
+
+
+async def until_flushed(flushes: Flusher) -> None:
+    done = asyncio.Event()
+    flushes.when_flushed(done.set)
+    await asyncio.wait_for(done.wait(), 10)
+
+
+def test_what_was_appended_is_flushed_once_within_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
+
+    async def story() -> None:
+        flushes, log, other = made(), FakeLog(), FakeLog()
+        appended(flushes, log, other, log)
+        await until(lambda: log.marked and other.marked)
+        await asyncio.sleep(0.05)
+        assert (log.flushes, log.marked, other.flushes) == (1, 1, 1)
+        appended(flushes, log)
+        await until(lambda: log.marked == 2)
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
+    """The one under way may have begun before its records were there."""
+
+    async def story() -> None:
+        flushes, log, told = made(), FakeLog(), list[str]()
+        log.gate.clear()
+        appended(flushes, log)
+        flushes.when_flushed(lambda: told.append(f"first {log.flushes}"))
+        appended(flushes, log)
+        flushes.when_flushed(lambda: told.append(f"second {log.flushes}"))
+        await asyncio.sleep(0.02)
+        assert log.begun == 1
+        log.gate.set()
+        await until(lambda: len(told) == 2)
+        assert told == ["first 1", "second 2"]
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_a_log_of_which_a_flush_failed_is_flushed_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The next one would succeed: the system has given up what it could not write."""
+
+    async def story() -> None:
+        flushes, log, other = made(), FakeLog(OSError("planted")), FakeLog()
+        appended(flushes, log, other)
+        await until_flushed(flushes)
+        assert (log.failed, other.failed) == (True, False)
+        appended(flushes, log, other)
+        await until_flushed(flushes)
+        assert (log.flushes, log.marked, other.marked) == (1, 0, 2)
+        await flushes.close()
+
+    asyncio.run(story())
+    assert "flush_failed folder=t-0 error='planted'" in caplog.text
+
+
+def test_a_failed_log_is_opened_anew_as_soon_as_the_disk_lets_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
+    left = [True, True, False]
+
+    async def story() -> None:
+        flushes, log = made(reopen=lambda: left.pop(0)), FakeLog(OSError("planted"))
+        appended(flushes, log)
+        await until_flushed(flushes)
+        await until(lambda: not left)
+        await asyncio.sleep(0.05)  # nobody asks again
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_nothing_is_opened_anew_amid_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is of the log as it was, and might take the one error that the log as it is would see."""
+    monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
+    asked: list[int] = []
+
+    async def story() -> None:
+        slow = FakeLog(OSError("planted"))
+        flushes = made(reopen=lambda: bool(asked.append(slow.flushes)))  # type: ignore[func-returns-value]
+        slow.gate.clear()
+        appended(flushes, slow)
+        flushes.when_flushed(lambda: None)
+        flushes.heal()  # another one has failed
+        await until(lambda: slow.begun)
+        await asyncio.sleep(0.05)
+        assert asked == []
+        slow.gate.set()
+        await until(lambda: asked)
+        await asyncio.sleep(0.05)
+        assert (asked, slow.failed) == ([1], True), "once, for both"
+        slow.gate.clear()
+        appended(flushes, other := FakeLog())
+        other.gate.clear()
+        flushes.when_flushed(lambda: None)
+        flushes.heal()
+        await until(lambda: other.begun)
+        await asyncio.sleep(0.05)
+        other.gate.set()
+        await flushes.close()
+        await asyncio.sleep(0.05)
+        assert asked == [1], "nor when it is closed"
+
+    asyncio.run(story())
+
+
+def test_rows_that_could_not_be_flushed_are_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
+    asked: list[bool] = []
+
+    async def story() -> None:
+        meta = FakeMeta(OSError("planted"))
+        flushes = made(meta=meta, reopen=lambda: bool(asked.append(True)))  # type: ignore[func-returns-value]
+        await until_flushed(flushes)
+        await until(lambda: asked)
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_rows_reach_the_disk_within_the_interval_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
+
+    async def story() -> None:
+        meta = FakeMeta()
+        flushes = made(meta=meta)
+        meta.written()
+        await until(lambda: meta.flushes)
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_a_log_that_was_deleted_meanwhile_keeps_no_other_from_the_disk() -> None:
+    async def story() -> None:
+        flushes, gone, log = made(), FakeLog(FileNotFoundError()), FakeLog()
+        appended(flushes, gone, log)
+        for _ in range(2):  # the second time there is nothing to do
+            await until_flushed(flushes)
+            assert (log.flushes, gone.failed) == (1, False)
+        await flushes.close()
+
+    asyncio.run(story())
+
+
+def test_the_end_waits_for_the_flush_under_way_and_begins_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
+
+    async def story() -> None:
+        flushes, log = made(), FakeLog()
+        log.gate.clear()
+        appended(flushes, log)
+        flushes.when_flushed(lambda: None)
+        appended(flushes, log)
+        end = asyncio.ensure_future(flushes.close())
+        await asyncio.sleep(0)
+        assert not end.done()
+        log.gate.set()
+        await end
+        assert log.flushes == 1
+        await asyncio.sleep(0.05)
+        assert log.flushes == 1
+
+    asyncio.run(story())
+
+
+def test_the_end_waits_for_who_waits_and_nothing_is_opened_anew_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ "A produce comes amid a flush, and the broker is stopped; the flush behind it fails"."""
+    monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
+
+    async def story() -> None:
+        opened: list[bool] = []
+
+        def reopen() -> bool:
+            opened.append(True)
+            return False
+
+        flushes = made(reopen=reopen)
+        first, log = FakeLog(), FakeLog(OSError("planted"))
+        first.gate.clear()
+        appended(flushes, first)
+        flushes.when_flushed(lambda: None)
+        appended(flushes, log)
+        told: list[bool] = []
+        flushes.when_flushed(lambda: told.append(log.failed))
+        asyncio.get_running_loop().call_later(0.02, first.gate.set)
+        await flushes.close()
+        assert told == [True]
+        await asyncio.sleep(0.05)
+        assert not opened
+
+    asyncio.run(story())

@@ -1,0 +1,777 @@
+"""A partition's log: what goes in comes out, what is torn is cut off, what is sent twice is not."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.broker.log import appending
+from streamsx.broker.log.compaction import MADE
+from streamsx.broker.log.expanding import Expansions
+from streamsx.broker.log.log import Log
+from streamsx.broker.log.segment import INDEX_INTERVAL_BYTES, Descriptors, Segment
+from streamsx.broker.refusal import Refused
+from streamsx.errors import CorruptRecord
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.record_batch import CONTROL, Builder, columns, scan, stamp
+
+MOST = 1 << 20
+ATTRIBUTES_END = 22
+
+
+def batch(
+    *values: bytes, time: int = 1000, pid: int = -1, epoch: int = -1, seq: int = -1
+) -> bytearray:
+    builder = Builder(MOST)
+    for i, value in enumerate(values):
+        builder.append(time + i, None, value)
+    return builder.close(pid, epoch, seq)
+
+
+def append(log: Log, *values: bytes, **about: int) -> int:
+    return appending.append(log, memoryview(batch(*values, **about)), MOST)
+
+
+def refusal(log: Log, records: bytes | bytearray) -> ErrorCode:
+    before = log.end, log.read(log.start, MOST)
+    with pytest.raises(Refused) as refused:
+        appending.append(log, memoryview(bytearray(records)), MOST)
+    assert (log.end, log.read(log.start, MOST)) == before
+    return refused.value.code
+
+
+def values(log: Log, offset: int = 0, most: int = MOST) -> list[bytes | None]:
+    """Everything readers see from an offset on."""
+    found: list[bytes | None] = []
+    while data := log.read(offset, most):
+        part = columns(data, offset)
+        found += part.values
+        offset = part.next_offset
+    return found
+
+
+Opens = Callable[..., Log]
+
+
+@pytest.fixture
+def opens(tmp_path: Path) -> Opens:
+    """Opens the log of the test, again and again."""
+
+    def opens(*, segment_bytes: int = 1 << 26, clean: bool = False, sync: bool = False) -> Log:
+        return Log(
+            tmp_path / "t-0", Descriptors(), segment_bytes=segment_bytes, clean=clean, sync=sync
+        )
+
+    return opens
+
+
+@pytest.mark.parametrize("left", [0, 10, 70, 150, -5])
+def test_a_file_that_has_become_shorter_is_the_disks_fault(opens: Opens, left: int) -> None:
+    """Who asked for times was hung up on, and who read was given a part of a batch, for ever."""
+    log = opens()
+    append(log, b"a", b"b")
+    append(log, b"c", b"d", time=2000)
+    size = log.size
+    os.truncate(log.segments[0].path, left % size)
+    for ask in (lambda: log.read(2, MOST), lambda: log.at_time(2000), log.newest):
+        with pytest.raises(OSError, match="the file is shorter than it was"):
+            ask()
+
+
+@pytest.mark.parametrize("length", [-12, 0, 48, 1 << 30])
+def test_a_length_that_has_changed_is_the_disks_fault(opens: Opens, length: int) -> None:
+    """Who looked for an offset behind it went round in a circle, and nobody else was served."""
+    log = opens()
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    with log.segments[0].path.open("r+b") as file:
+        file.seek(8)
+        file.write(length.to_bytes(4, signed=True))
+    with pytest.raises(OSError, match=r"a batch of .* bytes"):
+        log.read(0, MOST)
+    if length < 1 << 30:
+        with pytest.raises(OSError, match=r"a batch of .* bytes"):
+            log.read(1, MOST)
+
+
+def test_a_file_of_another_name_is_not_one_of_its_own(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a")
+    (stray := log.folder / "copy of 0.log").write_bytes(b"x")
+    assert values(opens()) == [b"a"]
+    assert stray.exists()
+
+
+def test_what_is_appended_is_read_with_rising_offsets(opens: Opens) -> None:
+    log = opens()
+    assert [append(log, b"a", b"b"), append(log, b"c")] == [0, 2]
+    assert (log.start, log.end, log.high_watermark) == (0, 3, 3)
+    assert values(log) == [b"a", b"b", b"c"]
+    assert values(log, 2) == [b"c"]
+    assert log.read(3, MOST) == b""
+
+
+def test_a_read_in_the_middle_of_a_batch_begins_with_the_whole_batch(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a", b"b", b"c")
+    (found,) = [header for _, _, header in scan(log.read(2, MOST), check=True)]
+    assert (found.base_offset, found.records) == (0, 3)
+
+
+def test_the_first_batch_is_whole_however_little_was_asked_for(opens: Opens) -> None:
+    log = opens()
+    append(log, bytes(5000))
+    append(log, b"next")
+    data = log.read(0, 1)
+    assert [header.records for _, _, header in scan(data, check=True)] == [1]
+    assert len(log.read(0, 6000)) > len(data)
+
+
+def test_a_log_is_the_same_when_it_is_opened_again(opens: Opens) -> None:
+    log = opens(segment_bytes=300)
+    for i in range(20):
+        append(log, b"%d" % i, time=1000 * i)
+    assert len(log.segments) > 3
+    log.close()
+    again = opens(segment_bytes=300)
+    assert values(again) == values(log) == [b"%d" % i for i in range(20)]
+    assert append(again, b"next") == 20
+
+
+@pytest.mark.parametrize("segment_bytes", [300, 1 << 26])
+def test_records_are_found_by_time(opens: Opens, segment_bytes: int) -> None:
+    log = opens(segment_bytes=segment_bytes)
+    for i in range(0, 300, 3):
+        append(log, b"x" * 40, b"y", b"z", time=1000 + 10 * i)
+    assert log.at_time(0) == (0, 1000)
+    assert log.at_time(1001) == (1, 1001)
+    assert log.at_time(1003) == (3, 1030)
+    assert log.at_time(2500) == (150, 2500)
+    assert log.at_time(3972) == (299, 3972)
+    assert log.at_time(3973) is None
+    assert log.newest() == (299, 3972)
+
+
+def test_an_empty_log_has_no_times(opens: Opens) -> None:
+    log = opens()
+    assert (log.at_time(0), log.newest()) == (None, None)
+
+
+def test_records_are_deleted_for_good(opens: Opens, tmp_path: Path) -> None:
+    log = opens(segment_bytes=300)
+    for i in range(20):
+        append(log, b"%d" % i)
+    log.delete_before(11)
+    log.delete_before(4)
+    assert (log.start, log.end) == (11, 20)
+    assert values(log, 11) == [b"%d" % i for i in range(11, 20)]
+    assert log.at_time(0) == (11, 1000)
+    files = len(list((tmp_path / "t-0").glob("*.log")))
+    assert files < 10
+    log.close()
+    again = opens(segment_bytes=300)
+    assert (again.start, values(again, 11)) == (11, values(log, 11))
+
+
+def test_a_log_that_was_deleted_to_its_end_goes_on_from_there(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a", b"b")
+    log.delete_before(2)
+    (path,) = [segment.path for segment in log.segments]
+    log.close()
+    path.write_bytes(b"")  # the machine lost its power before the records reached the disk
+    again = opens()
+    assert (again.start, again.end) == (2, 2)
+    assert append(again, b"c") == 2
+    assert values(again, 2) == [b"c"]
+
+
+def test_a_torn_tail_is_cut_off_with_a_word_about_it(
+    opens: Opens, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = opens()
+    append(log, b"kept")
+    append(log, b"torn")
+    path = log.segments[0].path
+    log.close()
+    path.write_bytes(path.read_bytes()[:-3])
+    with caplog.at_level(logging.WARNING):
+        again = opens()
+    assert values(again) == [b"kept"]
+    assert "log_cut" in caplog.text
+    assert append(again, b"next") == 1
+
+
+def test_nothing_of_a_tail_that_was_cut_off_stands_behind_what_comes_next(opens: Opens) -> None:
+    """A page of the middle was lost, the one behind it was written: what comes takes the place of
+    the first, to the byte, and the other one would be found behind it."""
+    log = opens()
+    for value in (b"kept", b"lost", b"late"):
+        append(log, value)
+    path = log.segments[0].path
+    log.close()
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"lost", b"????"))
+    again = opens()
+    assert append(again, b"next") == 1
+    again.close()
+    assert values(opens()) == [b"kept", b"next"]
+
+
+def test_a_record_is_found_without_a_look_at_all_those_before_it(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opens()
+    for n in range(2000):
+        append(log, b"%d" % n)
+    looked, real = list[int](), os.pread
+
+    def pread(fd: int, count: int, at: int) -> bytes:
+        looked.append(count)
+        return real(fd, count, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    segment = log.segments[0]
+    found = real(segment.fd, 8, segment.locate(1990))
+    assert int.from_bytes(found) == 1990
+    assert sum(looked) <= 2 * INDEX_INTERVAL_BYTES
+
+
+def test_after_a_clean_end_checksums_are_taken_on_trust(opens: Opens) -> None:
+    log = opens()
+    append(log, b"kept")
+    path = log.segments[0].path
+    log.close()
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert opens(clean=True).end == 1
+    assert opens(clean=False).end == 0
+
+
+def test_what_a_killed_broker_left_is_brought_to_the_disk(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opens()
+    append(log, b"a")
+    flushed: list[Path] = []
+    monkeypatch.setattr(Segment, "flush", lambda segment: flushed.append(segment.path))
+    opens(clean=True)
+    assert flushed == []
+    opens(clean=False)
+    assert flushed == [log.segments[0].path]
+
+
+def test_records_that_say_they_end_a_transaction_are_damaged(opens: Opens) -> None:
+    """One bit, in a file whose checksums are not looked at."""
+    log = opens(segment_bytes=1)
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    path = log.segments[1].path
+    log.close()
+    data = bytearray(path.read_bytes())
+    data[ATTRIBUTES_END] |= CONTROL
+    path.write_bytes(data)
+    assert values(opens(segment_bytes=1)) == [b"a", b"c"]
+
+
+@pytest.mark.parametrize("damaged", [range(1), range(1, 3)], ids=["the first", "two in a row"])
+def test_damaged_segments_that_are_not_the_last_are_skipped(
+    opens: Opens, caplog: pytest.LogCaptureFixture, damaged: range
+) -> None:
+    log = opens(segment_bytes=200)
+    for i in range(9):
+        append(log, b"%d" % i * 60)
+    segments = list(log.segments)
+    log.close()
+    lost = range(segments[damaged.start].base, segments[damaged.stop].base)
+    for index in damaged:
+        data = bytearray(segments[index].path.read_bytes())
+        data[16] = 9
+        segments[index].path.write_bytes(data)
+    again = opens(segment_bytes=200)
+    assert caplog.text.count("log_damaged") == len(damaged)
+    for offset in range(9):
+        kept = [b"%d" % i * 60 for i in range(offset, 9) if i not in lost]
+        assert values(again, offset) == kept
+
+
+@pytest.mark.parametrize("note", ["start", "unflushed", "compacted", "merged"])
+def test_a_damaged_note_is_said_by_its_name(opens: Opens, tmp_path: Path, note: str) -> None:
+    """It was a bare ValueError: which of a thousand files, nobody knew."""
+    log = opens()
+    append(log, b"a")
+    log.close()
+    path = log.folder / note
+    path.write_bytes(b"1\xff2")
+    with pytest.raises(OSError, match="damaged") as failed:
+        opens()
+    assert failed.value.filename == str(path)
+
+
+def test_what_a_compaction_has_left_behind_is_gone_when_it_is_opened(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a")
+    log.close()
+    left = log.folder / f"{0:020d}.log{MADE}"
+    left.write_bytes(b"x")
+    assert values(opens()) == [b"a"]
+    assert not left.exists()
+
+
+def full_disk(fd: int, data: memoryview, at: int, *, real: Any = os.pwrite) -> int:
+    return int(real(fd, data[: len(data) // 2], at))
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 26, 200], ids=["same file", "next file"])
+def test_a_write_that_fails_leaves_nothing_behind(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch, segment_bytes: int
+) -> None:
+    """What is too large for the last file begins the next one; what comes then fits once more."""
+    log = opens(segment_bytes=segment_bytes)
+    append(log, b"a")
+    with monkeypatch.context() as broken:
+        broken.setattr("os.pwrite", full_disk)
+        with pytest.raises(OSError, match=r"No space left on device: .*\.log'"):
+            append(log, b"b" * 100)
+        assert sum(path.stat().st_size for path in log.folder.glob("*.log")) == len(batch(b"a"))
+    assert append(log, b"c") == 1
+    log.close()
+    again = opens(segment_bytes=segment_bytes)
+    assert values(again) == [b"a", b"c"]
+    assert append(again, b"d") == 2
+
+
+def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -> None:
+    log = opens(sync=True)
+    woken: list[int] = []
+    log.waiters[woken.append] = False
+    append(log, b"a")
+    mark = log.mark()
+    append(log, b"b")
+    assert (log.end, log.high_watermark, log.read(0, MOST), woken) == (2, 0, b"", [])
+    log.flush()
+    log.flushed_to(mark)
+    assert (values(log), woken) == ([b"a"], [len(batch(b"a"))])
+    log.flushed_to(log.mark())
+    assert (values(log), woken) == ([b"a", b"b"], [len(batch(b"a"))] * 2)
+
+
+def test_flushes_that_end_in_another_order_hide_nothing_again(opens: Opens) -> None:
+    """Who has read up to there was out of range, and began at 0 (seeds 1054 and 1113)."""
+    log = opens(sync=True)
+    append(log, b"a")
+    earlier = log.mark()
+    append(log, b"b")
+    log.flushed_to(log.mark())
+    log.flushed_to(earlier)
+    assert (log.high_watermark, values(log)) == (2, [b"a", b"b"])
+
+
+def test_who_waits_is_told_of_each_append_and_of_the_end(opens: Opens) -> None:
+    log = opens()
+    woken: list[int] = []
+    log.waiters[woken.append] = False
+    append(log, b"a")
+    log.close()
+    assert woken[0] == len(batch(b"a"))
+    assert woken[1] > 1 << 60
+
+
+# Files.
+
+
+def test_a_file_takes_what_fits_and_one_batch_that_does_not(opens: Opens) -> None:
+    size = len(batch(b"x"))
+    log = opens(segment_bytes=2 * size)
+    for _ in range(5):
+        append(log, b"x")
+    assert [segment.base for segment in log.segments] == [0, 2, 4]
+    append(log, b"x" * 3 * size)
+    append(log, b"x")
+    assert [segment.base for segment in log.segments] == [0, 2, 4, 5, 6]
+    assert {path.name: path.stat().st_size for path in log.folder.glob("*.log")} == {
+        segment.path.name: segment.size for segment in log.segments
+    }
+
+
+def test_a_file_is_brought_to_the_disk_before_the_next_one_begins(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opens(segment_bytes=1)
+    synced: list[int] = []
+    monkeypatch.setattr("os.fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    append(log, b"a")
+    assert synced == []
+    append(log, b"b")
+    log.flush()
+    assert synced == [segment.path.stat().st_ino for segment in log.segments]
+
+
+def test_files_go_as_soon_as_no_record_of_them_is_left(opens: Opens) -> None:
+    log = opens(segment_bytes=1)
+    for _ in range(4):
+        append(log, b"x")
+    log.delete_before(1)
+    assert [segment.base for segment in log.segments] == [1, 2, 3]
+    log.close()
+    (log.folder / "start").write_text("3")  # and then it was killed
+    again = opens(segment_bytes=1)
+    assert [path.name for path in log.folder.glob("*.log")] == [f"{3:020d}.log"]
+    assert (again.start, values(again, 3)) == (3, [b"x"])
+
+
+def test_the_descriptor_that_was_not_used_for_longest_is_closed(tmp_path: Path) -> None:
+    descriptors, (a, b, c) = Descriptors(limit=2), [tmp_path / name for name in "abc"]
+    for path in (a, b, a, c):
+        descriptors.of(path)
+    assert list(descriptors._open) == [a, c]
+    for path in (a, c):
+        descriptors.close(path)
+
+
+@pytest.mark.parametrize("at", [7, 15], ids=["base offset", "leader epoch"])
+def test_what_the_checksum_does_not_cover_is_looked_at_after_a_crash(opens: Opens, at: int) -> None:
+    log = opens()
+    for value in (b"a", b"b", b"c"):
+        append(log, value)
+    path, second = log.segments[0].path, len(batch(b"a"))
+    log.close()
+    data = bytearray(path.read_bytes())
+    data[second + at] ^= 4
+    path.write_bytes(data)
+    assert values(opens()) == [b"a"]
+
+
+# Times, and what readers see.
+
+
+def test_records_are_found_by_time_though_clocks_go_back(opens: Opens) -> None:
+    log = opens(segment_bytes=1 << 26)
+    for time in (1000, 5000, 2000, 3000):
+        append(log, b"x" * 5000, time=time)
+    assert log.at_time(1500) == (1, 5000)
+    assert log.at_time(5001) is None
+    assert log.newest() == (1, 5000)
+
+
+def test_what_is_not_flushed_is_found_by_no_time(opens: Opens) -> None:
+    log = opens(sync=True)
+    append(log, b"a", time=1000)
+    log.flushed_to(log.mark())
+    append(log, b"b", time=2000)
+    assert (log.at_time(500), log.at_time(1500), log.newest()) == ((0, 1000), None, None)
+
+
+def test_after_a_start_readers_see_all_that_is_there(opens: Opens) -> None:
+    log = opens(sync=True)
+    append(log, b"a")
+    log.close()
+    again = opens(sync=True)
+    assert (again.high_watermark, values(again)) == (1, [b"a"])
+
+
+# What is refused.
+
+
+def test_anything_but_one_whole_batch_of_version_2_is_refused(opens: Opens) -> None:
+    log, good = opens(), batch(b"a")
+    append(log, b"before")
+    old, damaged = bytearray(good), bytearray(good)
+    old[16] = 1
+    damaged[-1] ^= 1
+    invalid = ErrorCode.INVALID_RECORD
+    assert refusal(log, b"") == invalid
+    assert refusal(log, good[:40]) == invalid
+    assert refusal(log, good[:-1]) == invalid
+    assert refusal(log, good + good) == invalid
+    assert refusal(log, old) == invalid
+    with pytest.raises(CorruptRecord):
+        appending.append(log, memoryview(damaged), MOST)
+    assert refusal(log, batch(bytes(MOST - 70))) == ErrorCode.MESSAGE_TOO_LARGE
+    with pytest.raises(Refused):
+        appending.append(log, None, MOST)
+
+
+@pytest.mark.parametrize(
+    ("at", "what"), [(23, b"\xff\xff\xff\xff"), (57, b"\0\0\0\2"), (57, b"\0\0\0\0"), (22, b"\x20")]
+)
+def test_numbers_that_do_not_agree_are_refused(opens: Opens, at: int, what: bytes) -> None:
+    records = batch(b"a")
+    records[at : at + len(what)] = what
+    stamp(records, -1, -1, -1)  # its checksum is right
+    assert refusal(opens(), records) == ErrorCode.INVALID_RECORD
+
+
+def test_there_are_no_transactions(opens: Opens) -> None:
+    builder = Builder(MOST, transactional=True)
+    builder.append(1, None, b"a")
+    assert refusal(opens(), builder.close(1, 0, 0)) == ErrorCode.INVALID_TXN_STATE
+
+
+# Idempotence.
+
+
+def test_a_batch_that_is_sent_again_is_answered_with_its_old_place(opens: Opens) -> None:
+    log = opens()
+    for seq in range(6):
+        append(log, b"%d" % seq, pid=7, epoch=0, seq=seq)
+    assert [append(log, b"again", pid=7, epoch=0, seq=seq) for seq in (5, 1)] == [5, 1]
+    assert log.end == 6
+    too_old = batch(b"0", pid=7, epoch=0, seq=0)
+    assert refusal(log, too_old) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_batch_is_recognised_after_a_crash(opens: Opens) -> None:
+    log = opens(segment_bytes=200)
+    for seq in range(9):
+        append(log, b"x" * 50, pid=7, epoch=0, seq=seq)
+    again = opens(segment_bytes=200)
+    assert append(again, b"x" * 50, pid=7, epoch=0, seq=8) == 8
+    assert again.end == 9
+    gap = batch(b"x", pid=7, epoch=0, seq=10)
+    assert refusal(again, gap) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a", pid=7, epoch=0, seq=0)
+    late = batch(b"b", pid=7, epoch=1, seq=1)
+    assert refusal(log, late) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    append(log, b"b", pid=7, epoch=1, seq=0)
+    zombie = batch(b"z", pid=7, epoch=0, seq=1)
+    assert refusal(log, zombie) == ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_an_unknown_producer_is_believed(opens: Opens) -> None:
+    assert append(opens(), b"a", pid=7, epoch=3, seq=12) == 0
+
+
+def test_sequences_begin_again_at_zero_after_the_largest(opens: Opens) -> None:
+    log = opens()
+    append(log, b"a", b"b", pid=7, epoch=0, seq=2**31 - 1)
+    assert append(log, b"c", pid=7, epoch=0, seq=1) == 2
+    assert append(log, b"a", b"b", pid=7, epoch=0, seq=2**31 - 1) == 0
+
+
+def test_a_producer_without_sequence_is_refused(opens: Opens) -> None:
+    assert refusal(opens(), batch(b"a", pid=7, epoch=0, seq=-1)) == ErrorCode.INVALID_RECORD
+
+
+def test_the_first_producer_of_all_is_one_like_others(opens: Opens) -> None:
+    log = opens()
+    assert [append(log, b"a", pid=0, epoch=0, seq=0) for _ in range(2)] == [0, 0]
+
+
+def test_as_many_producers_as_may_be_are_remembered(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamsx.broker.log.producer_state.PRODUCERS_MAX", 2)
+    log = opens()
+    for pid in (1, 2):
+        append(log, b"a", pid=pid, epoch=0, seq=0)
+    for pid in (1, 2):
+        gap = batch(b"b", pid=pid, epoch=0, seq=2)
+        assert refusal(log, gap) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_only_so_many_producers_are_remembered(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamsx.broker.log.producer_state.PRODUCERS_MAX", 2)
+    log = opens()
+    for pid in (1, 2, 1, 3):
+        append(log, b"a", pid=pid, epoch=0, seq=int(pid == 1 and log.end > 1))
+    assert append(log, b"a", pid=2, epoch=0, seq=0) == 4
+    assert append(log, b"a", pid=1, epoch=0, seq=5) == 5
+
+
+def test_a_log_of_which_the_rest_is_damaged_ends_there_for_readers(opens: Opens) -> None:
+    log = opens(segment_bytes=200)
+    for i in range(3):
+        append(log, b"%d" % i * 60)
+    for segment in log.segments[1:]:
+        segment.path.write_bytes(b"damaged")
+    log.close()
+    again = opens(segment_bytes=200)
+    assert (again.end, values(again), values(again, 1)) == (2, [b"0" * 60], [])
+    assert append(again, b"new") == 2
+    assert values(again, 1) == [b"new"]
+
+
+def test_descriptors_are_closed_and_opened_again_as_needed(tmp_path: Path) -> None:
+    descriptors = Descriptors(limit=3)
+    logs = [
+        Log(tmp_path / f"t-{i}", descriptors, segment_bytes=1 << 20, clean=False, sync=False)
+        for i in range(10)
+    ]
+    for turn in range(3):
+        for log in logs:
+            assert append(log, b"%d" % turn) == turn
+    assert all(values(log) == [b"0", b"1", b"2"] for log in logs)
+    assert len(descriptors._open) == 3
+    for log in logs:
+        log.close()
+    assert not descriptors._open
+
+
+def test_a_stored_batch_is_of_epoch_0_as_in_logs_of_all_brokers_before(opens: Opens) -> None:
+    """Of another one it would be taken for damaged, and cut off with all behind it."""
+    log = opens()
+    append(log, b"a")
+    assert log.segments[0].path.read_bytes()[12:16] == bytes(4)
+
+
+def failing(*_: object) -> None:
+    raise OSError("planted")
+
+
+def failed(log: Log) -> None:
+    """Its next flush fails."""
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr("os.fdatasync", failing)
+        with pytest.raises(OSError, match="planted"):
+            log.flush()
+    log.fail()
+
+
+def failed_behind_a(opens: Opens) -> Log:
+    """One whose first record was flushed, and whose second was not."""
+    log = opens()
+    append(log, b"a")
+    log.flush()
+    log.flushed_to(log.mark())
+    append(log, b"b")
+    failed(log)
+    log.close()
+    return log
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_behind_a_flush_that_failed_only_what_was_flushed_is_there_if_that_was_asked_for(
+    opens: Opens, clean: bool
+) -> None:
+    log = opens(segment_bytes=1, sync=True)
+    append(log, b"a")
+    log.flush()
+    log.flushed_to(log.mark())
+    append(log, b"b")
+    append(log, b"c", pid=7, epoch=0, seq=0)
+    assert len(log.segments) == 3
+    failed(log)
+    log.close()
+    again = opens(segment_bytes=1, sync=True, clean=clean)
+    assert (again.end, values(again)) == (1, [b"a"])
+    assert append(again, b"c", pid=7, epoch=0, seq=0) == 1, "it is new"
+    again.close()
+    assert opens(sync=True).end == 2, "it was forgiven"
+
+
+def test_behind_a_flush_that_failed_all_is_written_again(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To Linux those pages are clean: a flush would not write them."""
+    log = failed_behind_a(opens)
+    size = log.segments[0].size
+    done: list[object] = []
+
+    def pwrite(fd: int, data: bytes, at: int, *, real: Any = os.pwrite) -> int:
+        done.append(at)
+        return int(real(fd, data, at))
+
+    def fdatasync(fd: int, *, real: Any = os.fdatasync) -> None:
+        done.append("flush")
+        real(fd)
+
+    monkeypatch.setattr("os.pwrite", pwrite)
+    monkeypatch.setattr("os.fdatasync", fdatasync)
+    monkeypatch.setattr("streamsx.broker.log.segment.REWRITTEN_BYTES", size - 1)
+    assert values(opens()) == [b"a", b"b"]
+    assert done == ["flush", 0, size - 1, "flush"]
+    del done[:]
+    opens()
+    assert done == ["flush"]
+
+
+def test_what_readers_were_shown_without_sync_is_there_with_it(opens: Opens) -> None:
+    """ "A flush fails, the broker is stopped, and started again with --sync"."""
+    failed_behind_a(opens)
+    assert values(opens(sync=True)) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_start_whose_flush_fails_leaves_word_of_it_to_the_next(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch, sync: bool
+) -> None:
+    """Which would flush nothing: to Linux those pages are clean."""
+    log = opens(sync=sync)
+    append(log, b"a")
+    log.close()
+    with monkeypatch.context() as broken:
+        broken.setattr("os.fdatasync", failing)
+        with pytest.raises(OSError, match="planted"):
+            opens(sync=sync)
+    written: list[int] = []
+
+    def pwrite(fd: int, data: bytes, at: int, *, real: Any = os.pwrite) -> int:
+        written.append(at)
+        return int(real(fd, data, at))
+
+    monkeypatch.setattr("os.pwrite", pwrite)
+    assert values(opens(sync=sync)) == [b"a"]
+    assert written == [0]
+
+
+def test_a_flush_that_fails_ahead_of_the_next_file_fails_the_log(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opens(segment_bytes=1)
+    append(log, b"a")
+    told: list[int] = []
+    log.waiters[told.append] = False
+    monkeypatch.setattr("os.fdatasync", failing)
+    with pytest.raises(OSError, match="planted"):
+        append(log, b"b")
+    assert log.failed
+    assert told, "who waits for more need not"
+
+
+def test_what_a_flush_has_reached_when_another_has_failed_does_not_count(opens: Opens) -> None:
+    """ "The next file begins while a flush is under way; that fails": who waits is refused."""
+    log = opens(sync=True)
+    append(log, b"a")
+    mark = log.mark()
+    log.flush()
+    log.fail()
+    log.flushed_to(mark)
+    log.note_failure()
+    log.close()
+    assert values(opens(sync=True)) == []
+
+
+def bomb(records: int, size: int, *, time: int = 1000) -> bytearray:
+    builder = Builder(1 << 30, compression="zstd")
+    for _ in range(records):
+        builder.append(time, b"k", bytes(size))
+    return builder.close()
+
+
+@pytest.mark.parametrize(("records", "size"), [(1, 60 << 20), (900_000, 0)])
+def test_one_request_has_no_more_looked_into_than_one_batch_may_hold(
+    opens: Opens, records: int, size: int
+) -> None:
+    """Forty batches of 2 kB took four seconds in which nobody was served."""
+    log, batch = opens(), bomb(records, size)
+    keyed, codes = Expansions(), list[ErrorCode]()
+    for _ in range(4):
+        try:
+            appending.append(log, memoryview(bytearray(batch)), MOST, keyed=keyed)
+        except Refused as why:
+            codes.append(why.code)
+    assert codes[-2:] == [ErrorCode.MESSAGE_TOO_LARGE] * 2
+    append(log, b"last", time=2000)
+    looked = Expansions()
+    assert [log.at_time(1000, looked) for _ in range(3)] == [(0, 1000)] * 3
+    assert log.at_time(2000, Expansions()) == (log.end - 1, 2000)
+    assert log.at_time(2000, looked) == (log.end - 1, 2000), "coarse, not wrong"

@@ -1,0 +1,325 @@
+"""One connection on a transport that writes down what it is told: order, turns, limits."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.net.client_connection import (
+    SLICE_S,
+    ClientConnection,
+    ConnectionLimits,
+    ConnectionLoad,
+    ServedRequest,
+)
+from streamsx.protocol.frames import LARGE_BYTES, Frame
+from streamsx.protocol.wire import Api
+
+
+class Wire(asyncio.Transport):
+    """The kernel's side."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__({"peername": ("10.0.0.1", port), "sockname": ("10.0.0.2", 9092)})
+        self.written: list[bytes] = []
+        self.closing = self.paused = False
+        self.unsent = 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def abort(self) -> None:
+        self.closing, self.unsent = True, 0
+
+    def is_reading(self) -> bool:
+        return not self.paused
+
+    def pause_reading(self) -> None:
+        assert not self.paused
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        assert self.paused
+        self.paused = False
+
+
+def respond(call: ServedRequest, body: ReplyBody | None) -> None:
+    assert body
+    call.connection.answer(body["text"])
+
+
+def reply(call: ServedRequest, text: bytes) -> None:
+    call.reply({"text": text})
+
+
+class Peers:
+    """Connections of one broker. Frames of b"wait..." are parked, others come back as they are."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.limits, self.traffic = ConnectionLimits(**limits), ConnectionLoad()
+        self.now = 0.0
+        self.parked: list[ServedRequest] = []
+        self.gone: list[ServedRequest] = []
+
+    def dial(self) -> tuple[ClientConnection, Wire]:
+        connection = ClientConnection(self.traffic, self.limits, self.serve, lambda: self.now)
+        wire = Wire(len(self.traffic.connections) + 1)
+        connection.connection_made(wire)
+        return connection, wire
+
+    def serve(self, connection: ClientConnection, frame: Frame) -> None:
+        call = ServedRequest(connection, Api.FETCH, 11, 1, "", bytes(frame), respond)
+        connection.call = call
+        if call.body.startswith(b"wait"):
+            call.gone = lambda: self.gone.append(call)
+            self.parked.append(call)
+        else:
+            reply(call, call.body)
+
+    def lost(self, connection: ClientConnection) -> None:
+        """What the loop does behind an abort."""
+        connection.connection_lost(None)
+
+
+def send(connection: ClientConnection, *frames: bytes, cut: int = 0) -> None:
+    data = b"".join(len(frame).to_bytes(4) + frame for frame in frames)
+    data = data[: len(data) - cut]
+    while data:
+        buffer = connection.get_buffer(-1)
+        count = min(len(buffer), len(data))
+        buffer[:count], data = data[:count], data[count:]
+        connection.buffer_updated(count)
+
+
+def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """A request that is answered late is followed by the next one in a turn of the loop."""
+    return lambda: asyncio.run(story())
+
+
+@on_a_loop
+async def test_what_stands_behind_a_late_answer_is_served_in_a_turn_of_its_own() -> None:
+    """Who answers is in the middle of something, and so are all that it answers on the way."""
+    peers = Peers()
+    connection, wire = peers.dial()
+    send(connection, b"wait for it", b"the next", b"and next")
+    assert wire.written == []
+    (call,) = peers.parked
+    reply(call, b"late")
+    assert wire.written == [b"late"]
+    await asyncio.sleep(0)
+    assert wire.written == [b"late", b"the next", b"and next"]
+
+
+@on_a_loop
+async def test_requests_that_take_long_let_others_in_between() -> None:
+    peers = Peers()
+    slow, wire = peers.dial()
+    serve = slow._serve
+
+    def slowly(connection: ClientConnection, frame: Frame) -> None:
+        peers.now += SLICE_S * 0.6
+        serve(connection, frame)
+
+    slow._serve = slowly
+    send(slow, *(b"request%d" % number for number in range(6)))
+    other, others = peers.dial()
+    send(other, b"a little")
+    assert (len(wire.written), len(others.written)) == (2, 1)
+    for turn in (2, 3):
+        await asyncio.sleep(0)
+        assert len(wire.written) == 2 * turn
+    await asyncio.sleep(0)
+    assert wire.written == [b"request%d" % number for number in range(6)]
+
+
+@on_a_loop
+async def test_an_answer_that_comes_too_late_or_twice_is_none() -> None:
+    peers = Peers()
+    connection, wire = peers.dial()
+    send(connection, b"wait 1..", b"wait 2..")
+    first = peers.parked[0]
+    reply(first, b"one")
+    await asyncio.sleep(0)
+    reply(first, b"again")
+    connection.abort()
+    assert peers.gone == [peers.parked[1]]
+    reply(peers.parked[1], b"two")
+    await asyncio.sleep(0)
+    assert wire.written == [b"one"]
+
+
+@on_a_loop
+async def test_nothing_is_served_behind_a_hang_up() -> None:
+    peers = Peers()
+    connection, wire = peers.dial()
+    send(connection, b"wait....", b"the next")
+    reply(peers.parked[0], b"late")
+    connection.abort()
+    await asyncio.sleep(0)
+    assert wire.written == [b"late"]
+    peers.lost(connection)
+    assert (peers.traffic.connections, peers.traffic.in_flight_bytes) == ({}, 0)
+
+
+@on_a_loop
+async def test_all_that_is_held_is_counted_until_it_is_answered() -> None:
+    peers = Peers()
+    one, _ = peers.dial()
+    two, _ = peers.dial()
+    send(one, b"wait" * 10, b"x" * 30)
+    send(two, b"y" * LARGE_BYTES, cut=1)
+    send(two)
+    assert peers.traffic.in_flight_bytes == 70 + LARGE_BYTES
+    reply(peers.parked[0], b"late")
+    assert peers.traffic.in_flight_bytes == 30 + LARGE_BYTES
+    await asyncio.sleep(0)
+    assert peers.traffic.in_flight_bytes == LARGE_BYTES
+    two.abort()
+    assert peers.traffic.in_flight_bytes == 0
+    peers.lost(two)
+    assert peers.traffic.in_flight_bytes == 0
+
+
+def test_as_much_in_flight_as_may_be_closes_nobody_and_a_byte_more_the_largest() -> None:
+    peers = Peers(in_flight_bytes_max=200)
+    one, wire_of_one = peers.dial()
+    two, wire_of_two = peers.dial()
+    send(one, b"wait" * 30)
+    send(two, b"wait" * 20)
+    assert (wire_of_one.closing, wire_of_two.closing) == (False, False)
+    send(two, b"a byte..")
+    assert (wire_of_one.closing, wire_of_two.closing) == (True, False)
+    assert [call.connection for call in peers.gone] == [one]
+    assert peers.traffic.in_flight_bytes == 88
+
+
+def test_of_equals_the_one_that_was_silent_for_longest_has_to_go() -> None:
+    peers = Peers(in_flight_bytes_max=100)
+    wires = []
+    for peers.now in (2.0, 1.0, 3.0):
+        connection, wire = peers.dial()
+        send(connection, b"wait" * 10)
+        wires.append(wire)
+    assert [wire.closing for wire in wires] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("limits", "most"),
+    [({"queued_requests_max": 3}, 3), ({"queued_bytes_max": 40}, 5)],
+    ids=["number", "size"],
+)
+def test_a_full_queue_is_read_on_when_there_is_room(limits: dict[str, int], most: int) -> None:
+    """The size counts what is being served, too; the number does not."""
+
+    @on_a_loop
+    async def story() -> None:
+        peers = Peers(**limits)
+        connection, wire = peers.dial()
+        send(connection, b"wait....")
+        for sent in range(1, most + 1):
+            assert wire.is_reading(), sent
+            send(connection, b"wait....")
+        assert not wire.is_reading()
+        reply(peers.parked[0], b"late")
+        await asyncio.sleep(0)
+        assert wire.is_reading()
+        for late in peers.parked:
+            reply(late, b"late")
+            await asyncio.sleep(0)
+        assert wire.written == [b"late"] * (most + 1)
+        assert peers.traffic.in_flight_bytes == 0
+
+    story()
+
+
+def test_who_takes_no_answers_is_served_no_more_until_it_does() -> None:
+    peers = Peers(unsent_bytes_max=77)
+    connection, wire = peers.dial()
+    assert wire.high == 77
+    connection.pause_writing()
+    send(connection, b"1.......", b"2.......")
+    assert wire.written == []
+    connection.resume_writing()
+    assert wire.written == [b"1.......", b"2......."]
+
+
+def test_who_takes_the_fewest_answers_has_to_go_when_all_together_hold_too_many() -> None:
+    peers = Peers(unsent_by_all_bytes_max=100)
+    ends = [peers.dial() for _ in range(4)]
+    for (_, wire), unsent in zip(ends, (0, 40, 50, 10), strict=True):
+        wire.unsent = unsent
+    send(ends[3][0], b"1.......")
+    assert [wire.closing for _, wire in ends] == [False] * 4
+    ends[3][1].unsent = 11
+    send(ends[0][0], b"2.......")  # it takes what it is sent
+    assert [wire.closing for _, wire in ends] == [False] * 4
+    send(ends[3][0], b"3.......")
+    assert [wire.closing for _, wire in ends] == [False, False, True, False]
+    assert ends[3][1].written == [b"1.......", b"3......."]
+
+
+def test_a_connection_too_many_is_closed_and_the_others_are_not() -> None:
+    peers = Peers(connections_max=2)
+    wires = [peers.dial()[1] for _ in range(3)]
+    assert [wire.closing for wire in wires] == [False, False, True]
+
+
+@pytest.mark.parametrize("size", [-1, 7, 101])
+def test_who_sends_a_length_that_cannot_be_is_hung_up_on_and_the_log_says_why(
+    size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    peers = Peers(frame_bytes_max=100)
+    connection, wire = peers.dial()
+    send(connection, b"wait....")
+    connection.get_buffer(-1)[:4] = size.to_bytes(4, signed=True)
+    connection.buffer_updated(4)
+    assert wire.closing
+    assert peers.gone == peers.parked
+    assert f"closed 10.0.0.1:1: a frame of {size} bytes: 8 to 100 can be" in caplog.text
+
+
+def test_a_connection_knows_both_ends() -> None:
+    connection, _ = Peers().dial()
+    assert (connection.host, connection.peer) == ("10.0.0.1", "10.0.0.1:1")
+    assert connection.address == ("10.0.0.2", 9092)
+
+
+@on_a_loop
+async def test_it_is_active_when_something_comes_and_when_something_goes() -> None:
+    peers = Peers()
+    connection, _ = peers.dial()
+    assert connection.active_at == 0
+    peers.now = 5
+    send(connection, b"wait....")
+    assert connection.active_at == 5
+    peers.now = 9
+    reply(peers.parked[0], b"late")
+    assert connection.active_at == 9
+
+
+def test_what_piles_up_has_the_limits_that_were_chosen() -> None:
+    """A request may be as large as all that wait, and several of them are in flight."""
+    mib = 1024 * 1024
+    assert asdict(ConnectionLimits()) == {
+        "connections_max": 512,
+        "connections_max_idle_s": 600,
+        "frame_bytes_max": 32 * mib,
+        "queued_requests_max": 64,
+        "queued_bytes_max": 32 * mib,
+        "in_flight_bytes_max": 64 * mib,
+        "unsent_bytes_max": 8 * mib,
+        "unsent_by_all_bytes_max": 32 * mib,
+        "partitions_max": 10_000,
+    }

@@ -1,0 +1,141 @@
+"""The shell's answers to what it is started with, and what it says it serves."""
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from streamsx.broker.api.served import SERVED
+from streamsx.broker.log import appending
+from streamsx.broker.log.segment import Segment
+from streamsx.broker.net import server
+from streamsx.broker.net.client_connection import ConnectionLimits
+from streamsx.broker.net.server import BrokerServer
+from streamsx.errors import StoreLocked, UsageError, WorldError
+from streamsx.protocol import wire
+from streamsx.protocol.record_batch import Builder
+
+
+@pytest.mark.parametrize("api", SERVED, ids=lambda api: wire.Api(api).name)
+def test_each_version_from_kafkas_oldest_on_is_served_as_far_as_it_has_a_schema(api: int) -> None:
+    oldest, newest, *_ = SERVED[api]
+    known = wire.versions(api)
+    assert known[0] == oldest <= newest <= known[1]
+
+
+@pytest.mark.parametrize("topic", [("t", 0), ("t", -1), ("t", 9), ("a b", 1), ("", 1)])
+def test_a_topic_that_cannot_be_is_refused_before_anything_is_made(
+    tmp_path: Path, topic: tuple[str, int]
+) -> None:
+    name, partitions = topic
+
+    async def started() -> None:
+        limits = ConnectionLimits(partitions_max=8)
+        async with BrokerServer(tmp_path / "data", topics={name: partitions}, limits=limits):
+            raise AssertionError("it serves")
+
+    with pytest.raises(UsageError, match=f"bad topic: {name}:{partitions}: "):
+        asyncio.run(started())
+
+
+def test_only_a_broker_that_ended_well_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything was flushed then; what comes next is not until that one has ended."""
+    clean, lock, flushed = tmp_path / "clean", tmp_path / "lock", list[Path]()
+    lock.write_text("12345678901234567890")  # of a broker with a longer name
+    monkeypatch.setattr(Segment, "flush", lambda segment: flushed.append(segment.path))
+
+    async def ends(*, well: bool) -> None:
+        broker = BrokerServer(tmp_path, topics={"t": 2})
+        await broker.start()
+        assert (clean.exists(), lock.read_text()) == (False, str(os.getpid()))
+        log = broker.service.topics.by_name["t"].logs[0]
+        builder = Builder(1000)
+        builder.append(1, None, b"x")
+        appending.append(log, memoryview(builder.close()), 1000)
+        flushed.clear()
+        if well:
+            await broker.close()
+            assert (clean.exists(), flushed) == (True, [log.segments[0].path])
+            return
+        broker._server.close()
+        broker._sweep_timer.cancel()
+        broker.abandon()
+        assert (clean.exists(), flushed) == (False, [])
+
+    asyncio.run(ends(well=True))
+    asyncio.run(ends(well=False))
+
+
+def held_in(folder: Path) -> list[str]:
+    """The files of a folder that this process has open."""
+    found = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    return [path for path in found if path.startswith(str(folder.resolve()))]
+
+
+@pytest.mark.parametrize("well", [True, False], ids=["closed", "abandoned"])
+def test_nothing_of_a_broker_that_ended_is_left_open_or_under_way(
+    tmp_path: Path, well: bool
+) -> None:
+    """A simulation kills hundreds in one process, and starts as many in their folders."""
+
+    async def story() -> None:
+        broker = BrokerServer(tmp_path, topics={"t": 1})
+        await broker.start()
+        builder = Builder(1000)
+        builder.append(1, None, b"x")
+        log = broker.service.topics.by_name["t"].logs[0]
+        appending.append(log, memoryview(builder.close()), 1000)
+        assert any(path.endswith(".log") for path in held_in(tmp_path))
+        sweep = broker._sweep_timer
+        if well:
+            await broker.close()
+            assert sweep.cancelled()
+        else:
+            broker._server.close()
+            sweep.cancel()
+            broker.abandon()
+        assert held_in(tmp_path) == []
+
+    asyncio.run(story())
+
+
+def test_a_broker_whose_disk_has_failed_says_so_at_its_end_and_goes_on_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async def story() -> None:
+        broker = BrokerServer(tmp_path, topics={"t": 1})
+        await broker.start()
+        broker.service.topics.by_name["t"].logs[0].fail()
+        with pytest.raises(WorldError, match=r"t-0: a flush failed: .*: make room or mend it"):
+            await broker.close()
+        async with BrokerServer(tmp_path) as again:
+            assert not again.service.topics.by_name["t"].logs[0].failed
+
+    asyncio.run(story())
+
+
+def test_a_directory_is_called_clean_by_whom_it_belongs_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock was gone by then: another could have begun, and been killed, in between. What the
+    disk said came as it was.
+    """
+
+    def full(folder: Path) -> None:
+        with pytest.raises(StoreLocked):
+            server.lock(folder)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def story() -> None:
+        broker = BrokerServer(tmp_path)
+        await broker.start()
+        monkeypatch.setattr(server, "mark_clean", full)
+        with pytest.raises(WorldError, match=r"No space left on device: make room or mend it"):
+            await broker.close()
+        assert held_in(tmp_path) == []
+
+    asyncio.run(story())

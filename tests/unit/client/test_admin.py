@@ -1,0 +1,438 @@
+"""Topics, bounds and groups: what is tried again and what is not, against a scripted broker."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from itertools import chain, repeat
+from typing import Any
+
+import pytest
+
+from streamsx.client import admin
+from streamsx.client.admin import Bounds, NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.errors import SettingError, StreamsxError, TopicGone, WorldError
+from streamsx.model import TopicPartition
+from streamsx.protocol import wire
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
+from tests.support.scripted_broker import NODE, Answer, Asked, ScriptedBroker
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+Story = Callable[[ScriptedBroker, Cluster], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "RETRY_BACKOFF_S", 0.001)
+
+
+def run(
+    story: Story, answers: dict[int, Answer] | None = None, topics: dict[str, int] | None = None
+) -> None:
+    async def told() -> None:
+        async with asyncio.timeout(10), ScriptedBroker(answers, topics) as broker:
+            cluster = Cluster(broker.bootstrap)
+            await cluster.start()
+            try:
+                await story(broker, cluster)
+            finally:
+                await cluster.stop()
+
+    asyncio.run(told())
+
+
+def codes(*given: int) -> Iterator[int]:
+    """These, then NONE for ever."""
+    return chain(given, repeat(0))
+
+
+def creates(code: Iterator[int]) -> Answer:
+    def answer(asked: Asked) -> wire.Body:
+        topics = [
+            {"name": t.name, "error_code": next(code), "error_message": "because"}
+            for t in asked.body.topics
+        ]
+        return {"topics": topics}
+
+    return answer
+
+
+def test_topics_are_created_with_their_configs() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        compacted = {"cleanup.policy": "compact"}
+        await admin.create_topics(cluster, [NewTopic("a", 3, 1, compacted), NewTopic("b")])
+        (asked,) = broker.asked_for(Api.CREATE_TOPICS)
+        first, second = asked.body.topics
+        assert (first.name, first.num_partitions, first.replication_factor) == ("a", 3, 1)
+        assert [(c.name, c.value) for c in first.configs] == [("cleanup.policy", "compact")]
+        assert (second.num_partitions, second.replication_factor) == (-1, -1)
+
+    run(story, {Api.CREATE_TOPICS: creates(codes())}, {"a": 3, "b": 1})
+
+
+def test_a_topic_that_exists_is_no_error() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.create_topics(cluster, [NewTopic("a", 2)])
+        assert len(broker.asked_for(Api.CREATE_TOPICS)) == 1
+
+    run(story, {Api.CREATE_TOPICS: creates(codes(36))}, {"a": 2})
+
+
+def test_no_topics_ask_nobody() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.create_topics(cluster, [])
+        assert broker.asked_for(Api.CREATE_TOPICS) == []
+
+    run(story)
+
+
+def test_a_topic_that_the_broker_refuses_is_the_users_error_in_the_brokers_words() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(SettingError, match="INVALID_CONFIG: topic b: because"):
+            await admin.create_topics(cluster, [NewTopic("a"), NewTopic("b"), NewTopic("c")])
+
+    answer = creates(codes(0, ErrorCode.INVALID_CONFIG, ErrorCode.NOT_CONTROLLER))
+    run(story, {Api.CREATE_TOPICS: answer})
+
+
+def test_what_was_created_before_one_that_failed_is_no_error_when_both_are_tried_again() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.create_topics(cluster, [NewTopic("a"), NewTopic("b")])
+        asked = broker.asked_for(Api.CREATE_TOPICS)
+        assert [[t.name for t in each.body.topics] for each in asked] == [["a", "b"], ["a", "b"]]
+
+    answer = creates(codes(0, ErrorCode.NOT_CONTROLLER, ErrorCode.TOPIC_ALREADY_EXISTS))
+    run(story, {Api.CREATE_TOPICS: answer}, {"a": 1, "b": 1})
+
+
+def test_what_fails_for_too_long_is_told() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        cluster.tries_for_s = 1.0
+        says = "NOT_CONTROLLER: topic a: because: tried for 1 s: try again when the brokers are up"
+        with pytest.raises(WorldError, match=says):
+            await admin.create_topics(cluster, [NewTopic("a")])
+
+    run(story, {Api.CREATE_TOPICS: creates(repeat(41))})
+
+
+def test_a_created_topic_is_awaited_until_metadata_know_it() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await cluster.follow(["a"])
+        answers = iter(range(5))
+
+        def knows_it_late(asked: Asked) -> wire.Body:
+            if next(answers) == 3:
+                broker.topics["a"] = 2
+            return broker._metadata(asked)
+
+        broker.answers[Api.METADATA] = knows_it_late
+        await admin.create_topics(cluster, [NewTopic("a", 2)])
+        assert cluster.partitions("a") == 2
+
+    run(story, {Api.CREATE_TOPICS: creates(codes())})
+
+
+def test_a_created_topic_is_not_awaited_for_ever() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        before = len(broker.asked_for(Api.METADATA))
+        await admin.create_topics(cluster, [NewTopic("a", 2)])
+        assert len(broker.asked_for(Api.METADATA)) - before == admin.KNOWN_TRIES + 1
+
+    run(story, {Api.CREATE_TOPICS: creates(codes())})
+
+
+def test_between_two_looks_for_a_created_topic_the_broker_has_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Told by what is slept: on a busy machine the questions alone take longer."""
+    rests: list[float] = []
+    sleep = asyncio.sleep
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(admin, "KNOWN_TRIES", 5)
+    monkeypatch.setattr(admin, "RETRY_BACKOFF_S", 0.0625)
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        monkeypatch.setattr(asyncio, "sleep", rest)
+        await admin.create_topics(cluster, [NewTopic("a", 2)])
+        assert rests.count(0.0625) == 5
+
+    run(story, {Api.CREATE_TOPICS: creates(codes())})
+
+
+def deletes(code: Iterator[int]) -> Answer:
+    def answer(asked: Asked) -> wire.Body:
+        names = asked.body.topic_names
+        return {"responses": [{"name": name, "error_code": next(code)} for name in names]}
+
+    return answer
+
+
+def test_what_was_deleted_before_one_that_failed_is_no_error_when_all_are_tried_again() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.delete_topics(cluster, ["b", "a", "c"])
+        asked = broker.asked_for(Api.DELETE_TOPICS)
+        assert [each.body.topic_names for each in asked] == [["a", "b", "c"]] * 2
+
+    gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    answer = deletes(codes(0, ErrorCode.NOT_CONTROLLER, 0, gone, 0, gone))
+    run(story, {Api.DELETE_TOPICS: answer})
+
+
+def test_a_topic_that_is_gone_is_as_good_as_deleted() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        await admin.delete_topics(cluster, ["a"])
+        assert len(broker.asked_for(Api.DELETE_TOPICS)) == 1
+
+    run(story, {Api.DELETE_TOPICS: deletes(codes(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))})
+
+
+def test_a_topic_that_must_not_be_deleted_is_the_users_error() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(SettingError, match="TOPIC_AUTHORIZATION_FAILED: topic b"):
+            await admin.delete_topics(cluster, ["a", "b"])
+
+    refuses = deletes(codes(0, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    run(story, {Api.DELETE_TOPICS: refuses})
+
+
+def test_partition_counts_are_of_topics_that_exist() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        assert await admin.partition_counts(cluster, ["a", "b", "c"]) == {"a": 2, "c": 1}
+
+    run(story, topics={"a": 2, "c": 1})
+
+
+def test_configs_are_of_topics_that_exist() -> None:
+    def describes(asked: Asked) -> wire.Body:
+        configs = [{"name": "retention.ms", "value": "5"}, {"name": "secret", "value": None}]
+        return {
+            "results": [
+                {"resource_name": "a", "configs": configs},
+                {"resource_name": "b", "error_code": 3},
+            ]
+        }
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        told = await admin.topic_configs(cluster, ["b", "a"])
+        assert told == {"a": {"retention.ms": "5", "secret": None}}
+        (asked,) = broker.asked_for(Api.DESCRIBE_CONFIGS)
+        asked_for = [(r.resource_type, r.resource_name) for r in asked.body.resources]
+        assert asked_for == [(2, "a"), (2, "b")]
+        assert [r.configuration_keys for r in asked.body.resources] == [None, None]
+
+    run(story, {Api.DESCRIBE_CONFIGS: describes})
+
+
+def offsets(code: Iterator[int]) -> Answer:
+    """A partition p begins at p and ends at 100 + p."""
+
+    def answer(asked: Asked) -> wire.Body:
+        def one(p: Any) -> wire.Body:
+            offset = p.partition_index + (0 if p.timestamp == admin.EARLIEST else 100)
+            return {
+                "partition_index": p.partition_index,
+                "offset": offset,
+                "error_code": next(code),
+            }
+
+        return {
+            "topics": [
+                {"name": topic.name, "partitions": [one(p) for p in topic.partitions]}
+                for topic in asked.body.topics
+            ]
+        }
+
+    return answer
+
+
+def test_bounds_of_many_partitions_take_two_requests_per_leader() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        told = await admin.bounds(cluster, [B0, A1, A0])
+        assert told == {A0: Bounds(0, 100), A1: Bounds(1, 101), B0: Bounds(0, 100)}
+        asked = broker.asked_for(Api.LIST_OFFSETS)
+        assert len(asked) == 2
+        assert {(each.body.replica_id, each.body.isolation_level) for each in asked} == {(-1, 0)}
+        lanes = {each.connection for each in broker.asked_for(Api.METADATA)}
+        assert {each.connection for each in asked}.isdisjoint(lanes)
+
+    run(story, {Api.LIST_OFFSETS: offsets(codes())}, {"a": 2, "b": 1})
+
+
+def test_bounds_are_asked_again_of_what_has_no_leader_yet() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        told = await admin.bounds(cluster, [A0, A1])
+        assert told == {A0: Bounds(0, 100), A1: Bounds(1, 101)}
+        asked = broker.asked_for(Api.LIST_OFFSETS)
+        again = [[p.partition_index for p in each.body.topics[0].partitions] for each in asked]
+        assert again == [[0, 1]] * 4
+
+    answer = offsets(codes(0, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    run(story, {Api.LIST_OFFSETS: answer}, {"a": 2})
+
+
+def test_bounds_of_a_topic_that_is_not_there_say_so() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        cluster.tries_for_s = 1.0
+        with pytest.raises(TopicGone, match="UNKNOWN_TOPIC_OR_PARTITION: b-0"):
+            await admin.bounds(cluster, [A0, B0])
+
+    run(story, {Api.LIST_OFFSETS: offsets(codes())}, {"a": 1})
+
+
+def test_bounds_that_must_not_be_read_are_not_tried_again() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(SettingError, match="TOPIC_AUTHORIZATION_FAILED: a-0"):
+            await admin.bounds(cluster, [A0])
+        assert len(broker.asked_for(Api.LIST_OFFSETS)) == 2
+
+    run(story, {Api.LIST_OFFSETS: offsets(repeat(29))}, {"a": 1})
+
+
+def test_no_bounds_ask_nobody() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        assert await admin.bounds(cluster, []) == {}
+
+    run(story)
+
+
+def test_deleted_records_leave_a_first_offset() -> None:
+    def deletes(asked: Asked) -> wire.Body:
+        partitions = asked.body.topics[0].partitions
+        answers = [
+            {"partition_index": p.partition_index, "low_watermark": p.offset} for p in partitions
+        ]
+        return {"topics": [{"name": "a", "partitions": answers}]}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        assert await admin.delete_records(cluster, {A0: 5, A1: 7}) == {A0: 5, A1: 7}
+
+    run(story, {Api.DELETE_RECORDS: deletes}, {"a": 2})
+
+
+def test_records_beyond_the_end_cannot_be_deleted() -> None:
+    def refuses(asked: Asked) -> wire.Body:
+        return {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 1}]}]}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        with pytest.raises(StreamsxError, match="OFFSET_OUT_OF_RANGE: a-0"):
+            await admin.delete_records(cluster, {A0: 5})
+
+    run(story, {Api.DELETE_RECORDS: refuses}, {"a": 1})
+
+
+def test_a_group_is_described_with_the_bytes_its_members_gave_once_its_coordinator_is_ready() -> (
+    None
+):
+    loading = codes(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+
+    def describes(asked: Asked) -> wire.Body:
+        members = [
+            {"member_id": "m2", "group_instance_id": "i"},
+            {"member_id": "m1", "member_metadata": b"meta", "member_assignment": b"given"},
+        ]
+        group = {
+            "group_id": "g",
+            "error_code": next(loading),
+            "group_state": "Stable",
+            "protocol_type": "consumer",
+            "protocol_data": "streamsx",
+            "members": members,
+        }
+        return {"groups": [group]}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        found = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
+        broker.answers[Api.FIND_COORDINATOR] = lambda asked: found
+        group = await admin.describe_group(cluster, "g")
+        assert (group.state, group.protocol_type, group.protocol) == (
+            "Stable",
+            "consumer",
+            "streamsx",
+        )
+        assert group.members == (("m1", b"meta", b"given"), ("m2", b"", b""))
+
+    run(story, {Api.DESCRIBE_GROUPS: describes})
+
+
+def test_topics_that_a_group_has_committed_in_are_asked_until_its_coordinator_is_ready() -> None:
+    loading = codes(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def fetches(asked: Asked) -> wire.Body:
+        assert (asked.body.group_id, asked.body.topics) == ("g", None)
+        code, part = next(loading), {"partition_index": 1, "committed_offset": 7}
+        topics = [{"name": "a", "partitions": [part]}]
+        return {"error_code": code, "topics": [] if code else topics}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        found = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
+        broker.answers[Api.FIND_COORDINATOR] = lambda asked: found
+        assert await admin.committed_topics(cluster, "g") == {"a"}
+        assert await admin.committed(cluster, "g") == {A1: (7, "")}
+
+    run(story, {Api.OFFSET_FETCH: fetches})
+
+
+def test_offsets_are_told_of_those_that_have_an_answer() -> None:
+    told: list[wire.Body] = []
+
+    def fetches(asked: Asked) -> wire.Body:
+        assert asked.body.require_stable
+        assert [(t.name, t.partition_indexes) for t in asked.body.topics] == [("a", [0, 1])]
+        return told.pop(0)
+
+    def answer(*given: int, error_code: int = 0) -> None:
+        parts = [
+            {"partition_index": n, "error_code": c, "committed_offset": 10 + n, "metadata": None}
+            for n, c in enumerate(given)
+        ]
+        told.append({"error_code": error_code, "topics": [{"name": "a", "partitions": parts}]})
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        found = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
+        broker.answers[Api.FIND_COORDINATOR] = lambda asked: found
+        answer(0, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        some, why = await admin.committed_now(cluster, "g", [A1, A0])
+        assert some == {A0: (10, "")}
+        assert str(why) == "offsets refused: UNSTABLE_OFFSET_COMMIT"
+        answer(0, 0)
+        every = {A0: (10, ""), A1: (11, "")}
+        assert await admin.committed_now(cluster, "g", [A0, A1]) == (every, None)
+        answer(0, 0, error_code=ErrorCode.NOT_COORDINATOR)
+        some, why = await admin.committed_now(cluster, "g", [A0, A1])
+        assert (some, str(why)) == ({}, "offsets refused: NOT_COORDINATOR")
+
+    run(story, {Api.OFFSET_FETCH: fetches})
+
+
+def test_ids_of_topics_are_told_and_which_are_not_there() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        told = {
+            "topics": [
+                {"name": "a", "topic_id": b"i" * 16},
+                {"name": "b", "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+                {"name": "c", "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED},
+            ]
+        }
+        broker.answers[Api.METADATA] = lambda _: told
+        assert await admin.topic_ids(cluster, "abc") == {"a": b"i" * 16, "b": None}
+
+    run(story)
+
+
+def test_a_broker_that_knows_no_ids_tells_none() -> None:
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        assert await admin.topic_ids(cluster, ["a", "b"]) == {"a": bytes(16), "b": None}
+
+    async def told() -> None:
+        async with ScriptedBroker({}, {"a": 1}) as broker:
+            broker.ranges[Api.METADATA] = (0, 8)
+            cluster = Cluster(broker.bootstrap)
+            await cluster.start()
+            await story(broker, cluster)
+            await cluster.stop()
+
+    asyncio.run(told())

@@ -1,0 +1,70 @@
+"""client/unreachable.py: what is told of addresses that cannot be reached, and when."""
+
+import pytest
+
+from streamsx.client.unreachable import (
+    FORGET_AFTER_S,
+    TELL_AFTER_S,
+    TELL_EVERY_S,
+    UnreachableAddresses,
+    UnreachableReason,
+)
+
+ADDRESS = "b:9092"
+TROUBLE = UnreachableReason(f"no connection: {ADDRESS}: refused", "start it")
+
+
+@pytest.fixture
+def unreached() -> UnreachableAddresses:
+    return UnreachableAddresses()
+
+
+def fail(unreached: UnreachableAddresses, *times: float, takes_s: float = 0.5) -> None:
+    """Attempts that end at these times."""
+    for now in times:
+        unreached.failed(ADDRESS, now - takes_s, now, TROUBLE)
+
+
+def test_an_address_that_stays_away_is_told_of_soon_and_then_seldom(
+    unreached: UnreachableAddresses, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail(unreached, *range(1, 70))
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "broker_unreached for 4 s", "broker_unreached for 34 s", "broker_unreached for 64 s",
+    ]  # fmt: skip
+    assert caplog.messages[0].endswith(f"{TROUBLE.why}: start it: trying again until it answers")
+    assert TELL_AFTER_S + 1 < 10  # with an attempt a second: within 10 s
+    assert TELL_EVERY_S == 30
+
+
+def test_a_restart_is_told_of_by_nobody(
+    unreached: UnreachableAddresses, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail(unreached, 1, 2, 3)
+    assert unreached.newest == f"{TROUBLE.why}: start it"
+    unreached.reached(ADDRESS)
+    fail(unreached, 6, 7, 8)
+    assert caplog.messages == []
+
+
+def test_one_that_is_asked_seldom_is_not_told_of(
+    unreached: UnreachableAddresses, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of several brokers is away, and looked for whenever metadata are wanted."""
+    fail(unreached, *(n * (FORGET_AFTER_S + 1) for n in range(9)))
+    assert caplog.messages == []
+
+
+def test_one_attempt_that_takes_long_is_enough(
+    unreached: UnreachableAddresses, caplog: pytest.LogCaptureFixture
+) -> None:
+    fail(unreached, 5, takes_s=5)
+    assert len(caplog.messages) == 1
+
+
+def test_what_answers_again_leaves_no_reason(unreached: UnreachableAddresses) -> None:
+    fail(unreached, 1)
+    unreached.reached("another:9092")
+    assert unreached.newest
+    unreached.reached(ADDRESS)
+    assert unreached.newest == ""

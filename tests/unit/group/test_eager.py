@@ -1,0 +1,151 @@
+"""An eager member lets go of everything before it joins, and says what it ran until then."""
+
+from collections.abc import Callable
+
+import pytest
+
+from streamsx.group import member_events as e
+from streamsx.group.member import MemberState
+from streamsx.model import TopicPartition
+from tests.unit.group.conftest import Play
+
+Plays = Callable[..., Play]
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+BOTH = frozenset({P, Q})
+
+
+def eager(play: Plays) -> Play:
+    """Stable, with both."""
+    group = play(eager=True)
+    group.stable(P, Q)
+    return group
+
+
+def revoked(effects: list[e.Effect]) -> e.Revoke:
+    return next(effect for effect in effects if isinstance(effect, e.Revoke))
+
+
+def begins(group: Play) -> e.JoinGroup:
+    """Another round, whose join is on its way."""
+    asked = revoked(group.feed(e.Want("a new round")))
+    group.feed(e.Released(BOTH, asked.number))
+    body = group.last(e.JoinGroup).body
+    assert isinstance(body, e.JoinGroup)
+    return body
+
+
+def test_everything_is_released_and_then_the_member_joins_with_no_claims(play: Plays) -> None:
+    group = eager(play)
+
+    asked = revoked(group.feed(e.Want("a new round")))
+
+    assert (asked.tps, group.member.state) == ((P, Q), MemberState.JOINING)
+    assert not group.flying(e.ConnectionName.JOIN, e.JoinGroup)
+    group.feed(e.Released(frozenset({P}), asked.number))
+    assert not group.flying(e.ConnectionName.JOIN, e.JoinGroup)
+    group.feed(e.Released(frozenset({Q}), asked.number))
+    body = group.last(e.JoinGroup).body
+    assert isinstance(body, e.JoinGroup)
+    assert (body.claims, body.ran) == ((), (P, Q))
+
+
+def test_what_comes_back_begins_anew(play: Plays) -> None:
+    """R429-21."""
+    group = eager(play)
+    begins(group)
+    group.joined(2)
+
+    effects = group.synced(P)
+
+    told = [type(effect) for effect in effects]
+    assert told.index(e.OnAssignment) < told.index(e.Assigned)
+    assert next(x for x in effects if isinstance(x, e.Assigned)).tps == (P,)
+    assert not any(isinstance(effect, e.Revoke) for effect in effects)
+    assert group.member.holding.owned == {P}
+
+
+def test_a_round_that_is_broken_off_says_again_what_ran_before_it(play: Plays) -> None:
+    """ "m lets go of t and joins; the coordinator begins another round": t would be anybody's."""
+    group = eager(play)
+    begins(group)
+    group.joined(2)
+    group.answer(e.SyncGroup, 27)
+    body = group.last(e.JoinGroup).body
+    assert isinstance(body, e.JoinGroup)
+    assert body.ran == (P, Q)
+
+    group.joined(3)
+    group.synced(Q)
+    assert begins_with(group, Q).ran == (Q,)
+
+
+def begins_with(group: Play, *tps: TopicPartition) -> e.JoinGroup:
+    asked = revoked(group.feed(e.Want("a new round")))
+    group.feed(e.Released(frozenset(tps), asked.number))
+    body = group.last(e.JoinGroup).body
+    assert isinstance(body, e.JoinGroup)
+    return body
+
+
+def test_what_is_not_released_in_time_is_lost_and_the_member_joins(play: Plays) -> None:
+    group = eager(play)
+    group.feed(e.Want("a new round"))
+
+    effects = group.tick(e.Timer.REVOKE)
+
+    assert any(isinstance(effect, e.Lost) for effect in effects)
+    body = group.last(e.JoinGroup).body
+    assert isinstance(body, e.JoinGroup)
+    assert body.claims == ()
+
+
+def test_a_fenced_member_ran_nothing(play: Plays) -> None:
+    group = eager(play)
+    begins(group)
+    group.answer(e.JoinGroup, 25)
+    group.tick(e.Timer.BACKOFF)
+    body = group.last(e.JoinGroup).body
+    assert isinstance(body, e.JoinGroup)
+    assert body.ran == ()
+
+
+def test_a_leaver_stays_for_what_may_come_back(play: Plays) -> None:
+    """Between its release and the answer it holds nothing, and nobody has learned anything."""
+    group = eager(play)
+    asked = revoked(group.feed(e.Leave(60.0)))
+    group.feed(e.Released(BOTH, asked.number))
+    assert group.flying(e.ConnectionName.JOIN, e.JoinGroup)
+
+    group.joined(2)
+    group.synced(P, Q)
+    assert group.member.holding.owned == BOTH
+    begins(group)
+    group.joined(3)
+    group.synced()
+    assert group.member.state is MemberState.GONE
+
+
+def test_a_halting_member_goes_though_it_ran_something(play: Plays) -> None:
+    group = eager(play)
+    begins(group)
+    group.feed(e.Stop(group.now + 5))
+    assert group.member.state is MemberState.GONE
+
+
+@pytest.mark.parametrize("says", [0, 27])
+def test_a_last_commit_that_is_refused_is_sent_again_while_its_generation_counts(
+    play: Plays, says: int
+) -> None:
+    """It joins behind its release, that waits for the commit, and that waited for the next
+    generation: all of it was lost when the revoke was overdue (seed 99097)."""
+    group = eager(play)
+    group.feed(e.Want("a new round"))
+    group.feed(e.Commit(1, {P: (3, "")}, 1))
+    group.answer(e.OffsetCommit, 27)
+    assert not group.flying(e.ConnectionName.BEAT, e.OffsetCommit)
+
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, says)
+
+    assert group.last(e.OffsetCommit).body == e.OffsetCommit({P: (3, "")})
+    assert e.CommitDone(1) in group.answer(e.OffsetCommit, 0, {})

@@ -1,0 +1,107 @@
+"""Until when tasks may run, and when heartbeats are due."""
+
+from streamsx.group import member_events as e
+from streamsx.group.lease import HURRY_INTERVAL_S, HURRY_S, Lease
+from streamsx.group.step_effects import Effects
+
+FENCED = e.Count("self-fence-total")
+
+
+def test_it_counts_from_the_sending_of_what_was_answered() -> None:
+    box = Effects()
+    lease = Lease(box, 10.0, 60.0, 3.0)
+    out = box.open(19.9)
+    lease.contact(10.0, steady=True)
+    assert (lease.until, out) == (20.0, [e.Arm(e.Timer.FENCE, 20.0)])
+
+
+def test_an_answer_to_what_was_sent_before_shortens_nothing() -> None:
+    box = Effects()
+    lease = Lease(box, 10.0, 60.0, 3.0)
+    lease.contact(4.0, steady=True)
+    out = box.open(6.0)
+    lease.contact(3.0, steady=True)
+    assert (lease.until, out) == (14.0, [])
+
+
+def test_it_ends_when_a_round_may_have_been_closed_without_us() -> None:
+    box = Effects()
+    lease = Lease(box, 45.0, 60.0, 3.0)
+    lease.contact(1.0, steady=True)
+    for second in range(2, 59):
+        lease.contact(float(second), steady=False)
+    assert lease.until == 61.0
+    assert lease.limit == "a rebalance has lasted for 60 s (rebalance_timeout)"
+
+    lease.contact(59.0, steady=True)
+
+    assert lease.until == 104.0
+    assert lease.limit == "the group has not answered for 45 s (session_timeout)"
+
+
+def test_a_round_that_we_are_in_begins_behind_the_newest_contact() -> None:
+    """A JoinGroup that waited for a minute: until it was answered nothing was closed."""
+    lease = Lease(Effects(), 45.0, 60.0, 3.0)
+    lease.contact(58.0, steady=False)
+    lease.contact(1.0, steady=True)
+    assert lease.until == 103.0
+    lease.contact(117.0, steady=False)
+    assert lease.until == 118.0
+
+
+def test_what_was_lost_is_no_lease_of_a_later_membership() -> None:
+    box = Effects()
+    lease = Lease(box, 45.0, 60.0, 3.0)
+    lease.contact(100.0, steady=True)
+    lease.lost()
+    lease.contact(101.0, steady=False)
+    assert lease.until == 0.0
+
+
+def test_its_end_is_counted_and_a_timer_of_before_is_not() -> None:
+    box = Effects()
+    lease = Lease(box, 10.0, 60.0, 3.0)
+    lease.contact(0.0, steady=True)
+    early = box.open(9.9)
+    lease.ended()
+    late = box.open(10.0)
+    lease.ended()
+    assert (early, late) == ([], [FENCED])
+
+
+def due(box: Effects, lease: Lease, now: float) -> e.Effect:
+    """When the next one is, as of now."""
+    out = box.open(now)
+    lease.beat()
+    (armed,) = out
+    return armed
+
+
+def beat(at: float) -> e.Effect:
+    return e.Arm(e.Timer.HEARTBEAT, at)
+
+
+def test_they_come_at_the_interval() -> None:
+    box = Effects()
+    lease = Lease(box, 45.0, 60.0, 3.0)
+    assert due(box, lease, 0.0) == beat(3.0)
+    assert due(box, lease, 3.0) == beat(6.0)
+
+
+def test_in_a_hurry_they_come_at_once_and_for_a_while() -> None:
+    box = Effects()
+    lease = Lease(box, 45.0, 60.0, 3.0)
+    out = box.open(10.0)
+    lease.hurry()
+    assert out == [beat(10.0 + HURRY_INTERVAL_S)]
+    assert due(box, lease, 9.9 + HURRY_S) == beat(9.9 + HURRY_S + HURRY_INTERVAL_S)
+    assert due(box, lease, 10.0 + HURRY_S) == beat(13.0 + HURRY_S)
+
+
+def test_the_next_round_ends_the_hurry() -> None:
+    box = Effects()
+    lease = Lease(box, 45.0, 60.0, 3.0)
+    box.open(10.0)
+    lease.hurry()
+    lease.calm()
+    assert due(box, lease, 10.5) == beat(13.5)

@@ -1,0 +1,113 @@
+"""Whether and until when a member is on its way out, by its process and by marks."""
+
+import pytest
+
+from streamsx.assignor.model import Mark, MarkState
+from streamsx.group import member_events as e
+from streamsx.group.leaving import Leaving
+from streamsx.group.step_effects import Effects
+
+DRAIN, STOP = e.Timer.DRAIN, e.Timer.STOP
+STOPPED = e.Arm(DRAIN, None)
+
+
+@pytest.fixture
+def box() -> Effects:
+    return Effects()
+
+
+@pytest.fixture
+def leaving(box: Effects) -> Leaving:
+    return Leaving(box)
+
+
+def leave(epoch_ms: int, deadline: float | None = None) -> tuple[Mark, float | None]:
+    return Mark(MarkState.LEAVING, epoch_ms=epoch_ms), deadline
+
+
+def stay(epoch_ms: int) -> tuple[Mark, float | None]:
+    return Mark(MarkState.CANCELLED, epoch_ms=epoch_ms), None
+
+
+def test_a_deadline_of_a_drain_only_moves_closer(box: Effects, leaving: Leaving) -> None:
+    assert not leaving
+    leaving.drain(e.Leave(None))
+    assert box.taken() == "leaving"
+    assert (bool(leaving), leaving.deadline, box.out) == (True, None, [e.IsLeaving(None)])
+    for at in (60.0, 25.0, 90.0, None):
+        leaving.drain(e.Leave(at))
+    assert (box.wish, leaving.deadline) == (None, 25.0)
+    told = [each for each in box.out if isinstance(each, e.IsLeaving)]
+    assert told == [e.IsLeaving(None), e.IsLeaving(60.0), e.IsLeaving(25.0)]
+    assert [each for each in box.out if each not in told] == [
+        e.Arm(DRAIN, 60.0), e.Arm(DRAIN, 25.0),
+    ]  # fmt: skip
+
+
+def test_of_marks_only_one_that_is_newer_than_the_last_counts(
+    box: Effects, leaving: Leaving
+) -> None:
+    leaving.heed(None, None)
+    assert box.wish is None
+    leaving.heed(*leave(5, 60.0))
+    assert box.taken() == "leaving"
+    leaving.heed(*leave(5, 20.0))
+    leaving.heed(*stay(4))
+    assert box.wish is None
+    assert (leaving.draining, leaving.deadline) == (True, 60.0)
+
+
+def test_a_mark_takes_back_what_a_mark_has_asked_for(box: Effects, leaving: Leaving) -> None:
+    leaving.heed(*leave(5, 60.0))
+    box.taken()
+    box.open(1.0)
+    leaving.heed(*stay(6))
+    assert box.taken() == "stays"
+    assert (bool(leaving), leaving.deadline, box.out) == (False, None, [STOPPED, e.Stays()])
+    leaving.heed(*stay(7))
+    assert box.wish is None
+    leaving.heed(*leave(8))
+    assert box.wish == "leaving"
+
+
+def test_a_mark_does_not_take_back_what_its_process_was_told(
+    box: Effects, leaving: Leaving
+) -> None:
+    """The leader that planned so is to hear that it leaves all the same."""
+    leaving.drain(e.Leave(25.0))
+    box.taken()
+    leaving.heed(*stay(6))
+    assert box.wish == "leaving"
+    assert (leaving.draining, leaving.deadline) == (True, 25.0)
+    assert box.out == [e.Arm(DRAIN, 25.0), e.IsLeaving(25.0)]
+
+
+def test_a_halt_follows_a_drain_with_its_own_deadline(box: Effects, leaving: Leaving) -> None:
+    leaving.drain(e.Leave(25.0))
+    box.open(1.0)
+    leaving.halt(30.0)
+    assert (leaving.draining, leaving.halting, leaving.deadline) == (False, True, 30.0)
+    assert box.out == [e.IsLeaving(30.0), STOPPED, e.Arm(STOP, 30.0)]
+
+
+def test_a_deadline_of_a_halt_only_moves_closer_and_nothing_undoes_it(
+    box: Effects, leaving: Leaving
+) -> None:
+    leaving.halt(30.0)
+    leaving.halt(40.0)
+    assert leaving.deadline == 30.0
+    leaving.halt(10.0)
+    assert leaving.deadline == 10.0
+    leaving.drain(e.Leave(5.0))
+    leaving.heed(*stay(6))
+    assert box.wish is None
+    assert (leaving.halting, leaving.draining, leaving.deadline) == (True, False, 10.0)
+
+
+@pytest.mark.parametrize(("deadline", "at"), [(None, 7.0), (9.0, 7.0), (5.0, 5.0)])
+def test_it_waits_no_longer_than_it_may_stay(
+    box: Effects, leaving: Leaving, deadline: float | None, at: float
+) -> None:
+    leaving.drain(e.Leave(deadline))
+    leaving.wait(7.0)
+    assert box.out[-1] == e.Arm(STOP, at)

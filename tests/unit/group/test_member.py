@@ -1,0 +1,1123 @@
+"""group/member.py: joining, owning, being fenced and leaving, as stories."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from streamsx.assignor.model import Mark, MarkState
+from streamsx.assignor.wire import AssignmentView
+from streamsx.errors import InvalidTransition
+from streamsx.group import member_events as e
+from streamsx.group.member import REPLAN_S, MemberState
+from streamsx.group.owned_partitions import COLLECT_S
+from streamsx.model import TaskId, TopicPartition
+
+Plays = Callable[..., Any]
+P, Q, R = (TopicPartition("orders", n) for n in range(3))
+OFFSETS = {P: (5, "")}
+LEAVES, LEFT = e.LeaveGroup(("m1",), "done"), [e.Remember(None), e.Left()]
+
+
+def only(effects: list[e.Effect], kind: type[e.Effect]) -> list[e.Effect]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+# Joining.
+
+
+def test_a_new_id_is_remembered_before_it_is_used(play: Plays) -> None:
+    group = play()
+    group.begin()
+    effects = group.answer(e.JoinGroup, 79, e.Joined(-1, "m1", ""))
+    assert effects[0] == e.Remember("m1")
+    assert group.last(e.JoinGroup).member_id == "m1"
+    assert group.last(e.JoinGroup).body.nonce == 1
+    assert only(group.joined(1), e.Remember) == []
+
+
+def test_a_follower_syncs_with_nothing_and_hears_everything_in_order(play: Plays) -> None:
+    group = play()
+    group.begin()
+    effects = group.joined(1)
+    assert only(effects, e.Assign) == []
+    assert group.last(e.SyncGroup).body.assignments == {}
+    assert group.synced(P, Q, generation=1) == [
+        e.OnAssignment(1, (P, Q), AssignmentView(generation=1)),
+        e.Assigned((P, Q)),
+    ]
+    assert group.member.state is MemberState.STABLE
+
+
+def test_the_leader_plans_before_it_syncs(play: Plays) -> None:
+    group = play()
+    group.begin()
+    assign = only(group.joined(1, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    assert not [send for send in group.sent if isinstance(send.body, e.SyncGroup)]
+    group.feed(e.Planned(assign.request, {"m1": b"all"}))
+    assert group.last(e.SyncGroup).body.assignments == {"m1": b"all"}
+
+
+def test_a_plan_is_asked_for_by_who_leads_now(play: Plays) -> None:
+    """Fresh metadata may take 2 s; fenced meanwhile, the member has no id to plan under."""
+    group = play()
+    group.begin()
+    assign = only(group.joined(7, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    assert (assign.member_id, assign.generation) == ("m1", 7)
+
+
+def test_join_and_sync_wait_longer_than_the_slowest_member(play: Plays) -> None:
+    """With 2 s everybody joined again, for ever, before the slowest member had come (seed 82)."""
+    group = play(rebalance_timeout_s=60.0)
+    group.begin()
+    assert group.last(e.JoinGroup).timeout_s == 65.0
+    group.joined(1)
+    assert group.last(e.SyncGroup).timeout_s == 65.0
+
+
+def test_a_failed_plan_gives_everybody_what_they_claim_and_is_tried_again(play: Plays) -> None:
+    group = play()
+    group.begin()
+    assign = only(group.joined(1, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    group.feed(e.Planned(assign.request, {"m1": b"claims"}, failed=True))
+    assert group.last(e.SyncGroup).body.assignments == {"m1": b"claims"}
+    assert group.feed(e.Planned(assign.request, {})) == [], "it was taken, once"
+    group.synced(P)
+    assert group.armed[e.Timer.COLLECT] == group.now + REPLAN_S
+    group.tick(e.Timer.COLLECT)
+    assert group.last(e.JoinGroup).body.reason == "the assignment failed"
+
+
+def test_a_plan_for_a_round_that_is_over_changes_nothing(play: Plays) -> None:
+    group = play()
+    group.begin()
+    assign = only(group.joined(1, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    group.cut(e.ConnectionName.JOIN)
+    assert group.feed(e.Planned(assign.request, {"m1": b"all"})) == []
+    assert group.member.state is MemberState.JOINING
+
+
+def test_a_join_that_is_refused_says_why(play: Plays) -> None:
+    """A group that takes nobody more was tried every 10 s, and the log had no word of it."""
+    group = play()
+    group.begin()
+    assert e.Count("failed-rebalance-total", "GROUP_MAX_SIZE_REACHED") in group.answer(
+        e.JoinGroup, 81
+    )
+
+
+def test_a_broken_join_connection_sends_the_same_join_again(play: Plays) -> None:
+    """The coordinator takes the same claims and the same nonce for the same member."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    before = group.last(e.JoinGroup).body
+    group.cut(e.ConnectionName.JOIN)
+    assert group.tick(e.Timer.FIND) == [e.Find()]
+    group.feed(e.Found(2))
+    assert group.last(e.JoinGroup).body == before
+    assert group.last(e.JoinGroup).node == 2
+
+
+def test_a_coordinator_that_answers_16_for_seconds_is_asked_again_and_again(play: Plays) -> None:
+    """After a restart FindCoordinator succeeds at once; JoinGroup says 16 for up to 4 s."""
+    group = play()
+    group.begin()
+    pauses = []
+    for _ in range(6):
+        group.answer(e.JoinGroup, 16)
+        pauses.append(round(group.armed[e.Timer.FIND] - group.now, 3))
+        group.tick(e.Timer.FIND)
+        group.feed(e.Found(1))
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert group.last(e.JoinGroup).body.nonce == 1
+
+
+def test_a_coordinator_that_nobody_knows_is_looked_for_again(play: Plays) -> None:
+    group = play()
+    assert group.feed(e.Start()) == [e.Find()]
+    assert group.feed(e.Found(None)) == []
+    assert group.tick(e.Timer.FIND) == [e.Find()]
+
+
+def test_a_dead_predecessor_is_taken_out_before_the_first_join(play: Plays) -> None:
+    """It would hold up every round until its session ends: 42 s instead of 0.3."""
+    group = play()
+    group.begin(predecessor="dead")
+    farewell = group.last(e.LeaveGroup)
+    assert (farewell.body.member_ids, farewell.timeout_s) == (("dead",), 2.0)
+    group.answer(e.LeaveGroup, 25)
+    assert group.last(e.JoinGroup).body.reason == "first"
+
+
+def test_a_predecessor_that_cannot_be_taken_out_is_left_to_its_session(play: Plays) -> None:
+    group = play()
+    group.begin(predecessor="dead")
+    group.cut(e.ConnectionName.JOIN)
+    group.tick(e.Timer.FIND)
+    group.feed(e.Found(1))
+    assert isinstance(group.sent[-1].body, e.JoinGroup)
+
+
+def test_a_second_start_is_our_fault(play: Plays) -> None:
+    group = play()
+    group.begin()
+    with pytest.raises(InvalidTransition, match=r"Start.*joining.*the story.*Found"):
+        group.feed(e.Start())
+
+
+def test_a_wish_during_a_round_makes_the_next_one(play: Plays) -> None:
+    group = play()
+    group.begin()
+    group.feed(e.Want("a reason"))
+    group.joined(1)
+    group.synced(P)
+    assert group.last(e.JoinGroup).body.reason == "a reason"
+    assert group.last(e.JoinGroup).body.nonce == 2
+
+
+def test_an_answer_to_a_request_that_was_given_up_changes_nothing(play: Plays) -> None:
+    group = play()
+    group.begin()
+    old = group.last(e.JoinGroup)
+    group.cut(e.ConnectionName.JOIN)
+    late = e.Reply(old.request, 0, e.Joined(7, "m1", "m1"))
+    assert group.feed(late) == []
+    assert group.member.generation == -1
+
+
+def test_a_broken_beat_lane_does_not_disturb_a_round_on_the_other_one(play: Plays) -> None:
+    """The coordinator is looked for again; SyncGroup goes where JoinGroup was answered."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.cut(e.ConnectionName.BEAT)
+    group.joined(2)
+    assert group.last(e.SyncGroup).node == 1
+
+
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_join_that_is_parked_is_asked_again_where_the_coordinator_is_found(
+    play: Plays, node: int
+) -> None:
+    """The coordinator moves, or its machine starts anew and knows of no round; the connection on
+    which JoinGroup waits says nothing of it for 65 s, and heartbeats are answered well."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    parked = group.last(e.JoinGroup).body
+    group.cut(e.ConnectionName.BEAT)
+    group.tick(e.Timer.FIND)
+    effects = group.feed(e.Found(node))
+    assert effects[0] == e.Close(e.ConnectionName.JOIN)
+    assert (group.last(e.JoinGroup).body, group.last(e.JoinGroup).node) == (parked, node)
+    assert group.last(e.Heartbeat).node == node
+
+
+def test_a_sync_that_is_parked_at_a_broker_that_is_no_coordinator_begins_with_the_join(
+    play: Plays,
+) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    group.answer(e.Heartbeat, 16)
+    group.tick(e.Timer.FIND)
+    group.feed(e.Found(2))
+    assert group.member.state is MemberState.JOINING
+    assert group.last(e.JoinGroup).node == 2
+    assert group.member.holding.owned == {P}
+
+
+def test_a_commit_at_a_broker_that_is_no_coordinator_goes_to_the_new_one(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.feed(e.Want("a reason"))
+    group.answer(e.JoinGroup, 16)
+    group.tick(e.Timer.FIND)
+    assert e.Close(e.ConnectionName.BEAT) in group.feed(e.Found(2))
+    assert group.last(e.OffsetCommit).node == 2
+    assert group.last(e.OffsetCommit).body.offsets == OFFSETS
+
+
+def test_an_idle_join_connection_that_breaks_disturbs_nobody(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    assert group.cut(e.ConnectionName.JOIN) == []
+    assert e.Timer.FIND not in group.armed
+
+
+def test_a_commit_that_waits_for_its_coordinator_is_sent_once_a_second_in_the_end(
+    play: Plays,
+) -> None:
+    """The topic of offsets lacks a replica: commits hear 15, heartbeats that all is well; each of
+    them began the pauses anew, and 10 commits a second were sent, with JoinGroup if it waited."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    pauses = []
+    for _ in range(6):
+        group.answer(e.OffsetCommit, 15)
+        pauses.append(round(group.armed[e.Timer.FIND] - group.now, 3))
+        group.tick(e.Timer.FIND)
+        group.feed(e.Found(1))
+        group.answer(e.Heartbeat)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+# Removing who overstays.
+
+EVICTION = {"slow": 35.0}
+OVERSTAYS = e.LeaveGroup(("slow",), "it did not leave by its deadline")
+
+
+def led(group: Any, generation: int, evictions: Any = MappingProxyType({})) -> None:
+    """A round that it leads, whose plan says who is to be removed when."""
+    assign = only(group.joined(generation, leader=True), e.Assign)[0]
+    assert isinstance(assign, e.Assign)
+    group.feed(e.Planned(assign.request, {}, evictions=evictions))
+    group.synced(P)
+
+
+def test_who_overstays_is_removed_by_the_leader_once(play: Plays) -> None:
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION | {"slower": 40.0})
+    assert group.armed[e.Timer.EVICT] == 35.0
+    group.tick(e.Timer.EVICT)
+    assert group.last(e.LeaveGroup).body == OVERSTAYS
+    assert group.answer(e.LeaveGroup, 16) == []
+    group.tick(e.Timer.EVICT)
+    assert group.last(e.LeaveGroup).body.member_ids == ("slower",)
+    assert e.Timer.EVICT not in group.armed
+    assert group.answer(e.LeaveGroup) == []
+
+
+def test_who_overstays_is_removed_when_somebody_can_be_asked_to(play: Plays) -> None:
+    """The coordinator is being looked for, or the removal of another one is under way."""
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION | {"slower": 35.5})
+    group.answer(e.Heartbeat, 16)
+    group.tick(e.Timer.EVICT)
+    assert not [send for send in group.sent if isinstance(send.body, e.LeaveGroup)]
+    group.feed(e.Found(1))
+    assert group.last(e.LeaveGroup).body == OVERSTAYS
+    group.tick(e.Timer.EVICT)
+    group.answer(e.LeaveGroup)
+    assert group.last(e.LeaveGroup).body.member_ids == ("slower",)
+
+
+def test_who_comes_back_to_a_group_that_went_on_removes_nobody_before_it_is_counted_in(
+    play: Plays,
+) -> None:
+    """Its session ended in an outage; others planned, and a tool took back what was asked of slow:
+    its LeaveGroup followed the heartbeat that was to tell it so."""
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.cut(e.ConnectionName.BEAT)
+    group.tick(e.Timer.EVICT)
+    group.now = 60.0
+    group.feed(e.Found(2))
+    assert [type(send.body) for send in group.sent] == [e.Heartbeat]
+    group.answer(e.Heartbeat, 25)
+    assert not group.member._evictions.ends
+
+
+def test_who_overstays_is_removed_once_an_answer_has_renewed_the_session(play: Plays) -> None:
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.cut(e.ConnectionName.BEAT)
+    group.now = 60.0
+    group.feed(e.Found(2))
+    group.answer(e.Heartbeat)
+    assert group.last(e.LeaveGroup).body == OVERSTAYS
+
+
+def test_a_removal_that_is_not_answered_leaves_time_for_a_heartbeat(play: Plays) -> None:
+    """Both go over one connection, in order: 5 s for the one were the end of a session of 6 s."""
+    group = play(session_timeout_s=6.0, heartbeat_interval_s=2.0)
+    group.begin()
+    led(group, 1, {"slow": 1.0})
+    group.answer(e.Heartbeat)
+    group.tick(e.Timer.EVICT)
+    assert group.last(e.LeaveGroup).timeout_s == 2.0
+
+
+def test_a_deadline_that_a_newer_plan_does_not_know_removes_nobody(play: Plays) -> None:
+    """Told to leave within 30 s, told to stay at 10 s, removed at 35 s."""
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.feed(e.Want("a tool has taken it back"))
+    led(group, 2)
+    assert e.Timer.EVICT not in group.armed
+
+
+def test_a_deadline_ends_with_the_leadership_and_does_not_come_back_with_it(play: Plays) -> None:
+    """m1 leads and arms it; m2 leads and hears that it is taken back; m1 leads again and waits for
+    fresh metadata when the time comes."""
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.stable(P, generation=2)
+    assert e.Timer.EVICT not in group.armed
+    group.feed(e.Want("a reason"))
+    group.joined(3, leader=True)
+    assert e.Timer.EVICT not in group.armed
+
+
+def test_a_deadline_stands_while_the_next_round_gathers(play: Plays) -> None:
+    """That round may be waiting for the very member that is to be removed."""
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.feed(e.Want("a reason"))
+    group.tick(e.Timer.EVICT)
+    assert group.last(e.LeaveGroup).body == OVERSTAYS
+
+
+def test_a_fenced_leader_removes_nobody(play: Plays) -> None:
+    group = play()
+    group.begin()
+    led(group, 1, EVICTION)
+    group.answer(e.Heartbeat, 25)
+    assert e.Timer.EVICT not in group.armed
+
+
+# Heartbeats and the lease.
+
+
+def test_a_joins_answer_counts_from_its_sending_and_a_heartbeat_follows_at_once(
+    play: Plays,
+) -> None:
+    """Counted at its arrival, an answer that was held up gave a lease to an expired member."""
+    group = play(session_timeout_s=10.0)
+    group.begin()
+    group.now = 9.0
+    group.joined(1)
+    assert group.member.lease.until == 10.0
+    assert group.last(e.Heartbeat).generation == 1
+    group.now = 9.5
+    group.answer(e.Heartbeat)
+    assert group.member.lease.until == 19.0
+
+
+def test_a_heartbeat_that_was_under_way_when_the_join_was_answered_is_followed_by_one(
+    play: Plays,
+) -> None:
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    group.answer(e.Heartbeat, 22)
+    assert group.last(e.Heartbeat).generation == 2
+
+
+@pytest.mark.parametrize(("code", "counts"), [(0, True), (27, True), (22, False), (14, False)])
+def test_only_what_extends_a_session_extends_the_lease(
+    play: Plays, code: int, *, counts: bool
+) -> None:
+    group = play(session_timeout_s=10.0)
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.now = 5.0
+    group.tick(e.Timer.HEARTBEAT)
+    group.now = 6.0
+    group.answer(e.Heartbeat, code)
+    assert group.member.lease.until == (15.0 if counts else 10.0)
+
+
+@pytest.mark.parametrize(("code", "lease"), [(0, 25.0), (27, 20.0)])
+def test_who_has_heard_of_a_round_has_a_rebalance_timeout_to_be_in_it(
+    play: Plays, code: int, lease: float
+) -> None:
+    group = play(session_timeout_s=100.0, rebalance_timeout_s=20.0)
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.now = 5.0
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, code)
+    assert group.member.lease.until == lease
+
+
+def test_who_never_hears_its_assignment_stands_still_before_it_is_removed_for_that(
+    play: Plays,
+) -> None:
+    """Its SyncGroup does not arrive, its heartbeats do: at the sync deadline the coordinator
+    removes it, and those who are left may close the next round at once.
+    """
+    group = play(session_timeout_s=15.0, rebalance_timeout_s=20.0)
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.now = 5.0
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 27)
+    group.now = 7.0
+    group.joined(2)  # the round was closed between these two
+    for now in (7.0, 16.0, 24.0):
+        group.now = now
+        if not group.flying(e.ConnectionName.BEAT, e.Heartbeat):
+            group.tick(e.Timer.HEARTBEAT)
+        group.answer(e.Heartbeat)
+    assert group.member.lease.until == 25.0
+
+    group.synced(P)
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat)
+
+    assert group.member.lease.until == group.now + 15.0
+
+
+@pytest.mark.parametrize(("code", "lease"), [(0, 15.0), (27, 10.0), (22, 10.0)])
+def test_a_refused_commit_is_no_contact(play: Plays, code: int, lease: float) -> None:
+    group = play(session_timeout_s=10.0)
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.now = 5.0
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.answer(e.OffsetCommit, code)
+    assert group.member.lease.until == lease
+
+
+def test_silence_suspends_and_loses_nothing(play: Plays) -> None:
+    """Broker away for 9.7 s, session 6 s: losing on silence did 3,600 records twice."""
+    group = play(session_timeout_s=10.0)
+    group.stable(P)
+    group.cut(e.ConnectionName.BEAT)
+    assert group.tick(e.Timer.FENCE) == [e.Count("self-fence-total")]
+    assert group.now >= group.member.lease.until
+    assert group.member.holding.owned == {P}
+
+
+def test_a_lease_timer_that_wakes_too_late_counts_nothing(play: Plays) -> None:
+    group = play(session_timeout_s=10.0)
+    group.stable(P)
+    group.now = 5.0
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat)
+    assert group.feed(e.Tick(e.Timer.FENCE)) == []
+
+
+def test_the_group_is_told_to_rebalance_by_a_heartbeat(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 27)
+    join = group.last(e.JoinGroup).body
+    assert (join.claims, join.owned_generation) == ((P,), 1)
+
+
+def test_while_joining_27_is_a_sign_of_life_and_22_is_none_of_anything(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    for code in (27, 22):
+        group.tick(e.Timer.HEARTBEAT)
+        assert group.answer(e.Heartbeat, code) == []
+    assert group.member.state is MemberState.JOINING
+    assert group.member.holding.owned == {P}
+
+
+def test_heartbeats_hurry_while_more_is_to_come(play: Plays) -> None:
+    group = play(heartbeat_interval_s=3.0)
+    group.begin()
+    group.joined(1)
+    group.synced(P, more=True)
+    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(0.1)
+    group.answer(e.Heartbeat)
+    while group.now < 10.0:
+        group.tick(e.Timer.HEARTBEAT)
+        group.answer(e.Heartbeat)
+    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(group.now + 3.0)
+
+
+# Fences.
+
+
+def test_a_fenced_member_loses_everything_and_claims_nothing(play: Plays) -> None:
+    """An old claim would be a zombie's (KIP-792)."""
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    effects = group.answer(e.Heartbeat, 22)
+    assert effects[0] == e.Lost((P,))
+    assert group.member.lease.until == 0.0
+    group.tick(e.Timer.BACKOFF)
+    send = group.last(e.JoinGroup)
+    assert send.member_id == "m1"
+    assert (send.body.claims, send.body.owned_generation) == ((), -1)
+
+
+def test_an_unknown_member_is_fenced_in_any_state_and_forgets_its_id(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.tick(e.Timer.HEARTBEAT)
+    effects = group.answer(e.Heartbeat, 25)
+    assert effects == [e.Lost((P,)), e.Close(e.ConnectionName.JOIN)]
+    group.tick(e.Timer.BACKOFF)
+    assert group.last(e.JoinGroup).member_id == ""
+
+
+def test_a_sync_that_may_never_be_answered_does_not_block_a_fenced_member(play: Plays) -> None:
+    """Kafka mutes the connection of a member that was removed while its SyncGroup was parked."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    effects = group.answer(e.Heartbeat, 25)
+    assert e.Close(e.ConnectionName.JOIN) in effects
+    group.tick(e.Timer.BACKOFF)
+    assert isinstance(group.sent[-1].body, e.JoinGroup)
+
+
+@pytest.mark.parametrize("code", [22, 27])
+def test_a_member_whose_sync_failed_claims_under_its_last_assignment(
+    play: Plays, code: int
+) -> None:
+    """It is still in the group and still holds p; its claim must not be cut as an old one."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    group.answer(e.SyncGroup, code)
+    join = group.last(e.JoinGroup).body
+    assert (join.claims, join.owned_generation, join.nonce) == ((P,), 1, 3)
+
+
+def test_another_process_with_our_instance_id_is_fatal(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    fatal = e.Fatal("the coordinator refuses this member: FENCED_INSTANCE_ID", 82)
+    lost, goes = group.answer(e.Heartbeat, 82)
+    assert (lost, group.member.state) == (e.Lost((P,)), MemberState.GONE)
+    assert isinstance(goes, e.SendRequest)
+    assert group.answer(e.LeaveGroup, 25) == [fatal]
+
+
+def test_who_is_refused_and_cannot_say_that_it_goes_ends_all_the_same(play: Plays) -> None:
+    group = play()
+    group.begin()
+    assert isinstance(group.answer(e.JoinGroup, 24)[-1], e.Fatal)
+
+    group = play()
+    group.stable(P)
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 30)
+    assert [type(effect) for effect in group.cut(e.ConnectionName.BEAT)] == [e.Fatal]
+
+
+def test_a_worker_that_is_silent_is_taken_out_as_lost(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    effects = group.feed(e.Silent("the data loop stands still"))
+    assert [type(effect) for effect in effects] == [e.Lost, e.SendRequest]
+    assert group.answer(e.LeaveGroup) == [e.Remember(None), e.Fatal("the data loop stands still")]
+
+
+def test_heartbeats_hurry_until_the_next_round_and_no_longer(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a"))
+    group.joined(2)
+    group.synced(P, more=True)
+    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(group.now + 0.1)
+
+    group.feed(e.Want("b"))
+    group.joined(3)
+    group.synced(P)
+    assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(group.now + 1.0)
+
+
+def test_a_round_for_another_reason_stands_for_all_that_was_to_come(play: Plays) -> None:
+    """A plan that is tried again, learners that are ready: one more round for nothing."""
+    group = play()
+    group.begin()
+    group.joined(1, leader=True)
+    asked = next(effect for effect in group.effects if isinstance(effect, e.Assign))
+    group.feed(e.Planned(asked.request, {}, failed=True))
+    group.synced(P)
+    group.feed(e.Ready())
+    due = group.armed[e.Timer.COLLECT]
+    assert due == group.now + COLLECT_S
+    group.now += 0.02
+    group.feed(e.Ready())
+    assert group.armed[e.Timer.COLLECT] == due  # or those that come one by one put it off
+
+    group.feed(e.Want("at once"))
+    assert group.last(e.JoinGroup).body.reason == "at once"
+    assert e.Timer.COLLECT not in group.armed
+
+
+# What is ours.
+
+
+def test_what_stays_is_not_touched_and_what_goes_is_asked_for_before_what_comes(
+    play: Plays,
+) -> None:
+    group = play()
+    group.stable(P, Q)
+    effects = group.stable(Q, R, generation=2)
+    number = next(iter(group.member.holding.revoking.values())).number
+    assert effects == [
+        e.Revoke((P,), number),
+        e.OnAssignment(2, (Q, R), AssignmentView()),
+        e.Assigned((R,)),
+    ]
+    assert group.member.holding.owned == {P, Q, R}
+
+
+def revoking(group: Any, *kept: TopicPartition) -> int:
+    """P, Q and R are owned; all but these are asked for. Returns the number."""
+    group.stable(P, Q, R)
+    group.stable(*kept, generation=2)
+    return int(next(iter(group.member.holding.revoking.values())).number)
+
+
+def test_the_last_release_makes_the_next_round_at_once(play: Plays) -> None:
+    group = play()
+    number = revoking(group, Q, R)
+    group.feed(e.Released(frozenset({P}), number))
+    assert group.last(e.JoinGroup).body.claims == (Q, R)
+
+
+def test_releases_one_by_one_are_collected(play: Plays) -> None:
+    """Else three rounds where two do."""
+    group = play()
+    number = revoking(group, R)
+    assert group.feed(e.Released(frozenset({P}), number)) == []
+    group.tick(e.Timer.COLLECT)
+    assert group.last(e.JoinGroup).body.claims == (Q, R)
+
+
+def test_a_release_under_way_while_we_joined_makes_another_round(play: Plays) -> None:
+    """The leader saw the claim, and withholds p from everybody until it is gone."""
+    group = play()
+    number = revoking(group, Q, R)
+    group.feed(e.Want("a reason"))
+    group.feed(e.Released(frozenset({P}), number))
+    group.joined(3)
+    group.synced(Q, R)
+    assert group.last(e.JoinGroup).body.claims == (Q, R)
+
+
+def test_a_partition_given_back_before_its_release_begins_again_behind_it(play: Plays) -> None:
+    group = play()
+    number = revoking(group, Q, R)
+    assert group.stable(P, Q, R, generation=3)[-1] == e.Assigned(())
+    assert group.feed(e.Released(frozenset({P}), number)) == [e.Assigned((P,))]
+    assert group.member.holding.since[P] == 1
+
+
+def test_a_revoke_that_is_not_answered_in_time_is_lost(play: Plays) -> None:
+    group = play(revoke_timeout_s=60.0)
+    number = revoking(group, Q, R)
+    assert group.armed[e.Timer.REVOKE] == 60.0
+    assert group.tick(e.Timer.REVOKE)[0] == e.Lost((P,))
+    assert group.last(e.JoinGroup).body.claims == (Q, R)
+    assert group.feed(e.Released(frozenset({P}), number)) == []
+
+
+def test_a_round_goes_on_while_somebody_is_slow_to_release(play: Plays) -> None:
+    group = play()
+    revoking(group, Q, R)
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 27)
+    assert group.last(e.JoinGroup).body.claims == (P, Q, R)
+
+
+def test_ready_learners_are_collected(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Ready(), e.Ready())
+    assert group.armed[e.Timer.COLLECT] == pytest.approx(0.05)
+    group.tick(e.Timer.COLLECT)
+    assert group.last(e.JoinGroup).body.reason == "learner ready"
+
+
+def test_readiness_under_a_plan_that_is_being_replaced_says_nothing(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"), e.Ready())
+    assert e.Timer.COLLECT not in group.armed
+
+
+def test_only_the_leader_plans_again_when_topics_grow(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    changed = e.PartitionsChanged({"orders": 4})
+    assert group.feed(changed) == [changed], "the worker hears of it"
+    group.feed(e.Want("a reason"))
+    group.feed(e.Planned(group.joined(2, leader=True)[-1].request, {}))
+    group.feed(e.PartitionsChanged({}))
+    group.synced(P)
+    assert group.last(e.JoinGroup).body.reason == "topics changed"
+
+
+def test_topics_that_grow_before_the_plan_is_made_are_in_it(play: Plays) -> None:
+    """The leader looks at them for each plan: its first one would be followed by another."""
+    group = play()
+    group.begin()
+    asked = group.joined(1, leader=True)[-1]
+    group.feed(e.PartitionsChanged({"orders": 4}), e.Planned(asked.request, {}))
+    group.synced(P)
+    assert not group.flying(e.ConnectionName.JOIN, e.JoinGroup)
+
+    group.feed(e.Want("a reason"), e.PartitionsChanged({"orders": 5}))
+    group.feed(e.Planned(group.joined(2, leader=True)[-1].request, {}))
+    group.synced(P)
+    assert not group.flying(e.ConnectionName.JOIN, e.JoinGroup)
+
+
+# Commits.
+
+
+def committing(group: Any) -> tuple[str, int, Any]:
+    """Who commits what, and in which generation."""
+    send = group.last(e.OffsetCommit)
+    return send.member_id, send.generation, send.body.offsets
+
+
+def test_a_commit_goes_out_under_the_generation_of_now(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    assert committing(group) == ("m1", 1, OFFSETS)
+    assert group.answer(e.OffsetCommit) == [e.CommitDone(1)]
+
+
+def test_one_commit_is_under_way_and_the_next_follows_it(play: Plays) -> None:
+    """So that a partition's offsets arrive in the order of asking."""
+    group = play()
+    group.stable(P)
+    assert len(group.feed(e.Commit(1, OFFSETS, 1))) == 1
+    assert group.feed(e.Commit(2, {P: (6, "")}, 1)) == []
+    assert group.answer(e.OffsetCommit)[0] == e.CommitDone(1)
+    assert committing(group) == ("m1", 1, {P: (6, "")})
+
+
+def test_commits_go_on_while_joining_and_wait_while_syncing(play: Plays) -> None:
+    """Kafka takes them in PreparingRebalance and answers 27 in CompletingRebalance."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.answer(e.OffsetCommit)
+    group.joined(2)
+    assert group.feed(e.Commit(2, OFFSETS, 1)) == []
+    group.synced(P)
+    assert group.last(e.OffsetCommit).generation == 2
+
+
+@pytest.mark.parametrize("code", [22, 25, 27])
+def test_a_commit_that_the_moving_group_refuses_is_sent_in_the_next_generation(
+    play: Plays, code: int
+) -> None:
+    """m1 commits at 1; the group moves to 2; the commit arrives. As a fence: a livelock."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.feed(e.Want("a reason"))
+    assert group.answer(e.OffsetCommit, code) == [e.Count("commit-resent-total")]
+    group.joined(2)
+    group.synced(P)
+    assert committing(group) == ("m1", 2, OFFSETS)
+
+
+def test_a_commit_refused_by_27_while_stable_makes_a_round(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.answer(e.OffsetCommit, 27)
+    assert group.last(e.JoinGroup).body.claims == (P,)
+
+
+@pytest.mark.parametrize(("code", "member_id"), [(22, "m1"), (25, "")])
+def test_a_commit_refused_while_nothing_moved_is_a_fence(
+    play: Plays, code: int, member_id: str
+) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    assert group.answer(e.OffsetCommit, code) == [
+        e.Lost((P,)),
+        e.CommitDone(1, {P: e.NOT_OURS}, e.Refusal.FENCED),
+    ]
+    assert (group.member.state, group.member.member_id) == (MemberState.OUT, member_id)
+
+
+def test_a_commit_on_a_broken_connection_is_sent_again(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1))
+    group.cut(e.ConnectionName.BEAT)
+    group.tick(e.Timer.FIND)
+    group.feed(e.Found(1))
+    assert group.last(e.OffsetCommit).body.offsets == OFFSETS
+
+
+def test_what_was_released_is_not_committed_any_more(play: Plays) -> None:
+    group = play()
+    number = revoking(group, Q, R)
+    group.feed(e.Released(frozenset({P}), number))
+    failed = group.feed(e.Commit(1, OFFSETS, 2))
+    assert failed == [e.CommitDone(1, {P: e.NOT_OURS}, e.Refusal.NOT_OWNED)]
+
+
+# Leaving.
+
+
+def test_a_leaver_tells_the_group_and_goes_when_it_has_nothing(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Leave(30.0))
+    join = group.last(e.JoinGroup).body
+    assert (join.leaving, join.deadline, join.reason) == (True, 30.0, "leaving")
+    group.joined(2)
+    revoke = group.synced()[0]
+    group.feed(e.Released(frozenset({P}), revoke.number))
+    assert group.last(e.LeaveGroup).body == LEAVES
+    assert group.answer(e.LeaveGroup) == LEFT
+
+
+def test_a_leaver_stays_until_its_last_commit_is_answered(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Commit(1, OFFSETS, 1), e.Leave(None))
+    group.joined(2)
+    revoke = group.synced()[0]
+    group.feed(e.Released(frozenset({P}), revoke.number))
+    assert not [send for send in group.sent if isinstance(send.body, e.LeaveGroup)]
+    group.answer(e.OffsetCommit)
+    assert group.last(e.LeaveGroup)
+
+
+def test_a_leaver_goes_in_the_middle_of_a_round(play: Plays) -> None:
+    group = play()
+    group.begin()
+    group.joined(1)
+    told, closed, *_ = group.feed(e.Leave(None))
+    assert (told, closed) == (e.IsLeaving(None), e.Close(e.ConnectionName.JOIN))
+    assert group.member.state is MemberState.GONE
+
+
+@pytest.mark.parametrize(("deadline", "until"), [(40.0, 40.0), (2.0, 5.0), (None, 60.0)])
+def test_a_leaver_that_nobody_can_relieve_stops_at_once_and_has_its_time_for_that(
+    play: Plays, deadline: float | None, until: float
+) -> None:
+    """Bodies may be at work: the record of one that awaited 4 s was done twice."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Leave(deadline))
+    group.joined(2)
+    effects = group.synced(P, no_takers=True)
+    assert only(effects, e.Revoke)
+    assert group.armed[e.Timer.STOP] == until
+
+
+def test_a_drain_ends_at_its_deadline(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Leave(30.0))
+    assert only(group.tick(e.Timer.DRAIN), e.Revoke)
+    assert group.armed[e.Timer.STOP] == 35.0
+    effects = group.tick(e.Timer.STOP)
+    assert effects[:2] == [e.Lost((P,)), e.Close(e.ConnectionName.JOIN)]
+    assert group.cut(e.ConnectionName.BEAT) == [e.Left("REQUEST_TIMED_OUT")]
+
+
+def test_a_farewell_does_not_wait_behind_a_request_that_is_not_answered(play: Plays) -> None:
+    """m1 sends a heartbeat; its last task is released a second later, or three."""
+    for later, speaks in ((1.0, True), (3.0, False)):
+        group = play()
+        group.stable(P)
+        group.tick(e.Timer.HEARTBEAT)
+        (revoke,) = only(group.feed(e.Stop(60.0)), e.Revoke)
+        assert isinstance(revoke, e.Revoke)
+        group.now += later
+        effects = group.feed(e.Released(frozenset({P}), revoke.number))
+        assert effects[0] == e.Close(e.ConnectionName.BEAT)
+        assert bool(only(effects, e.SendRequest)) is speaks
+        assert (e.Left("it does not answer") in effects) is not speaks
+
+
+def test_a_mark_makes_a_member_leave_once_and_a_newer_one_makes_it_stay(play: Plays) -> None:
+    group = play()
+    group.begin()
+    group.joined(1)
+    group.synced(P, deadline=50.0, mark=Mark(MarkState.LEAVING, epoch_ms=10))
+    assert group.last(e.JoinGroup).body.deadline == 50.0
+    group.joined(2)
+    group.synced(P, mark=Mark(MarkState.CANCELLED, epoch_ms=11))
+    assert group.last(e.JoinGroup).body.reason == "stays"
+    assert not group.last(e.JoinGroup).body.leaving
+    group.joined(3)
+    group.synced(P, deadline=50.0, mark=Mark(MarkState.LEAVING, epoch_ms=10))
+    assert not group.member.leaving
+
+
+def test_an_old_cancelled_mark_does_not_keep_who_was_told_to_go(play: Plays) -> None:
+    group = play()
+    cancelled = Mark(MarkState.CANCELLED, epoch_ms=10)
+    group.begin()
+    group.joined(1)
+    group.synced(P, mark=cancelled)
+    group.feed(e.Leave(30.0))
+    group.joined(2)
+    group.synced(P, mark=cancelled)
+    assert group.member.leaving.draining
+
+
+def test_a_drains_deadline_only_moves_closer(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Leave(25.0), e.Leave(60.0), e.Leave(None))
+    assert group.armed[e.Timer.DRAIN] == 25.0
+
+
+def test_a_stop_is_not_softened_by_a_mark(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"), e.Stop(20.0), e.Leave(60.0))
+    for epoch_ms, state in ((1, MarkState.LEAVING), (2, MarkState.CANCELLED)):
+        group.member.leaving.heed(Mark(state, epoch_ms=epoch_ms), 10.0)
+    assert group.member.leaving.halting
+    assert e.Timer.DRAIN not in group.armed
+
+
+def marked(group: Any, *tps: TopicPartition, deadline: float = 30.0) -> None:
+    """It is to leave, because a tool said so."""
+    group.begin()
+    group.joined(1)
+    group.synced(*tps, deadline=deadline, mark=Mark(MarkState.LEAVING, epoch_ms=1))
+
+
+STAY = Mark(MarkState.CANCELLED, epoch_ms=2)
+
+
+def test_a_cancelled_leaver_says_so(play: Plays) -> None:
+    group = play()
+    marked(group, P)
+    group.joined(2)
+    group.synced(P, mark=STAY)
+    assert group.last(e.JoinGroup).body.reason == "stays"
+    assert e.Timer.DRAIN not in group.armed
+
+
+def test_a_mark_takes_back_no_signal(play: Plays) -> None:
+    """SIGTERM, then `leave --cancel`: the worker stayed, was given tasks, and killed with them."""
+    group = play()
+    marked(group, P)
+    group.feed(e.Leave(20.0))
+    group.joined(2)
+    group.synced(P, mark=STAY)
+    told = group.last(e.JoinGroup).body
+    assert (told.leaving, told.deadline, told.reason) == (True, 20.0, "leaving")
+    assert group.armed[e.Timer.DRAIN] == 20.0
+
+
+def test_a_stop_in_a_rebalance_keeps_its_membership_until_its_commits_count(play: Plays) -> None:
+    """Leaving at once dropped what was not committed: 900-3,000 records came twice."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"))
+    group.joined(2)
+    revoke = group.feed(e.Stop(20.0))[-1]
+    assert group.feed(e.Commit(1, OFFSETS, 1)) == []
+    group.synced(P)
+    group.answer(e.OffsetCommit)
+    group.feed(e.Released(frozenset({P}), revoke.number))
+    assert group.answer(e.LeaveGroup) == LEFT
+
+
+def test_a_stopping_member_takes_nothing_new_and_joins_no_more(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Want("a reason"), e.Stop(20.0))
+    group.joined(2)
+    task = frozenset({TaskId(0, 1)})
+    (whole, *_) = group.synced(P, Q, learners=task, promises=task)
+    assert whole == e.OnAssignment(2, (), AssignmentView())
+    group.tick(e.Timer.HEARTBEAT)
+    group.answer(e.Heartbeat, 27)
+    assert group.member.state is MemberState.STABLE
+
+
+def test_a_stopping_member_joins_for_the_sake_of_a_commit(play: Plays) -> None:
+    """A coordinator that came back between JoinGroup and SyncGroup refuses it until we join."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Stop(20.0), e.Commit(1, OFFSETS, 1))
+    group.answer(e.OffsetCommit, 27)
+    assert group.member.state is MemberState.JOINING
+    group.joined(2)
+    group.synced()
+    assert group.last(e.OffsetCommit).generation == 2
+
+
+def test_a_stop_that_is_repeated_moves_its_deadline_closer(play: Plays) -> None:
+    """Each further Ctrl-C gave it five seconds more."""
+    group = play()
+    group.stable(P)
+    for again, until in ((20.0, 20.0), (5.0, 5.0), (9.0, 5.0)):
+        group.feed(e.Stop(again))
+        assert group.armed[e.Timer.STOP] == until
+
+
+def test_a_fence_while_others_are_asked_to_let_go_does_not_stop_a_stop(play: Plays) -> None:
+    """A hand-over is data in the machine: nothing that a fence could cancel waits for it."""
+    group = play()
+    group.stable(P)
+    group.feed(e.Stop(20.0))
+    group.tick(e.Timer.HEARTBEAT)
+    effects = group.answer(e.Heartbeat, 25)
+    assert effects == [e.Lost((P,)), e.Left()]
+
+
+def test_who_was_never_in_the_group_leaves_without_a_word(play: Plays) -> None:
+    group = play()
+    group.feed(e.Start())
+    assert group.feed(e.Stop(5.0)) == [e.IsLeaving(5.0), e.Left()]
+
+
+def test_who_has_asked_for_a_name_waits_for_it_and_gives_it_back(play: Plays) -> None:
+    """The group waits for everybody whom it has given one, until a session ends."""
+    group = play()
+    group.begin()
+    assert group.feed(e.Leave(30.0)) == [e.IsLeaving(30.0)]
+    group.answer(e.JoinGroup, 79, e.Joined(-1, "m1", ""))
+    assert [send.body for send in group.sent] == [LEAVES]
+    assert group.answer(e.LeaveGroup) == LEFT
+
+
+def test_nobody_waits_for_a_name_for_longer_than_a_moment(play: Plays) -> None:
+    for deadline, until in ((60.0, 2.0), (1.5, 1.5)):
+        group = play()
+        group.begin()
+        group.now = 1.0
+        group.feed(e.Stop(deadline))
+        assert group.armed[e.Timer.STOP] == until
+        assert e.Left() in group.tick(e.Timer.STOP)
+
+
+def test_after_the_end_a_commit_fails_and_nothing_else_happens(play: Plays) -> None:
+    group = play()
+    group.stable(P)
+    group.feed(e.Stop(0.0))
+    group.tick(e.Timer.STOP)
+    assert group.feed(e.Commit(1, OFFSETS, 1)) == [
+        e.CommitDone(1, {P: e.NOT_OURS}, e.Refusal.NOT_OWNED)
+    ]
+    assert group.feed(e.Want("a reason")) == []
+    assert group.answer(e.LeaveGroup) == LEFT

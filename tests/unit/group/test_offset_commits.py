@@ -1,0 +1,140 @@
+"""group/offset_commits.py: what a rebalance does to a commit."""
+
+import pytest
+
+from streamsx.errors import InvariantBroken
+from streamsx.group import member_events as e
+from streamsx.group.error_table import Verdict
+from streamsx.group.offset_commits import WAITING_MAX, OffsetCommits
+from streamsx.group.step_effects import Effects
+from streamsx.model import TopicPartition
+
+P, Q = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Owner:
+    """Who commits what it owns; `told` is what it hears of that."""
+
+    def __init__(self, *tps: TopicPartition, generation: int = 1) -> None:
+        self.box, self.since = Effects(), dict.fromkeys(tps, generation)
+        self.commits = OffsetCommits(self.box, self.since)
+
+    @property
+    def told(self) -> list[e.Effect]:
+        """Since it was looked at last."""
+        out = self.box.out
+        self.box.open(0.0)
+        return out
+
+
+def offsets(**at: int) -> dict[TopicPartition, tuple[int, str]]:
+    return {{"p": P, "q": Q}[name]: (n, "") for name, n in at.items()}
+
+
+def test_what_is_not_owned_is_dropped_and_named_and_the_rest_goes_on() -> None:
+    m = Owner(P)
+    m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
+    assert m.told == []
+    assert (m.commits.next(stable=True), m.told) == (offsets(p=1), [])
+    m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
+    assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS})]
+
+
+def test_a_commit_of_nothing_owned_fails() -> None:
+    m = Owner(P)
+    m.commits.ask(e.Commit(7, offsets(q=2), 1))
+    assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS}, e.Refusal.NOT_OWNED)]
+    assert m.commits.next(stable=True) == {}
+
+
+def test_a_commit_asked_under_an_older_ownership_is_not_sent() -> None:
+    """m loses p and is given p again, and the worker has heard of neither."""
+    m = Owner(P, generation=3)
+    m.commits.ask(e.Commit(7, offsets(p=1), generation=1))
+    assert m.told == [e.CommitDone(7, {P: e.NOT_OURS}, e.Refusal.NOT_OWNED)]
+
+
+def test_a_refused_commit_is_sent_again_when_stable_without_what_was_lost_meanwhile() -> None:
+    m = Owner(P, Q)
+    m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
+    m.commits.next(stable=True)
+    m.commits.answered(Verdict.MOVED, e.Reply(1, 22))
+    assert m.told == [e.Count("commit-resent-total")]
+    assert (m.commits.next(stable=False), m.told) == ({}, [])
+
+    m.since[Q] = 2
+    assert (m.commits.next(stable=True), m.told) == (offsets(p=1), [])
+    m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
+    assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS})]
+
+
+def test_commits_of_a_partition_arrive_in_the_order_of_asking() -> None:
+    m = Owner(P)
+    m.commits.ask(e.Commit(7, offsets(p=1), 1))
+    m.commits.ask(e.Commit(8, offsets(p=2), 1))
+    for _ in ("a connection that breaks", "the next one"):
+        assert m.commits.next(stable=True) == offsets(p=1)
+    m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
+    assert m.commits.next(stable=True) == offsets(p=2)
+
+
+def test_a_commit_behind_a_refused_one_waits_too() -> None:
+    m = Owner(P)
+    m.commits.ask(e.Commit(7, offsets(p=1), 1))
+    m.commits.next(stable=True)
+    m.commits.answered(Verdict.MOVED, e.Reply(1, 27))
+    m.commits.ask(e.Commit(8, offsets(p=2), 1))
+    assert m.commits.next(stable=False) == {}
+    assert m.commits.next(stable=True) == offsets(p=1)
+
+
+def test_what_is_denied_is_named_and_the_others_are_done() -> None:
+    m = Owner(P, Q)
+    m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
+    m.commits.next(stable=True)
+    m.commits.answered(Verdict.GOOD, e.Reply(1, 0, {Q: 3}))
+    assert m.told == [e.CommitDone(7, {Q: 3})]
+
+
+def test_a_commit_that_is_denied_as_a_whole_is_over() -> None:
+    for denied, verdict in (({P: 29}, Verdict.MOVED), ({}, Verdict.REFUSE)):
+        m = Owner(P)
+        m.commits.ask(e.Commit(7, offsets(p=1), 1))
+        m.commits.next(stable=True)
+        m.commits.answered(verdict, e.Reply(1, 29, denied))
+        assert m.told == [e.CommitDone(7, {P: 29})]
+        assert m.commits.next(stable=True) == {}
+
+
+def test_what_was_denied_is_told_when_the_others_are_done_later_or_lost() -> None:
+    for lost in (False, True):
+        m = Owner(P, Q)
+        m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
+        m.commits.next(stable=True)
+        m.commits.answered(Verdict.MOVED, e.Reply(1, 27, {Q: 29}))
+        if lost:
+            del m.since[P]
+            m.commits.next(stable=True)
+        else:
+            assert m.commits.next(stable=True) == offsets(p=1)
+            m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
+        assert m.told[1:] == [e.CommitDone(7, {Q: 29} | ({P: e.NOT_OURS} if lost else {}))]
+
+
+def test_who_never_waits_for_an_answer_is_told() -> None:
+    m = Owner(P)
+    for number in range(WAITING_MAX):
+        m.commits.ask(e.Commit(number, offsets(p=1), 1))
+    with pytest.raises(InvariantBroken, match="wait for each"):
+        m.commits.ask(e.Commit(WAITING_MAX, offsets(p=1), 1))
+
+
+def test_a_fence_fails_all_of_them() -> None:
+    m = Owner(P)
+    m.commits.ask(e.Commit(7, offsets(p=1), 1))
+    m.commits.next(stable=True)
+    m.commits.ask(e.Commit(8, offsets(p=2), 1))
+    fenced, gone = e.Refusal.FENCED, {P: e.NOT_OURS}
+    m.commits.fail(fenced)
+    assert m.told == [e.CommitDone(7, gone, fenced), e.CommitDone(8, gone, fenced)]
+    assert m.commits.next(stable=True) == {}

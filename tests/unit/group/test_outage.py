@@ -1,0 +1,61 @@
+"""What is told of a group that cannot be reached."""
+
+import pytest
+
+from streamsx.errors import BrokerUnreachable
+from streamsx.group.outage import Outage
+
+AWAY = BrokerUnreachable("no broker answers: b:1")
+
+
+class Told:
+    """Time as the test sets it, and what was said when."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+        self.lines: list[tuple[float, str]] = []
+        self.outage = Outage(lambda text: self.lines.append((self.at, text)))
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+def test_a_broker_that_is_away_is_told_of_once_in_30_s_and_when_it_is_back(told: Told) -> None:
+    """A line each second, and none when it was over."""
+    for _ in range(37):
+        told.outage.failed(told.at, AWAY)
+        told.at += 1
+    told.outage.found(told.at)
+    told.outage.found(told.at)
+    told.outage.failed(told.at, AWAY)
+    assert told.lines == [
+        (100, "broker_away for 0 s: no broker answers: b:1: asking until one answers"),
+        (130, "broker_away for 30 s: no broker answers: b:1: asking until one answers"),
+        (137, "broker_back after 37 s"),
+        (137, "broker_away for 0 s: no broker answers: b:1: asking until one answers"),
+    ]
+
+
+def test_who_is_suspended_says_so_and_when_it_goes_on(told: Told) -> None:
+    for at, until in ((100, 0), (100, 110), (110, 110), (112, 110), (115, 0), (118, 127)):
+        told.at = at
+        told.outage.leased(at, until, "silence")
+    assert [(at, text.partition(":")[0]) for at, text in told.lines] == [
+        (110, "suspended"), (118, "resumed"),
+    ]  # fmt: skip
+    assert told.lines[0][1].startswith("suspended: silence: nothing is processed until")
+    assert told.lines[1][1].endswith("after 8 s more")
+
+
+def test_what_lasts_for_as_long_as_somebody_bears_it_is_raised(told: Told) -> None:
+    outage = Outage(lambda _: None, limit_s=10.0)
+    outage.failed(told.at, AWAY)
+    told.at += 9.9
+    outage.failed(told.at, AWAY)
+    told.at += 0.1
+    with pytest.raises(BrokerUnreachable):
+        outage.failed(told.at, AWAY)
+    outage.found(told.at)
+    outage.failed(told.at, AWAY)

@@ -1,0 +1,171 @@
+"""A static member: what the coordinator knows of it outlives its process."""
+
+from collections.abc import Callable
+
+from streamsx.group import member_events as e
+from streamsx.group.member import MemberConfig, MemberState
+from streamsx.group.requests import request
+from streamsx.model import TopicPartition
+from streamsx.protocol.wire import Api
+from tests.unit.group.conftest import Play
+
+Plays = Callable[..., Play]
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def static(play: Plays) -> Play:
+    """Stable, with both, and the coordinator has seen what it says."""
+    group = play(group_instance_id="a")
+    group.begin()
+    group.joined(4)
+    group.synced(P)
+    group.answer(e.Heartbeat)
+    group.joined(5)
+    group.synced(P, Q)
+    group.answer(e.Heartbeat)
+    return group
+
+
+def kinds(effects: list[e.Effect]) -> list[type[e.Effect]]:
+    return [type(effect) for effect in effects]
+
+
+def test_its_instance_id_is_in_each_request() -> None:
+    config = MemberConfig(group_instance_id="a")
+    for body in (
+        e.JoinGroup((), -1, 1, False, None, ""), e.SyncGroup({}), e.Heartbeat(),
+        e.OffsetCommit({P: (1, "")}),
+    ):  # fmt: skip
+        send = e.SendRequest(1, 0, e.ConnectionName.BEAT, 1.0, body, 0.0, "m1", 3, True)
+        _, fields = request("g", config, "streamsx", send)
+        assert (fields["member_id"], fields["group_instance_id"]) == ("m1", "a")
+
+
+def test_it_leaves_by_its_member_id() -> None:
+    send = e.SendRequest(
+        1, 0, e.ConnectionName.BEAT, 1.0, e.LeaveGroup(("m1",), "done"), 0.0, "m1", 3, True
+    )
+    api, fields = request("g", MemberConfig(group_instance_id="a"), "streamsx", send)
+    assert (api, [one["member_id"] for one in fields["members"]]) == (Api.LEAVE_GROUP, ["m1"])
+
+
+def test_who_comes_back_runs_what_it_had_and_joins_once_more_to_be_heard(play: Plays) -> None:
+    group = play(group_instance_id="a")
+    group.begin()
+    assert group.last(e.JoinGroup).member_id == ""
+    group.joined(7)  # the generation as it was: it is told what it was told before
+
+    effects = group.synced(P, Q)
+
+    assert next(x for x in effects if isinstance(x, e.Assigned)).tps == (P, Q)
+    again = group.last(e.JoinGroup)
+    assert (again.member_id, again.body.reason) == ("m1", "static return")  # type: ignore[union-attr]
+    assert again.body.claims == (P, Q)  # type: ignore[union-attr]
+    group.joined(8)
+    group.synced(P, Q)
+    assert group.member.state is MemberState.STABLE, "once is enough"
+
+
+def test_who_comes_back_and_is_cut_off_before_its_assignment_joins_once_more_too(
+    play: Plays,
+) -> None:
+    """It asks again under the id that it was given, with the same words: no round."""
+    group = play(group_instance_id="a")
+    group.begin()
+    group.joined(7)
+    group.cut(e.ConnectionName.JOIN)
+    group.feed(e.Found(1))
+    assert group.last(e.JoinGroup).member_id == "m1"
+    group.joined(7)
+
+    group.synced(P)
+
+    assert group.last(e.JoinGroup).body.reason == "static return"  # type: ignore[union-attr]
+
+
+def test_one_that_is_new_and_was_heard_joins_once(play: Plays) -> None:
+    """Each start made two rounds; an eager member let go of everything in both (seed 53)."""
+    group = play(group_instance_id="a", nonce=1_700_000_000_000)
+    group.begin()
+    group.joined(7)
+    group.synced(P, heard=1_700_000_000_001)
+    assert group.member.state is MemberState.STABLE
+
+
+def test_a_dynamic_member_does_not(play: Plays) -> None:
+    group = play()
+    group.begin()
+    group.joined(7)
+    group.synced(P)
+    assert group.member.state is MemberState.STABLE
+
+
+def test_who_missed_a_round_has_lost_everything_and_claims_nothing(play: Plays) -> None:
+    """The leader of 6 saw no claim of Q, which was assigned in 5, and gave it away."""
+    group = static(play)
+    group.feed(e.Commit(1, {Q: (3, "")}, 5))
+    group.answer(e.OffsetCommit, 27)
+    effects = group.joined(7)
+
+    lost = next(effect for effect in effects if isinstance(effect, e.Lost))
+    assert lost.tps == (P, Q)
+    done = next(effect for effect in effects if isinstance(effect, e.CommitDone))
+    assert done.why is e.Refusal.FENCED
+    assert (group.member.state, group.member.member_id) == (MemberState.OUT, "m1")
+    group.tick(e.Timer.BACKOFF)
+    body = group.last(e.JoinGroup).body
+    assert isinstance(body, e.JoinGroup)
+    assert (body.claims, body.owned_generation) == ((), -1)
+
+
+def test_who_missed_none_keeps_all(play: Plays) -> None:
+    group = static(play)
+    group.feed(e.Want("a new round"))
+    effects = group.joined(6)
+    assert e.Lost not in kinds(effects)
+    assert group.member.holding.owned == {P, Q}
+
+
+def test_a_round_whose_sync_failed_is_none_that_was_missed(play: Plays) -> None:
+    """What it said in it the leader has heard."""
+    group = static(play)
+    group.feed(e.Want("a new round"))
+    group.joined(6)
+    group.answer(e.SyncGroup, 27)
+    effects = group.joined(7)
+    assert e.Lost not in kinds(effects)
+
+
+def test_another_process_of_its_name_ends_it(play: Plays) -> None:
+    group = static(play)
+    group.tick(e.Timer.HEARTBEAT)
+
+    effects = group.answer(e.Heartbeat, 82)
+
+    assert e.Lost in kinds(effects)
+    assert group.member.state is MemberState.GONE
+    group.answer(e.LeaveGroup, 82)
+    assert isinstance(group.effects[-1], e.Fatal)
+    assert group.effects[-1].code == 82
+
+
+def test_one_that_comes_back_commits_and_stays_in_the_group(play: Plays) -> None:
+    group = static(play)
+    effects = group.feed(e.Stop(group.now + 5, comes_back=True))
+    asked = next(effect for effect in effects if isinstance(effect, e.Revoke))
+    group.feed(e.Commit(1, {P: (3, "")}, 5))
+    group.answer(e.OffsetCommit, 0, {})
+
+    effects = group.feed(e.Released(frozenset({P, Q}), asked.number))
+
+    assert kinds(effects) == [e.Left]
+    assert not group.sent
+    assert group.member.state is MemberState.GONE
+
+
+def test_a_second_signal_ends_it_no_other_way(play: Plays) -> None:
+    group = static(play)
+    effects = group.feed(e.Stop(group.now + 5, comes_back=True))
+    asked = next(effect for effect in effects if isinstance(effect, e.Revoke))
+    group.feed(e.Stop(group.now + 1))
+    assert kinds(group.feed(e.Released(frozenset({P, Q}), asked.number))) == [e.Left]

@@ -1,0 +1,93 @@
+"""What one step asks for, the timers that are armed behind it, and what the leader must hear."""
+
+from streamsx.group import member_events as e
+from streamsx.group.step_effects import Effects
+
+FIND, STOP, COLLECT = e.Timer.FIND, e.Timer.STOP, e.Timer.COLLECT
+
+
+def test_a_step_begins_with_nothing_and_at_its_own_time() -> None:
+    box = Effects()
+    first = box.open(1.0)
+    box.emit(e.Find(), e.Left())
+    second = box.open(2.0)
+    box.emit(e.Left())
+    assert (first, second, box.now) == ([e.Find(), e.Left()], [e.Left()], 2.0)
+
+
+def test_no_number_is_given_twice() -> None:
+    box = Effects()
+    assert [box.number() for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_timer_is_armed_again_only_for_another_time() -> None:
+    box = Effects()
+    box.now = 2.0
+    box.arm(FIND, 5.0)
+    box.after(FIND, 3.0)
+    box.after(FIND, 4.0)
+    assert box.out == [e.Arm(FIND, 5.0), e.Arm(FIND, 6.0)]
+
+
+def test_only_what_is_armed_is_disarmed() -> None:
+    box = Effects()
+    box.arm(FIND, 0.0)
+    box.disarm(STOP, FIND)
+    box.disarm(FIND)
+    assert box.out == [e.Arm(FIND, 0.0), e.Arm(FIND, None)]
+
+
+def test_a_timer_that_has_fired_may_be_armed_for_the_same_time() -> None:
+    box = Effects()
+    box.arm(FIND, 5.0)
+    box.fired(FIND)
+    box.fired(STOP)
+    box.arm(FIND, 5.0)
+    assert box.out == [e.Arm(FIND, 5.0)] * 2
+
+
+def test_of_several_times_the_first_is_armed_and_of_none_nothing() -> None:
+    box = Effects()
+    box.first(FIND, [7.0, 5.0])
+    box.first(FIND, [])
+    box.first(FIND, [])
+    assert box.out == [e.Arm(FIND, 5.0), e.Arm(FIND, None)]
+
+
+def test_the_first_reason_is_kept_until_it_is_taken() -> None:
+    box = Effects()
+    assert box.wish is None
+    box.want("first")
+    box.want("second")
+    assert (box.taken(), box.wish, box.taken()) == ("first", None, "")
+
+
+def test_what_may_wait_waits_for_others_from_the_first_on() -> None:
+    box = Effects()
+    box.now = 1.0
+    box.want("first", 0.05)
+    box.now = 1.04
+    box.want("second", 0.05)
+    assert (box.out, box.wish) == ([e.Arm(COLLECT, 1.05)], None)
+    box.fired(COLLECT)
+    box.collected()
+    assert box.wish == "first"
+
+
+def test_what_may_wait_for_long_does_not_hold_up_what_may_not() -> None:
+    box = Effects()
+    box.want("later", 1.0)
+    box.want("sooner", 0.05)
+    box.want("later", 1.0)
+    assert box.out == [e.Arm(COLLECT, 1.0), e.Arm(COLLECT, 0.05)]
+    box.collected()
+    assert box.wish == "sooner"
+
+
+def test_a_join_takes_what_waits_with_it() -> None:
+    box = Effects()
+    box.want("soon", 0.05)
+    box.want("now")
+    out = box.open(0.01)
+    assert box.taken() == "now"
+    assert out == [e.Arm(COLLECT, None)]

@@ -1,0 +1,103 @@
+"""What a member says and is told, between its own time and the group's."""
+
+from dataclasses import replace
+
+import pytest
+
+from streamsx.assignor.model import (
+    RUNNING,
+    Copy,
+    CopyRole,
+    LeaveRequest,
+    Mark,
+    MarkState,
+    MemberMetadata,
+    Memory,
+    Rules,
+)
+from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
+from streamsx.assignor.wire import AssignmentView, read_join, write_assignment
+from streamsx.errors import DataError
+from streamsx.group import member_events as e
+from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
+
+P, T = TopicPartition("in", 0), TaskId(0, 0)
+ZERO = 1_000.0
+"""The unix second of our clock's 0."""
+
+
+@pytest.fixture
+def seat() -> SubscriptionBuilder:
+    assignor = StreamsPartitionAssignor(
+        MemberMetadata("", instance="m", process=bytes(16).hex(), version="0.1.0"),
+        Rules(),
+        [Subtopology(0, ("in",), True, 1)],
+    )
+    return SubscriptionBuilder(assignor, ("in",))
+
+
+def join(nonce: int, *claims: TopicPartition, leaving: bool = False) -> e.JoinGroup:
+    return e.JoinGroup(claims, 4, nonce, leaving, 7.5 if leaving else None, "")
+
+
+def test_it_says_what_was_published_last_and_its_deadline_in_unix_time(
+    seat: SubscriptionBuilder,
+) -> None:
+    seat.report = MemberMetadata("", copies={T: Copy(CopyRole.LEARNER, 9)})
+    word = Subscription.read(seat.word(join(1, P, leaving=True), ZERO))
+    assert (word.topics, word.owned, word.generation) == (("in",), (P,), 4)
+    said = read_join(word.user_data)
+    assert (said.nonce, said.fresh, said.leaving) == (1, True, LeaveRequest(1_007_500))
+    assert said.copies == {T: Copy(CopyRole.RESTORING, 9)}
+
+
+def test_what_an_eager_member_ran_until_it_joined_runs(seat: SubscriptionBuilder) -> None:
+    """Its worker has closed it by then, and a task that nobody runs is given to anybody."""
+    round_ = replace(join(1), ran=(P,))
+    for told in ({}, {T: Copy(CopyRole.DORMANT, 3)}):
+        seat.report = MemberMetadata("", copies=told)
+        said = read_join(Subscription.read(seat.word(round_, ZERO)).user_data)
+        assert said.copies == {T: RUNNING}
+        round_ = replace(round_, nonce=2)
+    seat.report = MemberMetadata("", copies={T: Copy(CopyRole.RESTORING, 3)})
+    said = read_join(Subscription.read(seat.word(replace(round_, nonce=3), ZERO)).user_data)
+    assert said.copies == {T: Copy(CopyRole.RESTORING, 3)}
+
+
+def test_a_round_that_is_asked_for_again_says_the_same_bytes(seat: SubscriptionBuilder) -> None:
+    """Else a broker takes it for news, and the round begins anew."""
+    first = seat.word(join(1), ZERO)
+    seat.report = MemberMetadata("", stopped=frozenset({T: "why"}), reasons={T: "why"})
+    assert seat.word(join(1), ZERO + 1) == first
+    assert seat.word(join(2), ZERO) != first
+
+
+def test_only_what_has_not_been_assigned_anything_yet_is_fresh(seat: SubscriptionBuilder) -> None:
+    seat.given(Assignment((P,)).write(), ZERO)
+    assert not read_join(Subscription.read(seat.word(join(1), ZERO)).user_data).fresh
+
+
+def test_a_mark_is_heard_in_its_own_time(seat: SubscriptionBuilder) -> None:
+    marks = {"m": Mark(MarkState.LEAVING, 1_020_000, epoch_ms=3)}
+    view = AssignmentView(Memory(marks=marks), more=True, no_takers=True)
+    synced = seat.given(Assignment((P,), write_assignment(view)).write(), ZERO)
+    assert (synced.view.mark, synced.deadline) == (marks["m"], 20.0)
+    assert (synced.partitions, synced.view.more) == (frozenset({P}), True)
+
+
+def test_a_mark_without_a_deadline_ends_with_the_member_s_own(seat: SubscriptionBuilder) -> None:
+    view = AssignmentView(Memory(marks={"m": Mark(MarkState.LEAVING, None, "n", 1_003_000)}))
+    told = Assignment((P,), write_assignment(view)).write()
+    assert seat.given(told, ZERO).deadline is None
+    mine = SubscriptionBuilder(seat.assignor, seat.topics, scale_down_s=60)
+    assert mine.given(told, ZERO).deadline == 63.0
+
+
+def test_user_data_that_cannot_be_read_change_nothing_and_a_frame_that_cannot_is_refused(
+    seat: SubscriptionBuilder,
+) -> None:
+    assert seat.given(Assignment((P,), b"\x09\x09").write(), ZERO).view.problem
+    with pytest.raises(DataError):
+        seat.given(b"\x00", ZERO)

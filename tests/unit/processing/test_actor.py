@@ -1,0 +1,286 @@
+"""processing/actor.py: bodies in asyncio tasks, whose input comes within a turn."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from streamsx.errors import TaskFailed, UsageError
+from streamsx.processing.batch import Batch
+from streamsx.topology.nodes import AgentNode, Source
+from tests.support.codecs import coded
+from tests.unit.processing.conftest import process
+
+Benches = Callable[..., Any]
+Body = Callable[[AsyncIterator[Any]], Any]
+
+
+def batch(*words: str, first: int = 0) -> Batch:
+    raw, offsets = [word.encode() for word in words], range(first, first + len(words))
+    return Batch("words", 0, raw, raw, offsets, offsets, None, offsets.stop)
+
+
+def source(*bodies: Body) -> Source:
+    agents = tuple(AgentNode(body.__name__, body) for body in bodies)
+    return Source("words", coded(bytes.decode), coded(bytes.decode), agents=agents)
+
+
+def test_a_chunk_is_used_up_within_the_turn_that_hands_it_out(bench: Benches) -> None:
+    seen: list[str] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        async for word in stream:
+            seen.append(word)
+
+    made = bench(source(body))
+    assert process(made.task, batch("a", "b")) == 2
+    assert (seen, made.task.busy, made.task.positions) == (["a", "b"], False, {"words": 2})
+    assert made.asked == [False], "the first time only, when it had just begun"
+
+
+def test_two_agents_of_one_topic_take_turns_by_chunks(bench: Benches) -> None:
+    seen: list[str] = []
+
+    async def one(stream: AsyncIterator[str]) -> None:
+        async for word in stream:
+            seen.append(f"1{word}")
+
+    async def two(stream: AsyncIterator[str]) -> None:
+        async for word in stream:
+            seen.append(f"2{word}")
+
+    made = bench(source(one, two))
+    made.task.offer(batch("a", "b", "c", "d"))
+    assert (made.task.run(2), made.task.run(2)) == (2, 2)
+    assert seen == ["1a", "1b", "2a", "2b", "1c", "1d", "2c", "2d"]
+
+
+def test_the_task_that_a_body_sees_is_its_own(bench: Benches) -> None:
+    seen: list[asyncio.Task[Any] | None] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        seen.append(asyncio.current_task())
+        async for _ in stream:
+            seen.append(asyncio.current_task())
+
+    made = bench(source(body))
+
+    async def turn() -> None:
+        process(made.task, batch("a"))
+        seen.append(asyncio.current_task())
+
+    made.loop.run_until = made.loop.create_task(turn())
+    made.turn()
+    assert seen[0] is seen[1]
+    assert seen[0] is not None
+    assert seen[0].get_name() == "agent body of task 1_0"
+    assert seen[2] is made.loop.run_until, "whose turn it is has its own again"
+
+
+def test_what_is_foreign_keeps_the_task_busy_and_nobody_else(bench: Benches) -> None:
+    async def sleepy(stream: AsyncIterator[str]) -> None:
+        async for _ in stream:
+            await asyncio.sleep(5)
+
+    made = bench(source(sleepy))
+    process(made.task, batch("a", "b"))
+    assert (made.task.busy, made.task.positions) == (True, {"words": 0})
+    made.asked.clear()
+    for done in (1, 2):
+        made.loop.now_s += 5
+        made.turn()
+        assert made.task.positions == {"words": done}
+    assert (made.task.busy, made.asked) == (False, [False]), "it tells when it is through"
+
+
+def test_a_timeout_within_a_record_and_one_around_the_loop(bench: Benches) -> None:
+    ends: list[str] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        try:
+            async with asyncio.timeout(60):
+                async for word in stream:
+                    try:
+                        async with asyncio.timeout(1):
+                            await asyncio.sleep(2 if word == "slow" else 0)
+                    except TimeoutError:
+                        ends.append(word)
+        except TimeoutError:
+            ends.append("idle")
+        async for word in stream:
+            ends.append(word)
+
+    made = bench(source(body))
+    process(made.task, batch("quick", "slow"))
+    made.turn()
+    made.loop.now_s = 1.0
+    made.turn()
+    assert (ends, made.task.positions) == (["slow"], {"words": 2})
+    made.loop.now_s = 60.0
+    made.turn()
+    process(made.task, batch("again", first=2))
+    assert (ends, made.task.positions) == (["slow", "idle", "again"], {"words": 3})
+
+
+def test_a_group_of_tasks_within_a_record(bench: Benches) -> None:
+    seen: list[str] = []
+
+    async def look(word: str) -> None:
+        await asyncio.sleep(1)
+        seen.append(word)
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        async for word in stream:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(look(word))
+                group.create_task(look(word.upper()))
+
+    made = bench(source(body))
+    process(made.task, batch("a"))
+    made.turn()
+    made.loop.now_s = 1.0
+    made.turn()
+    assert (seen, made.task.busy, made.task.positions) == (["a", "A"], False, {"words": 1})
+
+
+def test_a_stream_that_is_read_by_another_task(bench: Benches) -> None:
+    """As `asyncio.wait_for` does it before Python 3.12."""
+    seen: list[str] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        records = aiter(stream)
+        while True:
+            seen.append(await asyncio.create_task(anext(records)))  # type: ignore[arg-type]
+
+    made = bench(source(body))
+    made.turn()
+    process(made.task, batch("a", "b"))
+    while made.task.busy:
+        made.turn()
+    assert (seen, made.task.positions) == (["a", "b"], {"words": 2})
+
+
+def test_a_cancellation_that_meets_a_wake_is_one_cancellation(bench: Benches) -> None:
+    """A body is cancelled where it waits; before that gets through, there is input: the cancelled
+    wait must end once, and not the next one too.
+    """
+    seen: list[str] = []
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        tasks.append(asyncio.current_task())  # type: ignore[arg-type]
+        while True:
+            try:
+                async for word in stream:
+                    seen.append(word)
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                tasks[0].uncancel()
+
+    made = bench(source(body))
+    tasks[0].cancel()
+    process(made.task, batch("a"))
+    made.turn()
+    process(made.task, batch("b", first=1))
+    made.turn()
+    assert seen == ["cancelled", "a", "b"]
+
+
+def test_a_reader_that_is_cancelled_is_the_one_that_ends(bench: Benches) -> None:
+    """Its body waits for input before the reader hears of it: the body was cancelled instead."""
+    seen: list[str] = []
+    readers: list[asyncio.Task[Any]] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        readers.append(asyncio.ensure_future(anext(stream.__aiter__())))
+        await asyncio.wait(readers, timeout=1)
+        readers[0].cancel()
+        async for word in stream:
+            seen.append(word)
+
+    made = bench(source(body))
+    made.loop.now_s = 1.0
+    made.turn()
+    process(made.task, batch("a", "b"))
+    made.turn()
+    assert (seen, made.task.positions, readers[0].cancelled()) == (["a", "b"], {"words": 2}, True)
+
+
+def test_a_second_reader_is_refused(bench: Benches) -> None:
+    """The first one would never have gone on."""
+
+    async def read(stream: AsyncIterator[str]) -> None:
+        async for _ in stream:
+            pass
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        await asyncio.gather(read(stream), read(stream))
+
+    made = bench(source(body))
+    made.turn()
+    with pytest.raises(UsageError, match="two tasks wait for one stream"):
+        process(made.task, batch("a"))
+
+
+def test_a_body_that_fails_is_followed_by_another_in_the_same_turn(bench: Benches) -> None:
+    began: list[asyncio.Task[Any] | None] = []
+    seen: list[str] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        began.append(asyncio.current_task())
+        async for word in stream:
+            if word == "bad":
+                raise ValueError(word)
+            seen.append(word)
+
+    made = bench(source(body))
+    process(made.task, batch("a", "bad", "b", "bad", "c"))
+    assert (seen, made.task.positions, made.task.busy) == (["a", "b", "c"], {"words": 5}, False)
+    assert (len(began), len(set(began))) == (3, 1)
+
+
+def test_one_that_cancels_itself_ends_its_task(bench: Benches) -> None:
+    async def body(stream: AsyncIterator[str]) -> None:
+        async for _ in stream:
+            raise asyncio.CancelledError
+
+    with pytest.raises(TaskFailed, match="agent ended: body: it cancelled itself"):
+        process(bench(source(body)).task, batch("a"))
+
+
+def test_a_closed_one_is_ended_where_it_waits(bench: Benches) -> None:
+    ended: list[str] = []
+
+    def named(name: str, seconds: float) -> Body:
+        async def body(stream: AsyncIterator[str]) -> None:
+            try:
+                async for _ in stream:
+                    await asyncio.sleep(seconds)
+            finally:
+                ended.append(name)
+
+        return body
+
+    made = bench(source(named("waits for input", 0), named("waits for another", 60)))
+    process(made.task, batch("a"))
+    made.turn()
+    made.task.close()
+    made.turn()
+    assert ended == ["waits for input", "waits for another"]
+
+
+def test_a_fault_of_ours_is_not_kept_to_itself(bench: Benches) -> None:
+    async def body(stream: AsyncIterator[str]) -> None:
+        async for _ in stream:
+            raise ValueError
+
+    def report(_: object) -> None:
+        raise RuntimeError("report failed")
+
+    met: list[dict[str, Any]] = []
+    made = bench(source(body), report=report)
+    made.loop.set_exception_handler(lambda _, context: met.append(context))
+    process(made.task, batch("a"))
+    made.turn()
+    assert [str(context["exception"]) for context in met] == ["report failed"]

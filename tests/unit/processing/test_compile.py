@@ -1,0 +1,91 @@
+"""processing/compile.py: a tree of operators as one loop."""
+
+from typing import Any
+
+import pytest
+
+from streamsx.processing.compile import compiled, source_text
+from streamsx.topology.nodes import Branch, Operator, Source
+from tests.support.codecs import coded
+
+Sent = list[tuple[str, bytes | None, bytes | None, int]]
+
+
+def forward(topic: str) -> Operator:
+    return Operator("forward", topic=topic)
+
+
+def rekey(place: int, *then: Operator) -> Operator:
+    """By the nth letter of the value."""
+    functions = {"key_of": lambda value: value[place], "encode_key": str.encode}
+    return Operator("rekey", functions, then=then)
+
+
+def decode(raw: bytes | None) -> Any:
+    return str(raw or b"", "utf8")
+
+
+TREE = Source(
+    "words",
+    coded(decode),
+    coded(decode),
+    (
+        Branch("first", rekey(0, forward("a"), rekey(1, forward("b")), forward("c"))),
+        Branch("plain", forward("d")),
+    ),
+)
+
+
+def ran(source: Source, *words: bytes) -> tuple[Sent, list[tuple[int, str, int | None]]]:
+    """What was sent, and what failed."""
+    sent: Sent = []
+    failures: list[tuple[int, str, int | None]] = []
+
+    def send_to(topic: str) -> Any:
+        return lambda key, value, at, _headers: sent.append((topic, key, value, at))
+
+    loop = compiled(source, 0, send_to)
+    records = [(b"k", word, 70 + n, None) for n, word in enumerate(words)]
+    loop(records, lambda index, error, n: failures.append((index, type(error).__name__, n)))
+    return sent, failures
+
+
+def test_a_key_holds_below_the_operator_that_made_it_and_nowhere_else() -> None:
+    assert ran(TREE, b"xy") == (
+        [("a", b"x", b"xy", 70), ("b", b"y", b"xy", 70), ("c", b"x", b"xy", 70),
+         ("d", b"k", b"xy", 70)],
+        [],
+    )  # fmt: skip
+
+
+def test_a_branch_that_fails_ends_for_that_record_and_no_other_does() -> None:
+    sent, failures = ran(TREE, b"x", b"xy")
+    assert [(topic, at) for topic, _, _, at in sent] == [
+        ("a", 70), ("d", 70), ("a", 71), ("b", 71), ("c", 71), ("d", 71),
+    ]  # fmt: skip
+    assert failures == [(0, "IndexError", 0)]
+
+
+def test_a_value_that_cannot_be_decoded_is_no_branch_s() -> None:
+    sent, failures = ran(TREE, b"\xff", b"xy")
+    assert {at for _, _, _, at in sent} == {71}
+    assert failures == [(0, "UnicodeDecodeError", None)]
+
+
+def test_what_a_failure_raises_ends_the_loop() -> None:
+    def fails(_index: int, error: Exception, _branch: int | None) -> None:
+        raise LookupError from error
+
+    loop = compiled(TREE, 0, lambda _topic: print)
+    with pytest.raises(LookupError):
+        loop([(b"k", b"x", 0, None)], fails)
+
+
+def test_a_traceback_shows_the_line_of_the_loop() -> None:
+    failures = []
+    loop = compiled(TREE, 3, lambda _topic: print)
+    loop([(b"k", b"", 0, None)], lambda _index, error, _branch: failures.append(error))
+    frame = failures[0].__traceback__
+    assert frame is not None
+    assert frame.tb_frame.f_code.co_filename == "<sub-topology 3, words>"
+    assert source_text(TREE).splitlines()[frame.tb_lineno - 1].strip().startswith("key_0 = ")

@@ -1,0 +1,54 @@
+"""processing/failure_policy.py: records in a row that fail."""
+
+import pytest
+
+from streamsx.processing.failure_policy import FailureStreak
+
+
+def failed(streak: FailureStreak, *records: tuple[int, int]) -> list[bool]:
+    """Each at a stream time of ten times its offset."""
+    return [streak.failed(ordinal, offset, 10 * offset) for ordinal, offset in records]
+
+
+def test_the_first_of_a_streak_holds_the_position_until_a_record_behind_it_was_read() -> None:
+    streak = FailureStreak(10)
+    assert not streak.lasts(3)
+    failed(streak, (3, 40), (4, 44))
+    assert [streak.lasts(ordinal) for ordinal in (4, 5, 6)] == [True, True, False]
+    assert (streak.first, streak.since) == (40, 400)
+
+
+def test_holes_in_the_log_do_not_end_a_streak() -> None:
+    assert failed(FailureStreak(3), (0, 5), (1, 17), (2, 90)) == [False, False, True]
+
+
+def test_a_record_that_did_not_fail_ends_it() -> None:
+    streak = FailureStreak(2)
+    assert failed(streak, (0, 5), (2, 7), (3, 8)) == [False, False, True]
+    assert streak.first == 7
+
+
+def test_the_very_first_record_may_begin_one() -> None:
+    streak = FailureStreak(2)
+    assert failed(streak, (1, 6)) == [False]
+    assert (streak.lasts(2), streak.first) == (True, 6)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_the_limit_is_how_many_fail(limit: int) -> None:
+    assert failed(FailureStreak(limit), *((n, n) for n in range(3))).index(True) == limit - 1
+
+
+def test_without_a_limit_nothing_is_held() -> None:
+    streak = FailureStreak(None)
+    assert failed(streak, *((n, n) for n in range(50))) == [False] * 50
+    assert not streak.lasts(50)
+
+
+def test_what_is_gone_from_the_log_holds_nothing() -> None:
+    streak = FailureStreak(10)
+    failed(streak, (0, 5))
+    streak.reset()
+    assert not streak.lasts(1)
+    assert failed(streak, (1, 6)) == [False]
+    assert streak.first == 6

@@ -1,0 +1,89 @@
+"""processing/merge.py: the order over several sources does not depend on where batches are cut."""
+
+import random
+from collections import deque
+from itertools import pairwise
+
+import pytest
+
+from streamsx.processing.batch import Batch, Chunk
+from streamsx.processing.merge import Merge
+
+
+def chunk(topic: str, times: list[int], first: int = 0) -> Chunk:
+    n = len(times)
+    offsets = range(first, first + n)
+    batch = Batch(topic, 0, [None] * n, [None] * n, times, offsets, None, first + n)
+    return Chunk(batch, 0, n)
+
+
+def drained(merge: Merge, caught_up: set[str], limit: int = 100) -> list[tuple[str, int]]:
+    order = []
+    while (taken := merge.next(limit, caught_up)) is not None:
+        order += [
+            (taken.batch.topic, taken.batch.offsets[i]) for i in range(taken.start, taken.stop)
+        ]
+    return order
+
+
+def test_the_smallest_timestamp_is_next_and_equal_ones_go_by_name() -> None:
+    queues = {"a": deque([chunk("a", [1, 5])]), "b": deque([chunk("b", [1, 3])])}
+    order = drained(Merge(queues, {}), {"a", "b"})
+    assert order == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
+
+
+def test_an_empty_topic_that_is_not_caught_up_holds_the_others() -> None:
+    queues = {"a": deque([chunk("a", [1])]), "b": deque[Chunk]()}
+    merge = Merge(queues, {})
+    assert merge.next(10, {"a"}) is None
+    assert drained(merge, {"a", "b"}) == [("a", 0)]
+
+
+def test_one_source_waits_for_nobody() -> None:
+    assert drained(Merge({"a": deque([chunk("a", [9, 1])])}, {}), set()) == [("a", 0), ("a", 1)]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_cuts_do_not_change_the_order(seed: int) -> None:
+    draw = random.Random(seed)
+    topics = {t: [draw.randrange(50) for _ in range(draw.randrange(1, 40))] for t in "abc"}
+
+    def heads() -> list[tuple[str, int]]:
+        """By the rule, one record at a time."""
+        at, top, order = dict.fromkeys(topics, 0), dict.fromkeys(topics, -1), []
+        while left := [t for t in topics if at[t] < len(topics[t])]:
+            best = min(left, key=lambda t: (max(top[t], topics[t][at[t]]), t))
+            top[best] = max(top[best], topics[best][at[best]])
+            order.append((best, at[best]))
+            at[best] += 1
+        return order
+
+    queues: dict[str, deque[Chunk]] = {t: deque() for t in topics}
+    for topic, times in topics.items():
+        at = 0
+        while at < len(times):
+            size = draw.randrange(1, 10)
+            queues[topic].append(chunk(topic, times[at : at + size], at))
+            at += size
+    assert drained(Merge(queues, {}), set(topics), draw.randrange(1, 8)) == heads()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_order_goes_on_in_another_merge_that_is_handed_what_was_taken(seed: int) -> None:
+    """As when each batch of the input has a task of its own: what is behind it is unknown to it."""
+    draw = random.Random(seed)
+    records = {t: [draw.randrange(50) for _ in range(40)] for t in "ab"}
+    whole = {t: deque([chunk(t, times)]) for t, times in records.items()}
+    order = drained(Merge(whole, {}), set(records))
+    high: dict[str, int] = {}
+    again: list[tuple[str, int]] = []
+    cuts = [0, *sorted(draw.sample(range(1, len(order)), 5)), len(order)]
+    for start, stop in pairwise(cuts):
+        queues: dict[str, deque[Chunk]] = {t: deque() for t in records}
+        for topic, offset in order[start:stop]:
+            queues[topic].append(chunk(topic, [records[topic][offset]], offset))
+        merge = Merge(queues, high)
+        again += drained(merge, set(records))
+        high = merge.high
+    assert again == order
+    assert high == {t: max(times) for t, times in records.items()}

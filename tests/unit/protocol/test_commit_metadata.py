@@ -1,0 +1,89 @@
+"""protocol/commit_metadata.py: the bytes beside each offset, as every release has to read them."""
+
+import base64
+import struct
+
+import pytest
+
+from streamsx.protocol.commit_metadata import TEXT_BYTES_MAX, OffsetMetadata
+
+AT = 1_700_000_000_000
+HEADER = "AQAAAYvP5WgA"
+ID = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"
+READERS = {"1a2b3c4d": 10, "00ff00ff": 3}
+GOLDEN = {
+    HEADER: OffsetMetadata(AT),
+    "Af//////////": OffsetMetadata(),
+    HEADER + ' {"r":{"00ff00ff":3,"1a2b3c4d":10}}': OffsetMetadata(AT, READERS),
+    HEADER + ' {"i":"0f1e2d3c4b5a69788796a5b4c3d2e1f0","r":{"00ff00ff":3,"1a2b3c4d":10}}': (
+        OffsetMetadata(AT, READERS, ID)
+    ),
+    f"spark {HEADER} file:///a b": OffsetMetadata(AT, spark="file:///a b"),
+    f'spark {HEADER}{{"r":{{"00ff00ff":3,"1a2b3c4d":10}}}} s3://bucket/a b': (
+        OffsetMetadata(AT, READERS, spark="s3://bucket/a b")
+    ),
+}
+
+
+@pytest.mark.parametrize("text", GOLDEN)
+def test_metadata_is_written_as_these_bytes_and_read_from_them(text: str) -> None:
+    assert GOLDEN[text].encode() == text
+    assert OffsetMetadata.decode(text) == GOLDEN[text]
+
+
+def read_by_version_one(text: str) -> tuple[int, str | None]:
+    """Do what the release before the table did: return stream time and Spark's place."""
+    place = text.split(" ", 2)[2] if text.startswith("spark ") else None
+    word = text.removeprefix("spark ").partition(" ")[0]
+    try:
+        version, found = struct.unpack(">Bq", base64.b64decode(word, validate=True))
+    except (ValueError, struct.error):
+        return -1, place
+    return (found if version == 1 else -1), place
+
+
+@pytest.mark.parametrize("text", GOLDEN)
+def test_release_before_the_table_finds_stream_time_and_place(text: str) -> None:
+    stream_time, place = read_by_version_one(text)
+    made = GOLDEN[text]
+    assert place == made.spark
+    assert stream_time == (-1 if made.spark and made.readers else made.stream_time)
+
+
+@pytest.mark.parametrize("text", ["", "no base64", "AgAAAYvP5WgA", "AQAA", "x {}", "spark ", "ä"])
+def test_text_of_somebody_else_says_nothing(text: str) -> None:
+    assert not any(OffsetMetadata.decode(text)._replace(stream_time=0))
+    assert OffsetMetadata.decode(text).stream_time == -1
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '{"later":[1],"r":{"1a2b3c4d":10}}',
+        '{"i":7,"r":{"1a2b3c4d":10,"0":"x","1":-1,"2":0,"3":true}}',
+        '{"i":"short","r":{"1a2b3c4d":10},"v":1}',
+    ],
+)
+def test_unknown_keys_and_entries_are_passed_over(table: str) -> None:
+    assert OffsetMetadata.decode(f"{HEADER} {table}") == OffsetMetadata(AT, {"1a2b3c4d": 10})
+
+
+@pytest.mark.parametrize("table", ["{", "[]", "7", "word", '{"r":[]}'])
+def test_table_that_is_none_leaves_the_stream_time(table: str) -> None:
+    assert OffsetMetadata.decode(f"{HEADER} {table}") == OffsetMetadata(AT)
+
+
+def test_table_of_a_newer_version_is_known_as_one_and_not_read() -> None:
+    text = HEADER + ' {"r":{"1a2b3c4d":10},"v":2}'
+    assert OffsetMetadata.decode(text) == OffsetMetadata(AT, newer=2)
+    assert OffsetMetadata.decode(HEADER + ' {"v":"x"}').newer == -1
+
+
+def test_full_table_drops_the_readers_least_ahead_and_no_more_than_it_must() -> None:
+    full = OffsetMetadata(AT, {f"{n:08x}": 1 + n * 7 for n in range(400)}, ID)
+    fitted, dropped = full.fitted()
+    assert len(fitted.encode()) <= TEXT_BYTES_MAX < len(fitted.encode()) + len('"00000000":1234,')
+    assert fitted.readers.keys() | dropped.keys() == full.readers.keys()
+    assert max(dropped.values()) < min(fitted.readers.values())
+    assert fitted.topic_id == ID
+    assert fitted.fitted() == (fitted, {})

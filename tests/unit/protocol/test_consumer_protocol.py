@@ -1,0 +1,99 @@
+"""Subscription and Assignment: what other clients write is read, what we write they read."""
+
+import pytest
+from aiokafka.coordinator.protocol import ConsumerProtocol  # type: ignore[import-untyped]  # no types
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamsx.model import TopicPartition
+from streamsx.protocol.compiler import Malformed
+from streamsx.protocol.consumer_protocol import NO_GENERATION, Assignment, Subscription
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+FULL = Subscription(("a", "b"), b"data", (A0, A1, B0), 7, "rack-1")
+V0 = bytes.fromhex("0000 00000002 0001 61 0001 62 00000004") + b"data"
+V1 = b"\0\1" + V0[2:] + bytes.fromhex(
+    "00000002 0001 61 00000002 00000000 00000001 0001 62 00000001 00000000"
+)  # fmt: skip
+V2 = b"\0\2" + V1[2:] + bytes.fromhex("00000007")
+V3 = b"\0\3" + V2[2:] + bytes.fromhex("0006") + b"rack-1"
+
+
+@pytest.mark.parametrize(
+    ("data", "subscription"),
+    [
+        (V0, Subscription(("a", "b"), b"data")),
+        (V1, Subscription(("a", "b"), b"data", (A0, A1, B0))),
+        (V2, Subscription(("a", "b"), b"data", (A0, A1, B0), 7)),
+        (V3, FULL),
+        (b"\0\4" + V3[2:] + b"what version 4 adds", FULL),
+        (bytes.fromhex("0000 00000000 ffffffff"), Subscription(())),
+    ],
+)
+def test_every_version_of_a_subscription_is_read(data: bytes, subscription: Subscription) -> None:
+    assert Subscription.read(data) == subscription
+
+
+def test_a_subscription_is_written_as_version_3() -> None:
+    assert FULL.write() == V3
+    assert Subscription(("b", "a"), b"data", (B0, A1, A0), 7, "rack-1").write() == V3
+
+
+def test_a_subscription_of_ours_is_read_by_a_client_that_knows_version_0() -> None:
+    theirs = ConsumerProtocol.METADATA.decode(FULL.write())
+    assert (theirs.subscription, theirs.user_data) == (["a", "b"], b"data")
+
+
+def test_a_subscription_of_a_client_that_knows_version_0_is_read() -> None:
+    theirs = ConsumerProtocol.METADATA(0, ["a"], b"").encode()
+    assert Subscription.read(theirs) == Subscription(("a",), b"", (), NO_GENERATION, None)
+
+
+def test_an_assignment_of_ours_is_read_by_another_client() -> None:
+    theirs = ConsumerProtocol.ASSIGNMENT.decode(Assignment((B0, A1, A0), b"x").write())
+    assert (theirs.partitions(), theirs.user_data) == ([A0, A1, B0], b"x")
+
+
+def test_an_assignment_is_written_as_version_0_which_every_client_knows() -> None:
+    assert Assignment((A1,), b"x").write() == bytes.fromhex(
+        "0000 00000001 0001 61 00000001 00000001 00000001 78"
+    )
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_assignment_of_another_client_is_read(version: int) -> None:
+    theirs = ConsumerProtocol.ASSIGNMENT(version, [("b", [0]), ("a", [1])], b"x").encode()
+    assert Assignment.read(theirs) == Assignment((B0, A1), b"x")
+
+
+def test_no_bytes_are_no_partitions() -> None:
+    assert Assignment.read(b"") == Assignment()
+
+
+@given(st.binary(max_size=60))
+def test_bytes_of_all_kinds_are_read_or_malformed(data: bytes) -> None:
+    for read in (Subscription.read, Assignment.read):
+        try:
+            read(data)
+        except Malformed:
+            continue
+
+
+@pytest.mark.parametrize("data", [V3[:-1], V3[:20], b"", b"\0", b"\xff\xff" + V3[2:]])
+def test_a_subscription_that_is_cut_short_or_of_no_version_is_malformed(data: bytes) -> None:
+    with pytest.raises(Malformed):
+        Subscription.read(data)
+
+
+TOPICS = st.text("abc.-", min_size=1, max_size=5)
+PARTITIONS = st.sets(st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)))
+
+
+@given(st.sets(TOPICS), st.binary(), PARTITIONS, st.integers(-1, 2**31 - 1), st.none() | st.text())
+def test_what_is_written_is_read(
+    topics: set[str], user: bytes, owned: set[TopicPartition], generation: int, rack: str | None
+) -> None:
+    told = Subscription(tuple(sorted(topics)), user, tuple(sorted(owned)), generation, rack)
+    assert Subscription.read(told.write()) == told
+    given = Assignment(tuple(sorted(owned)), user)
+    assert Assignment.read(given.write()) == given

@@ -1,0 +1,184 @@
+"""tasks/commit_cycle.py: the order of a commit, and what happens to it in a rebalance."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from streamsx.errors import InvalidTransition
+from streamsx.model import TaskId
+from streamsx.processing.task import TaskMetadata
+from streamsx.tasks.commit_cycle import (
+    Adopt,
+    Arrived,
+    CommitCycles,
+    CommitOffsets,
+    CommitState,
+    Due,
+    Effect,
+    Event,
+    Flush,
+    Flushed,
+    OffsetsCommitted,
+    Suspended,
+    SuspendedSettled,
+    TaskLost,
+    TaskSealed,
+    TaskWritten,
+)
+
+A, B = TaskId(0, 0), TaskId(1, 0)
+SEALED = TaskMetadata({"t": 5}, 1, 5)
+NOBODY = frozenset[TaskId]()
+
+
+def run(machine: CommitCycles, *events: Event) -> Sequence[Effect]:
+    effects: Sequence[Effect] = []
+    for event in events:
+        effects = machine.step(0.0, event)
+    return effects
+
+
+def test_stores_are_written_only_after_kafka_has_the_offsets() -> None:
+    commits = CommitCycles()
+    assert (run(commits, Due(frozenset({B, A}))), commits.sealing) == ([], A)
+    assert (run(commits, TaskSealed(A, SEALED)), commits.sealing) == ([], B)
+    assert (run(commits, TaskSealed(B, SEALED)), commits.sealing) == ([Flush()], None)
+    assert run(commits, Flushed()) == [CommitOffsets({A: SEALED, B: SEALED})]
+    assert run(commits, OffsetsCommitted(NOBODY)) == [Adopt({A: SEALED, B: SEALED})]
+    assert commits.unwritten == [A, B]
+    run(commits, TaskWritten(A), TaskWritten(B))
+    assert commits.state is CommitState.IDLE
+
+
+def test_one_cycle_at_a_time() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A})))
+    assert run(commits, Due(frozenset({A, B}))) == []
+
+
+def test_a_suspended_task_with_nothing_to_commit_is_settled_at_once() -> None:
+    assert run(CommitCycles(), Suspended(A, dirty=False)) == [SuspendedSettled(A)]
+
+
+def test_a_suspended_task_begins_a_cycle_of_its_own() -> None:
+    commits = CommitCycles()
+    assert (run(commits, Suspended(A, dirty=True)), commits.sealing) == ([], A)
+    run(commits, TaskSealed(A, SEALED), Flushed())
+    assert run(commits, OffsetsCommitted(NOBODY)) == [Adopt({A: SEALED}), SuspendedSettled(A)]
+
+
+def test_a_task_that_ran_on_after_its_seal_waits_for_a_second_cycle() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A, B})), TaskSealed(A, SEALED), TaskSealed(B, SEALED))
+    assert run(commits, Suspended(A, dirty=True)) == []
+    assert SuspendedSettled(A) not in run(commits, Flushed(), OffsetsCommitted(NOBODY))
+    run(commits, TaskWritten(A))
+    assert (run(commits, TaskWritten(B)), commits.sealing) == ([], A)
+    run(commits, TaskSealed(A, SEALED), Flushed())
+    assert SuspendedSettled(A) in run(commits, OffsetsCommitted(NOBODY))
+
+
+def test_a_suspended_task_that_is_still_to_be_sealed_needs_no_second_cycle() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A, B})), Suspended(B, dirty=True))
+    run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED), Flushed())
+    assert SuspendedSettled(B) in run(commits, OffsetsCommitted(NOBODY))
+
+
+def test_what_the_member_dropped_is_not_adopted_and_not_settled() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A, B})), Suspended(A, dirty=False))
+    run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED), Flushed())
+    assert run(commits, OffsetsCommitted(frozenset({A}))) == [Adopt({B: SEALED})]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_denied_is_not_adopted_and_who_is_wanted_back_does_not_wait(*, again: bool) -> None:
+    """A second cycle, for what it did behind its seal, would be denied too."""
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A, B})), Suspended(A, dirty=False))
+    run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED))
+    if again:
+        run(commits, Suspended(A, dirty=True))
+    run(commits, Flushed())
+    denied = run(commits, OffsetsCommitted(NOBODY, frozenset({A})))
+    assert denied == [Adopt({B: SEALED}), SuspendedSettled(A)]
+    assert run(commits, TaskWritten(B)) == []
+    assert commits.state is CommitState.IDLE
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_a_lost_task_leaves_the_cycle_wherever_it_is(steps: int) -> None:
+    commits = CommitCycles()
+    script: list[Event] = [
+        Due(frozenset({A, B})),
+        TaskSealed(A, SEALED),
+        TaskSealed(B, SEALED),
+        Flushed(),
+        OffsetsCommitted(NOBODY),
+    ]
+    run(commits, *script[: steps + 1], TaskLost(A))
+    run(commits, *(e for e in script[steps + 1 :] if e != TaskSealed(A, SEALED)))
+    run(commits, TaskWritten(B))
+    assert commits.state is CommitState.IDLE
+    assert run(commits, Suspended(A, dirty=False)) == [SuspendedSettled(A)]
+
+
+def test_a_cycle_whose_only_task_was_lost_ends_without_a_commit() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED), TaskLost(A))
+    assert run(commits, Flushed()) == []
+    assert commits.state is CommitState.IDLE
+
+
+def test_task_whose_output_takes_nothing_drops_out_and_the_others_commit() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A, B})), TaskSealed(A, SEALED), TaskSealed(B, SEALED))
+    assert run(commits, Flushed(frozenset({A}))) == [CommitOffsets({B: SEALED})]
+    run(commits, OffsetsCommitted(NOBODY), TaskWritten(B))
+    assert (commits.state, commits.held) == (CommitState.IDLE, {A})
+    run(commits, Due(frozenset({A, B})))
+    assert commits.sealing is B
+    run(commits, Arrived(A), TaskSealed(B, SEALED), Flushed(), OffsetsCommitted(NOBODY))
+    run(commits, TaskWritten(B), Due(frozenset({A})))
+    assert commits.sealing is A
+
+
+def test_cycle_of_which_all_drop_out_ends_without_a_commit() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED))
+    assert run(commits, Flushed(frozenset({A}))) == []
+    assert commits.state is CommitState.IDLE
+    assert run(commits, Due(frozenset({A}))) == []
+    assert commits.state is CommitState.IDLE
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["held first", "wanted back first"])
+def test_held_task_that_is_wanted_back_has_a_cycle_as_soon_as_its_output_goes_on(
+    *, early: bool
+) -> None:
+    """It settles no sooner: Kafka has not got what it sealed, whatever it has done since."""
+    commits, revoke = CommitCycles(), Suspended(A, dirty=False)
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED))
+    if early:
+        assert run(commits, revoke) == []
+    run(commits, Flushed(frozenset({A})))
+    if not early:
+        assert run(commits, revoke) == []
+    assert commits.state is CommitState.IDLE
+    run(commits, Arrived(A))
+    assert commits.sealing is A
+    run(commits, TaskSealed(A, SEALED), Flushed())
+    assert SuspendedSettled(A) in run(commits, OffsetsCommitted(NOBODY))
+
+
+def test_held_task_that_is_lost_is_forgotten() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED), Flushed(frozenset({A})), TaskLost(A))
+    assert commits.held == set()
+    assert run(commits, Suspended(A, dirty=False)) == [SuspendedSettled(A)]
+
+
+def test_an_answer_that_nobody_asked_for_is_a_bug() -> None:
+    with pytest.raises(InvalidTransition, match=r"Committed.*while idle"):
+        run(CommitCycles(), OffsetsCommitted(NOBODY))

@@ -1,0 +1,165 @@
+"""Commit cycles of a real worker whose member is played by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from streamsx.group import member_events as e
+from streamsx.model import TaskId
+from tests.unit.conftest import changelog, counting, words
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Bench, Station
+
+T0, T1 = TaskId(0, 0), TaskId(0, 1)
+
+
+def commits(station: Station) -> list[e.Commit]:
+    return [event for event in station.hand.posted if isinstance(event, e.Commit)]
+
+
+def running(bench: Bench, *tasks: TaskId, **settings: Any) -> Station:
+    station = bench.begun(counting(**settings))
+    station.hand.plan(*tasks)
+    bench.until(lambda: all(station.states(task)[-1:] == ["running"] for task in tasks))
+    return station
+
+
+def test_cycles_come_after_their_interval_and_only_for_what_was_done(bench: Bench) -> None:
+    station = running(bench, T0, T1, commit_interval=2.0)
+    bench.run(10)
+    assert commits(station) == []
+    bench.feed(0, "a")
+    bench.run(10)
+    (asked,) = commits(station)
+    assert {tp: offset for tp, (offset, _) in asked.offsets.items()} == {words(0): 1}
+    for _ in range(50):
+        bench.feed(1, "b")
+        bench.run(0.2)
+    assert 4 <= len(commits(station)) - 1 <= 6
+
+
+def test_nothing_reaches_a_store_before_kafka_has_the_offsets(bench: Bench) -> None:
+    station = running(bench, T0)
+    station.hand.holds = True
+    bench.feed(0, "a")
+    bench.until(lambda: commits(station))
+    bench.feed(0, "b")
+    bench.run(5)
+    assert bench.counted() == {"a": 1}
+    assert station.rows(0) == {}
+    assert len(commits(station)) == 1
+    station.hand.holds = False
+    station.hand.commit(commits(station)[0])
+    bench.until(lambda: len(commits(station)) == 2)
+    bench.run(0.1)
+    assert station.rows(0) == {"a": b"1", "b": b"1"}
+    assert [told["records"] for told in station.told("commit")] == [1, 1]
+
+
+def test_more_than_may_be_dirty_is_committed_before_the_interval_is_over(bench: Bench) -> None:
+    station = running(bench, T0, commit_interval=600, memory_budget="1MiB")
+    began = bench.scheduler.now
+    for batch in range(20):
+        bench.feed(0, *(f"{batch}-{number:0200d}" for number in range(100)))
+    bench.until(lambda: commits(station))
+    assert bench.scheduler.now - began < 10
+
+
+def test_of_a_commit_that_took_only_some_only_those_are_written(bench: Bench) -> None:
+    station = running(bench, T0, T1)
+    station.hand.holds = True
+    bench.feed(0, "a")
+    bench.feed(1, "b")
+    bench.until(lambda: commits(station))
+    (asked,) = commits(station)
+    station.deliver(e.CommitDone(asked.id, {words(1): e.NOT_OURS}))
+    bench.run(0.5)
+    assert station.rows(0) == {"a": b"1"}
+    assert station.rows(1) == {}
+
+
+def test_a_refused_commit_is_told_and_the_next_one_carries_it(bench: Bench) -> None:
+    station = running(bench, T0)
+    station.hand.holds = True
+    bench.feed(0, "a")
+    bench.until(lambda: commits(station))
+    station.deliver(e.CommitDone(commits(station)[0].id, {}, e.Refusal.NOT_OWNED))
+    station.hand.holds = False
+    bench.feed(0, "b")
+    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 2)
+    bench.run(0.1)
+    assert "commit dropped" in str(station.told("error")[0]["what"])
+    assert bench.counted() == {"a": 1, "b": 1}
+    assert station.position(0) == 2
+
+
+def test_the_answer_to_an_older_commit_is_not_taken_for_this_one(bench: Bench) -> None:
+    station = running(bench, T0)
+    bench.feed(0, "a")
+    bench.until(lambda: words(0) in bench.committed)
+    station.hand.holds = True
+    bench.feed(0, "b")
+    bench.until(lambda: len(commits(station)) == 2)
+    station.deliver(e.CommitDone(commits(station)[0].id))
+    bench.run(1)
+    assert station.rows(0) == {"a": b"1"}
+
+
+def test_a_task_that_has_done_nothing_is_released_at_once(bench: Bench) -> None:
+    station = running(bench, T0)
+    station.hand.holds = True
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 0.1)
+    assert commits(station) == []
+
+
+def test_a_task_that_is_wanted_back_during_a_cycle_has_one_of_its_own_after_it(
+    bench: Bench,
+) -> None:
+    """What it did while the first one was under way is committed before it is released."""
+    station = running(bench, T0)
+    station.hand.holds = True
+    bench.feed(0, "a")
+    bench.until(lambda: commits(station))
+    bench.feed(0, "b")
+    bench.run(0.2)
+    station.hand.revoke(T0)
+    bench.run(0.2)
+    station.hand.commit(commits(station)[0])
+    bench.until(lambda: len(commits(station)) == 2, 1)
+    assert station.hand.released() == []
+    station.hand.commit(commits(station)[1])
+    bench.until(station.hand.released, 1)
+    assert bench.committed[words(0)][0] == 2
+    assert bench.counted() == {"a": 1, "b": 1}
+
+
+def test_a_task_that_is_lost_while_it_is_committed_leaves_the_others_alone(bench: Bench) -> None:
+    station = running(bench, T0, T1)
+    station.hand.holds = True
+    bench.feed(0, "a")
+    bench.feed(1, "b")
+    bench.until(lambda: commits(station))
+    station.hand.lose(T1)
+    bench.run(0.2)
+    station.deliver(e.CommitDone(commits(station)[0].id, {words(1): e.NOT_OURS}))
+    bench.run(0.5)
+    assert station.rows(0) == {"a": b"1"}
+    assert station.states(T1)[-1] == "closed"
+    station.hand.holds = False
+    bench.feed(0, "c")
+    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 2)
+
+
+def test_a_broker_that_takes_nothing_for_a_while_delays_a_commit_and_loses_nothing(
+    bench: Bench,
+) -> None:
+    station = running(bench, T0)
+    bench.process.freeze(20)
+    bench.feed(0, "a", "b")
+    bench.run(21)
+    bench.until(lambda: words(0) in bench.committed)
+    assert bench.committed[words(0)][0] == 2
+    assert len(bench.read(changelog(0))) == 2
+    assert station.process.alive

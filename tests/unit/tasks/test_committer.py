@@ -1,0 +1,741 @@
+"""Commits and what a record can do to them: a real worker beside a real broker, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+
+from streamsx import App, Stream
+from streamsx.broker.api.served import answered
+from streamsx.errors import DiskFailed, TaskFailed
+from streamsx.group import member_events as e
+from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.commit_metadata import TEXT_BYTES_MAX, OffsetMetadata
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
+from streamsx.state.api import ROW
+from streamsx.state.memory import MemoryRows
+from streamsx.tasks.committer import DIRTY_ROWS_MAX
+
+if TYPE_CHECKING:
+    from streamsx.broker.groups.coordinator_events import ReplyBody
+    from streamsx.broker.net.client_connection import ServedRequest
+    from streamsx.broker.service import Service
+    from tests.unit.conftest import Bench, Station
+
+T0, T1 = TaskId(0, 0), TaskId(0, 1)
+P0, P1 = TopicPartition("words", 0), TopicPartition("words", 1)
+CHANGELOG = TopicPartition("t-kept-changelog", 0)
+MB = 1 << 20
+
+Keep = Callable[[Any, str], Any]
+
+
+def app_of(keep: Keep, **settings: Any) -> App:
+    """`keep` is given the table and each word; awaited if it waits."""
+    given = {"topic_partitions": 3, "memory_budget": "32MiB", **settings}
+    app = App("t", broker="127.0.0.1:9092", **given)
+    kept = app.Table("kept")
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def agent(stream: Stream[str]) -> None:
+        async for word in stream:
+            if (waits := keep(kept, word)) is not None:
+                await waits
+
+    return app
+
+
+def put(kept: Any, word: str) -> None:
+    kept[word] = word
+
+
+def begun(bench: Bench, app: App, *tasks: TaskId) -> Station:
+    """A worker that runs these tasks."""
+    station = bench.station(app)
+    bench.until(lambda: station.hand.alive)
+    station.hand.plan(*tasks)
+    bench.until(lambda: all("running" in station.states(task) for task in tasks))
+    return station
+
+
+def feed(bench: Bench, *words: str, partition: int = 0) -> None:
+    bench.append(TopicPartition("words", partition), [(None, word.encode()) for word in words])
+
+
+def committed(bench: Bench, tp: TopicPartition = P0) -> int:
+    return bench.committed.get(tp, (-1, ""))[0]
+
+
+def changelog(bench: Bench) -> dict[str, Any]:
+    """The newest value of each key."""
+    newest = dict(bench.read(CHANGELOG))
+    return {orjson.loads(k): orjson.loads(v) for k, v in newest.items() if k and v is not None}
+
+
+def store(station: Station, partition: int = 0) -> dict[str, Any]:
+    rows = station.stores["kept", partition].scan(ROW, None)
+    return {orjson.loads(key[1:]): orjson.loads(value) for key, value in rows}
+
+
+def errors(station: Station) -> list[str]:
+    return [str(told["what"]) for told in station.told("error")]
+
+
+# -- outputs that take nothing
+
+
+def two_outputs(**settings: Any) -> App:
+    """Counts words; task 0 sends them to one topic, all others to another one."""
+    given = {"topic_partitions": 3, "memory_budget": "32MiB", **settings}
+    app = App("t", broker="127.0.0.1:9092", **given)
+    outs = [app.topic(name, partitions=1, value_serializer="raw") for name in ("here", "gone")]
+    counts = app.Table("kept", default=int)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def agent(stream: Stream[str]) -> None:
+        async for event in stream.events():
+            counts[event.value] += 1
+            first = event.message.tp.partition == 0
+            await outs[first].send(value=event.value.encode())
+
+    return app
+
+
+def test_task_whose_output_is_gone_waits_and_the_others_commit(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    station = begun(bench, two_outputs(), T0, T1)
+    bench.delete("gone")
+    for number in range(1, 6):
+        feed(bench, "a")
+        feed(bench, "b", partition=1)
+        bench.until(lambda n=number: committed(bench, P1) == n, 4)  # type: ignore[misc]
+    bench.until(lambda: station.stores["kept", 1].position() == 5)
+    assert committed(bench) <= 0
+    (line,) = [r.getMessage() for r in caplog.records if "commit_waits" in r.getMessage()]
+    assert "task=0_0: gone-0 does not take what it has sent" in line
+    bench.create("gone", 1)
+    bench.until(lambda: committed(bench) == 5, 20)
+    assert changelog(bench) == {"a": 5}
+    assert len(bench.read(TopicPartition("gone", 0))) == 5
+
+
+def test_task_whose_output_is_gone_is_given_away_when_it_is_lost(bench: Bench) -> None:
+    """Until then it is held; the others commit whatever becomes of it."""
+    station = begun(bench, two_outputs(), T0, T1)
+    bench.delete("gone")
+    feed(bench, "a")
+    bench.run(4)
+    station.hand.revoke(T0)
+    bench.run(4)
+    assert station.hand.released() == []
+    feed(bench, "b", partition=1)
+    bench.until(lambda: committed(bench, P1) == 1, 4)
+    station.hand.lose(T0)
+    bench.until(lambda: T0 not in station.made.tasks.actives)
+    feed(bench, "b", partition=1)
+    bench.until(lambda: committed(bench, P1) == 2, 4)
+
+
+def test_task_that_is_wanted_back_commits_as_soon_as_its_output_is_there_again(
+    bench: Bench,
+) -> None:
+    station = begun(bench, two_outputs(), T0, T1)
+    bench.delete("gone")
+    feed(bench, "a")
+    bench.run(4)
+    station.hand.revoke(T0)
+    bench.run(2)
+    bench.create("gone", 1)
+    bench.until(lambda: station.hand.released() == [1], 10)
+    assert committed(bench) == 1
+
+
+def test_task_whose_output_is_gone_is_fed_no_more_when_too_much_is_dirty(bench: Bench) -> None:
+    """The others are."""
+    station = begun(bench, two_outputs(memory_budget="1MiB"), T0, T1)
+    bench.delete("gone")
+    total = 1500
+    for start in range(0, total, 100):
+        feed(bench, *(f"{n}" for n in range(start, start + 100)))
+        feed(bench, *(f"{n}" for n in range(start, start + 100)), partition=1)
+        bench.run(0.5)
+    bench.until(lambda: committed(bench, P1) == total, 20)
+    assert station.made.tasks.actives[T0].task.taken["words"] < total
+    bench.create("gone", 1)
+    bench.until(lambda: committed(bench) == total, 60)
+    assert len(bench.read(TopicPartition("gone", 0))) == total
+
+
+# -- when
+
+
+def test_a_commit_counts_its_tasks_and_records_and_one_with_nothing_to_say_is_none(
+    bench: Bench,
+) -> None:
+    station = begun(bench, app_of(put), T0, T1)
+    feed(bench, "a", "b")
+    feed(bench, "c", partition=1)
+    bench.until(lambda: (committed(bench), committed(bench, P1)) == (2, 1))
+    bench.run(0.1)
+    assert sum(int(str(told["records"])) for told in station.told("commit")) == 3
+    bench.run(5)
+    tasks = [told["tasks"] for told in station.told("commit")]
+    assert sum(int(str(count)) for count in tasks) == 2
+    assert all(float(str(told["ms"])) < 500 for told in station.told("commit"))
+
+
+def test_the_interval_begins_when_the_commit_before_has_ended(bench: Bench) -> None:
+    station = begun(bench, app_of(put, broker_commit_interval=3.0), T0)
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 1, 4)
+    ended = bench.scheduler.now
+    feed(bench, "b")
+    bench.run(2.5)
+    assert committed(bench) == 1
+    bench.until(lambda: committed(bench) == 2, 1)
+    assert bench.scheduler.now - ended == pytest.approx(3.0, abs=0.3)
+    bench.run(0.1)
+    assert len(station.told("commit")) == 2
+
+
+def test_the_interval_counts_from_the_last_row_that_was_written(bench: Bench) -> None:
+    """A disk that takes 2 s of 3 would leave 1 s to do anything else."""
+    station = begun(bench, app_of(put, broker_commit_interval=3.0), T0)
+    station.write_s = 2.0
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 1, 4)
+    bench.until(lambda: store(station), 4)
+    station.write_s, ended = 0.0, bench.scheduler.now
+    feed(bench, "b")
+    bench.run(2.5)
+    assert committed(bench) == 1
+    bench.until(lambda: committed(bench) == 2, 1)
+    assert bench.scheduler.now - ended == pytest.approx(3.0, abs=0.3)
+
+
+def test_records_of_many_rows_each_are_committed_before_their_rows_are_too_many(
+    bench: Bench,
+) -> None:
+    """By bytes it would be 350,000 rows, and by the interval all of them."""
+
+    def spread(kept: Any, word: str) -> None:
+        for n in range(1000):
+            kept[f"{word}-{n}"] = n
+        bench.scheduler.elapse(0.001)
+
+    station = begun(bench, app_of(spread, broker_commit_interval=60.0, memory_budget="1GiB"), T0)
+    feed(bench, *(f"{n}" for n in range(100)))
+    bench.until(lambda: committed(bench) > 0, 5)
+    rows = len(bench.read(CHANGELOG))
+    assert rows == committed(bench) * 1000
+    assert DIRTY_ROWS_MAX < rows <= DIRTY_ROWS_MAX + 16_000  # what a turn adds, at 1 ms a record
+    bench.run(1)
+    assert len(store(station)) == rows
+
+
+@pytest.mark.parametrize(("records_a_row", "waits"), [(1, False), (2, True)])
+def test_rows_that_records_share_wait_for_the_interval(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, records_a_row: int, waits: bool
+) -> None:
+    """Each record that meets a row again is a row less to write: many keys, written often."""
+    monkeypatch.setattr("streamsx.tasks.committer.DIRTY_ROWS_MAX", 500)
+    begun(bench, app_of(put, broker_commit_interval=5.0), T0)
+    feed(bench, *(f"{n // records_a_row}" for n in range(600 * records_a_row)))
+    bench.run(2)
+    assert (committed(bench) == -1) is waits
+    bench.until(lambda: committed(bench) == 600 * records_a_row, 10)
+    assert len(bench.read(CHANGELOG)) == 600
+
+
+def test_much_that_is_dirty_does_not_wait_for_the_interval(bench: Bench) -> None:
+    begun(bench, app_of(put, broker_commit_interval=60.0), T0)
+    for n in range(60):
+        feed(bench, *(f"{n}-{m}" + "x" * 200 for m in range(500)))
+    bench.until(lambda: committed(bench) > 0, 10)
+
+
+def test_chunk_of_records_that_leave_large_rows_ends_where_the_budget_does(bench: Bench) -> None:
+    """4,000 rows of 100 KB in a turn were 400 MB before the first commit looked at them."""
+
+    def put_much(kept: Any, word: str) -> None:
+        kept[word] = word + "x" * 100_000
+
+    station = begun(bench, app_of(put_much), T0)
+    feed(bench, *(f"{n}" for n in range(1000)))
+    most = 0
+
+    def all_are_committed() -> bool:
+        nonlocal most
+        most = max(most, station.made.tasks.actives[T0].task.dirty_bytes)
+        return committed(bench) == 1000
+
+    bench.until(all_are_committed, 60)
+    assert 1 << 20 < most < 0.3 * 32 * MB
+
+
+def test_a_changelog_that_takes_nothing_stops_the_intake_and_not_the_worker(bench: Bench) -> None:
+    """A commit that does not end must not let memory grow."""
+    station = begun(bench, app_of(put, produce_buffer="64MiB"), T0)
+
+    def too_few_replicas(service: Service, call: ServedRequest) -> ReplyBody | None:
+        if call.api is not Api.PRODUCE:
+            return answered(service, call)
+        parts = [{"index": 0, "error_code": ErrorCode.NOT_ENOUGH_REPLICAS, "base_offset": -1}]
+        return {"responses": [{"name": CHANGELOG.topic, "partition_responses": parts}]}
+
+    bench.answer = too_few_replicas
+    feed(bench, "first" + "x" * 200)
+    bench.run(2)
+    total = 60 * 500
+    for n in range(60):
+        feed(bench, *(f"{n}-{m}" + "x" * 200 for m in range(500)))
+    bench.run(10)
+    held = station.made.tasks.actives[T0].task.stores["kept"]
+    stood_at = station.made.tasks.actives[T0].task.taken["words"]
+    assert stood_at < total
+    assert held.dirty_bytes < 3 * 32 * MB // 10
+    bench.run(5)
+    assert station.made.tasks.actives[T0].task.taken["words"] == stood_at
+
+    bench.answer = answered
+    bench.until(lambda: committed(bench) == total + 1)
+    bench.run(1)
+    assert len(store(station)) == total + 1
+
+
+# -- bodies that wait
+
+
+def waiting(seconds: float) -> Keep:
+    async def wait(kept: Any, word: str) -> None:
+        await asyncio.sleep(seconds)
+        kept[word] = word
+
+    return wait
+
+
+def test_what_a_body_does_after_the_last_input_is_committed(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(3.0)), T0)
+    feed(bench, "a", "b")
+    bench.until(lambda: committed(bench) == 2, 10)
+    bench.run(0.5)
+    assert store(station) == {"a": "a", "b": "b"}
+
+
+def test_a_task_that_is_wanted_back_first_does_what_its_bodies_have_at_hand(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(3.0)), T0)
+    feed(bench, "a", "b", "c")
+    bench.run(4.0)
+    station.hand.revoke(T0)
+    bench.run(1.0)
+    assert (station.states(T0)[-1], station.hand.released()) == ("suspended", [])
+    bench.until(station.hand.released, 5)
+    assert (committed(bench), changelog(bench)) == (2, {"a": "a", "b": "b"}), "c is not begun"
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    assert store(station) == {"a": "a", "b": "b"}
+
+
+def test_a_task_that_has_nothing_at_hand_does_not_wait_for_one_that_has(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(3.0)), T0, T1)
+    feed(bench, "a")
+    bench.run(1.0)
+    station.hand.revoke(T0, number=1)
+    station.hand.revoke(T1, number=2)
+    bench.run(0.5)
+    assert station.hand.released() == [2]
+    bench.until(lambda: station.hand.released() == [2, 1], 5)
+
+
+def test_a_body_that_waits_for_long_is_not_waited_for(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(1000.0), revoke_timeout=20.0), T0)
+    feed(bench, "a", "b")
+    bench.run(1.0)
+    station.hand.revoke(T0)
+    bench.run(9.0)
+    assert station.hand.released() == []
+    bench.until(station.hand.released, 2)
+    assert committed(bench) in (-1, 0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+
+
+@pytest.mark.parametrize(
+    ("leaves_in_s", "waits_s"),
+    [(25.0, 20.0), (6.0, 2.5), (100.0, 30.0), (None, 30.0)],
+    ids=["less than the last commit needs", "half of that", "as any other", "without an end"],
+)
+def test_worker_on_its_way_out_waits_for_what_is_at_hand_as_long_as_it_may(
+    bench: Bench, leaves_in_s: float | None, waits_s: float
+) -> None:
+    station = begun(bench, app_of(waiting(1000.0)), T0)
+    feed(bench, "a")
+    bench.run(1.0)
+    now = bench.scheduler.now
+    station.deliver(e.IsLeaving(None if leaves_in_s is None else now + leaves_in_s))
+    station.hand.revoke(T0)
+    bench.run(waits_s - 0.4)
+    assert station.hand.released() == []
+    bench.until(station.hand.released, 1)
+
+
+def test_second_signal_cuts_the_wait_for_what_is_at_hand(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(1000.0)), T0)
+    feed(bench, "a")
+    bench.run(1.0)
+    station.deliver(e.IsLeaving(bench.scheduler.now + 25))
+    station.hand.revoke(T0)
+    bench.run(5)
+    station.deliver(e.IsLeaving(bench.scheduler.now + 5))
+    bench.until(station.hand.released, 1)
+    assert len(station.told("leaving")) == 1
+
+
+def test_a_task_that_is_lost_while_it_waits_commits_nothing(bench: Bench) -> None:
+    station = begun(bench, app_of(waiting(3.0)), T0)
+    feed(bench, "a")
+    bench.run(1.0)
+    station.hand.revoke(T0)
+    bench.run(0.5)
+    station.hand.lose(T0)
+    bench.run(10)
+    assert (committed(bench), station.hand.released()) == (-1, [])
+    assert station.states(T0)[-1] == "closed"
+
+
+# -- a disk
+
+
+class Full(MemoryRows):
+    """It takes nothing any more; what is there stays."""
+
+    def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
+        if rows:
+            raise DiskFailed("disk full or broken: here: make room")
+        super().write(rows, position)
+
+    def close(self) -> None: ...
+
+
+def test_a_store_that_takes_nothing_keeps_no_other_from_what_was_committed(bench: Bench) -> None:
+    stores: dict[tuple[str, int], MemoryRows] = {("kept", 0): Full()}
+    station = bench.station(app_of(put), stores=stores)
+    bench.until(lambda: station.hand.alive)
+    station.hand.plan(T0, T1)
+    bench.until(lambda: all("running" in station.states(task) for task in (T0, T1)))
+    feed(bench, "a")
+    feed(bench, "b", partition=1)
+    bench.until(lambda: station.told("error"), 10)
+    assert (committed(bench), committed(bench, P1)) == (1, 1)
+    assert (store(station, 0), store(station, 1)) == ({}, {"b": "b"})
+
+
+# -- values that no commit can take
+
+
+def setting(bad: Callable[[], object]) -> Keep:
+    def keep(kept: Any, word: str) -> None:
+        kept[word] = bad() if word == "bad" else word
+
+    return keep
+
+
+@pytest.mark.parametrize("bad", [object, lambda: "x" * 2_000_000], ids=["object", "2 MB"])
+def test_the_record_of_a_value_that_cannot_be_committed_is_found_and_passed_over(
+    bench: Bench, bad: Callable[[], object], caplog: pytest.LogCaptureFixture
+) -> None:
+    station = begun(bench, app_of(setting(bad)), T0, T1)
+    feed(bench, "a")
+    feed(bench, "x", partition=1)
+    bench.until(lambda: committed(bench) == 1)
+    feed(bench, "b", "bad", "c")
+    bench.until(lambda: committed(bench) == 4)
+    bench.run(0.5)
+    assert store(station) == changelog(bench) == {"a": "a", "b": "b", "c": "c"}
+    (told,) = errors(station)
+    assert "store kept, key 'bad', type " in told
+    assert "(task 0_0, set since words-0 1-3): going back to the last commit" in told
+    assert told.endswith("to pass over its record")  # it ended in "nothing to do"
+    assert "words-0 offset 2, task 0_0, " in caplog.text
+    assert (station.begun, "closing" in station.states(T1)) == (True, False)
+    feed(bench, "d")
+    bench.until(lambda: committed(bench) == 5)
+
+
+@pytest.mark.parametrize("others", [("b", "bad", "c"), ("bad", "c", "d")], ids=["set", "loaded"])
+def test_a_bad_value_that_was_there_before_and_changed_in_place_costs_its_record_only(
+    bench: Bench, others: tuple[str, ...]
+) -> None:
+    def change(kept: Any, word: str) -> None:
+        entry = kept.get("words", {})
+        entry[word] = object() if word == "bad" else len(entry)
+        kept["words"] = entry
+
+    station = begun(bench, app_of(change), T0)
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 1)
+    feed(bench, *others)
+    bench.until(lambda: committed(bench) == 4)
+    bench.run(0.5)
+    good = ["a", *(word for word in others if word != "bad")]
+    assert store(station) == {"words": {word: n for n, word in enumerate(good)}}
+
+
+def test_a_task_that_is_wanted_back_leaves_the_search_to_the_next_one(bench: Bench) -> None:
+    station = begun(bench, app_of(setting(object)), T0)
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 1)
+    feed(bench, "bad")
+    bench.until(lambda: station.made.tasks.actives[T0].task.taken["words"] == 2, 1)
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 5)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    assert (committed(bench), store(station)) == (1, {"a": "a"})
+    feed(bench, "b")
+    station.hand.plan(T0)
+    bench.until(lambda: committed(bench) == 3)
+
+
+def test_a_value_that_is_changed_after_it_was_set_stops_its_task_and_no_other(
+    bench: Bench,
+) -> None:
+    def keep(kept: Any, word: str) -> None:
+        kept[word] = values = [word]
+        if word == "bad":
+            values.append(object())  # type: ignore[arg-type]
+
+    station = begun(bench, app_of(keep), T0, T1)
+    feed(bench, "bad")
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    assert committed(bench) == -1
+    feed(bench, "x", partition=1)
+    bench.until(lambda: committed(bench, P1) == 1)
+    assert "it was changed in place" in errors(station)[-1]
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 1)
+
+
+def test_a_task_that_goes_away_over_such_a_value_is_tried_anew_when_it_is_back(
+    bench: Bench,
+) -> None:
+    def keep(kept: Any, word: str) -> None:
+        kept[word] = values = [word]
+        if mended is False:
+            values.append(object())  # type: ignore[arg-type]
+
+    mended = False
+    station = begun(bench, app_of(keep), T0)
+    feed(bench, "a")
+    bench.until(lambda: station.states(T0).count("running") == 2)
+    bench.until(lambda: station.made.tasks.actives[T0].task.taken["words"] == 1)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    mended = True
+    station.hand.plan(T0)
+    bench.until(lambda: committed(bench) == 1)
+    assert station.states(T0)[-1] == "running"
+
+
+def test_who_gets_a_task_back_while_it_closes_knows_nothing_of_why_it_was_undone(
+    bench: Bench,
+) -> None:
+    """Lost, and given back before it was closed: it stopped over what others had passed."""
+
+    def keep(kept: Any, word: str) -> None:
+        kept[word] = values = [word]
+        if word == "bad":
+            values.append(object())  # type: ignore[arg-type]
+
+    station = begun(bench, app_of(keep), T0)
+    feed(bench, "bad")
+    bench.until(lambda: station.states(T0).count("closing") == 2)
+    assert station.states(T0)[-1] == "closing"
+    station.hand.lose(T0)
+    bench.committed[P0] = (1, "")
+    station.hand.plan(T0)
+    feed(bench, "a")
+    bench.until(lambda: committed(bench) == 2, 10)
+    assert station.states(T0)[-1] == "running"
+
+
+def test_a_value_that_cannot_be_committed_ends_the_worker_where_its_policy_is_stop(
+    bench: Bench,
+) -> None:
+    """What the other tasks have done is committed all the same."""
+    station = begun(bench, app_of(setting(object), on_error="stop"), T0, T1)
+    feed(bench, "a", "bad")
+    feed(bench, "x", partition=1)
+    bench.until(lambda: station.told("error"), 10)
+    bench.until(lambda: committed(bench, P1) == 1, 10)
+    bench.until(lambda: station.states(T0)[-1] == "closed", 5)
+    assert (committed(bench), changelog(bench), store(station)) == (-1, {}, {})
+    station.deliver(e.Left())
+    bench.until(lambda: not station.process.alive, 5)
+    assert isinstance(station.main.error, TaskFailed)
+    assert "store kept, key 'bad', type " in str(station.main.error)
+    assert "(task 0_0, set since words-0 0-1): its policy is stop" in str(station.main.error)
+
+
+# -- several readers of one topic
+
+
+def crowd(agents: int) -> App:
+    """An app whose first agent waits for ever, and the others for nothing."""
+    app = App("t", broker="127.0.0.1:9092", topic_partitions=3, memory_budget="32MiB")
+    topic = app.topic("words", value_type=str, value_serializer="raw")
+
+    async def first(stream: Stream[str]) -> None:
+        async for _ in stream:
+            await asyncio.Event().wait()
+
+    async def other(stream: Stream[str]) -> None:
+        async for _ in stream:
+            pass
+
+    for number in range(agents):
+        app.agent(topic, name=f"agent{number}")(other if number else first)
+    return app
+
+
+def test_agents_of_which_no_room_is_for_positions_are_named_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun(bench, crowd(400), T0)
+    feed(bench, "a", "b")
+    bench.until(lambda: committed(bench) == 0)
+    bench.run(5)
+    text = bench.committed[P0][1]
+    kept = OffsetMetadata.decode(text).readers
+    assert len(text) <= TEXT_BYTES_MAX
+    assert 200 < len(kept) < 399
+    (told,) = [each for each in caplog.messages if each.startswith("metadata_full")]
+    assert told.startswith("metadata_full task=0_0: words-0: no room in the 4096 bytes")
+    assert told.count("agent") == 399 - len(kept) + 2, "those without room, and the sentence"
+    assert "repeat up to 2 records" in told
+
+
+def test_agents_whose_positions_only_a_later_version_can_read_are_named(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.committed[P0] = (1, 'AQAAAYvP5WgA {"r":{"1a2b3c4d":10},"v":2}')
+    bench.append(P0, [(None, b"a"), (None, b"b")])
+    begun(bench, crowd(2), T0)
+    (told,) = [each for each in caplog.messages if each.startswith("metadata_newer")]
+    assert told.startswith("metadata_newer words-0: a later version of streamsx committed offset 1")
+    assert "those of agent0, agent1 that were ahead repeat records from there" in told
+
+
+# -- records that fail
+
+
+def failing(kept: Any, word: str) -> None:
+    if word.startswith("bad"):
+        raise ValueError(word)
+    kept[word] = word
+
+
+def test_ten_records_in_a_row_that_fail_stop_their_task_at_the_first_of_them(
+    bench: Bench,
+) -> None:
+    station = begun(bench, app_of(failing), T0, T1)
+    feed(bench, "a", *["bad"] * 9, "b", *["bad"] * 9)
+    bench.until(lambda: committed(bench) == 11)
+    bench.run(3)
+    assert committed(bench) == 11, "the first of nine is held"
+    waiting = station.made.loop._behind
+    assert waiting() == 9, "as status has it: it was 0, they had been looked at"
+    feed(bench, "bad", "c")
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    (told,) = errors(station)
+    assert told.startswith("task stopped: 0_0, words-0 offset 11: 10 records in a row failed")
+    assert e.Want("task 0_0 stopped") in station.hand.posted
+    assert station.made.session.seat.report.reasons == {T0: told}
+    since = bench.scheduler.now
+    feed(bench, "d")
+    feed(bench, "x", partition=1)
+    bench.until(lambda: committed(bench, P1) == 1)
+    bench.run(3)
+    assert (committed(bench), store(station)) == (11, {"a": "a", "b": "b"})
+    assert waiting() >= 10, "it has stopped, and they are still there"
+    assert P0 not in [tp for tp, _ in bench.fetched(since + 0.5)]
+
+    station.hand.revoke(T0, number=3)
+    bench.until(station.hand.released, 1)
+    assert (station.hand.released(), committed(bench)) == ([3], 11)
+
+
+def test_failures_at_the_end_of_a_quiet_log_are_committed_past_and_told_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    station = begun(bench, app_of(failing), T0)
+    feed(bench, "a", "bad", "bad")
+    bench.until(lambda: committed(bench) == 1)
+    bench.run(4)
+    assert committed(bench) == 1
+    feed(bench, "bad")
+    bench.run(4.5)
+    assert committed(bench) == 1, "5 s count from the last record"
+    bench.until(lambda: committed(bench) == 4, 3)
+    feed(bench, *["bad"] * 9, "b")
+    bench.until(lambda: committed(bench) == 14, 3)
+    assert station.states(T0)[-1] == "running", "they begin a row of their own"
+
+    caplog.clear()
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 5)
+    station.hand.plan(T0)
+    bench.run(8)
+    assert station.states(T0)[-1] == "running"
+    assert not [told for told in caplog.messages if "record_failed" in told]
+
+
+def test_failures_are_held_while_their_task_is_not_fed(bench: Bench) -> None:
+    """Its commits are denied: what comes behind the failures is not seen."""
+    station = begun(bench, app_of(failing), T0)
+    feed(bench, "a", "bad")
+    bench.until(lambda: committed(bench) == 1)
+    bench.until(lambda: station.made.tasks.committing.idle)
+    station.made.tasks.actives[T0].paused = True
+    bench.run(8)
+    assert committed(bench) == 1
+    station.made.tasks.actives[T0].paused = False
+    bench.run(4)
+    assert committed(bench) == 1
+    bench.until(lambda: committed(bench) == 2, 3)
+
+
+def test_a_stopped_task_commits_what_it_did_before(bench: Bench) -> None:
+    station = begun(bench, app_of(failing, consecutive_failures_max=1), T0)
+    feed(bench, "a", "bad", "b")
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    bench.until(lambda: committed(bench) == 1)
+    bench.run(0.5)
+    assert store(station) == {"a": "a"}
+
+
+def test_a_row_that_does_not_fit_its_type_fails_those_records_that_ask_for_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def count(kept: Any, word: str) -> None:
+        kept[word] = kept.get(word, 0) + 1
+
+    bench.run(0.1)
+    station = bench.station(app_of(count))
+    bench.until(lambda: station.hand.alive)
+    bench.append(CHANGELOG, [(b'"a"', b"5"), (b'"b"', b"{no"), (b'"c"', b"7")])
+    bench.run(0.1)
+    feed(bench, "a", "b", "c", "b", "a")
+    station.hand.plan(T0)
+    bench.until(lambda: committed(bench) == 5)
+    bench.run(0.5)
+    assert changelog_rows(bench) == {b'"a"': b"7", b'"b"': b"{no", b'"c"': b"8"}
+    assert """row cannot be decoded: store kept, key b'"b"'""" in caplog.text
+    assert "words-0 offset 1, task 0_0" in caplog.text
+
+
+def changelog_rows(bench: Bench) -> dict[bytes | None, bytes | None]:
+    return dict(bench.read(CHANGELOG))

@@ -1,0 +1,114 @@
+"""Records that fail are told of, and do not fill the log."""
+
+import asyncio
+import re
+from dataclasses import replace
+
+import pytest
+
+from streamsx.clock import Clock
+from streamsx.model import TaskId
+from streamsx.processing.failure_policy import Failure
+from streamsx.tasks import failure_reports
+from streamsx.tasks.failure_reports import FailureReports
+
+
+class Still(Clock):
+    """No time passes by itself."""
+
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def now(self) -> float:
+        return self.at
+
+    def wall(self) -> float:
+        return self.at
+
+
+def failure(operator: str, offset: int) -> Failure:
+    return Failure(TaskId(0, 1), "lines", 1, offset, operator, True, ValueError("no text"))
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """None is said to be skipped: a row that lasts is held, and mended code finds it again."""
+    later = ": skipped when a later one is processed, or none comes for 5 s, unless its task stops"
+    assert all(message.endswith(later) for message in caplog.messages)
+    return [re.sub(r"^record_failed ", "", message)[: -len(later)] for message in caplog.messages]
+
+
+def test_the_first_of_each_operator_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
+    some = FailureReports(Still())
+    for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
+        some.report(failure(operator, offset))
+    assert told(caplog) == [
+        "record cannot be decoded: lines-1 offset 7, task 0_1, split: ValueError: no text",
+        "record cannot be decoded: lines-1 offset 9, task 0_1, count: ValueError: no text",
+    ]
+
+
+def test_how_many_more_there_were_is_told_once_a_second_and_at_the_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_reports, "TELL_EVERY_S", 0.01)
+
+    async def fail(some: FailureReports) -> None:
+        running = asyncio.create_task(some.run())
+        for seconds, count in ((0.1, 5), (0.0, 1)):
+            for offset in range(count):
+                some.report(failure("split", offset))
+            await asyncio.wait([running], timeout=seconds)
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(fail(FailureReports(Still())))
+    assert told(caplog)[1:] == ["split: 4 more", "split: 1 more"]
+
+
+def raised(kind: type[Exception], again: bool = False) -> Exception:
+    try:
+        if again:
+            raise kind("bad")
+        raise kind("bad")
+    except Exception as error:
+        return error
+
+
+def traceback_of(caplog: pytest.LogCaptureFixture) -> list[bool]:
+    return [record.exc_info is not None for record in caplog.records]
+
+
+def test_the_first_of_each_operator_type_and_line_shows_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Still()
+    some = FailureReports(clock)
+    kinds = [("a", ValueError, False), ("a", ValueError, False), ("a", KeyError, False)]
+    for operator, kind, again in [*kinds, ("b", ValueError, False), ("b", ValueError, True)]:
+        some.report(replace(failure(operator, 1), error=raised(kind, again)))
+        clock.at += 2.0
+    assert traceback_of(caplog) == [True, False, True, True, True]
+    assert 'raise kind("bad")' in caplog.text
+
+
+def test_who_fails_in_ever_new_ways_is_told_of_in_one_line_each(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure_reports, "KINDS_MAX", 1)
+    some = FailureReports(Still())
+    for operator in "abc":
+        some.report(replace(failure(operator, 1), error=raised(ValueError)))
+    assert traceback_of(caplog) == [True, False, False]
+
+
+def test_agent_that_did_not_ask_for_tombstones_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    some = FailureReports(Still())
+    for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
+        some.passed(failure(operator, offset))
+    says = "tombstone_passed no value: lines-1 offset {}, task 0_1, {}: passed over, as all that"
+    assert [message[: message.index(" follow")] for message in caplog.messages] == [
+        says.format(7, "split"), says.format(9, "count"),
+    ]  # fmt: skip
+    assert all("allow_empty=True" in message for message in caplog.messages)

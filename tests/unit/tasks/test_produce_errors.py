@@ -1,0 +1,245 @@
+"""Records that a broker refuses for good: who suffers, and what people are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamsx.broker.api.served import answered
+from streamsx.errors import RecordRefused
+from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.record_batch import columns
+from streamsx.protocol.wire import Api
+from tests.unit.conftest import app_of, words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamsx import App, Stream
+    from streamsx.broker.groups.coordinator_events import ReplyBody
+    from streamsx.broker.net.client_connection import ServedRequest
+    from streamsx.broker.service import Service
+    from tests.unit.conftest import Bench, Station
+
+T0, T1 = TaskId(0, 0), TaskId(0, 1)
+BAD = b"bad"
+CHANGELOG = "t-counts-changelog"
+
+
+def sending(**settings: Any) -> App:
+    """Counts each word, and passes it on."""
+    app = app_of(**settings)
+    out = app.topic("out", partitions=1, value_type=str, value_serializer="raw")
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def agent(stream: Stream[str]) -> None:
+        async for word in stream:
+            counts[word] += 1
+            await out.send(key=word, value=word)
+
+    return app
+
+
+def refusing(
+    code: ErrorCode, topic: str, bad: Callable[[bytes], bool]
+) -> Callable[[Service, ServedRequest], ReplyBody | None]:
+    """A broker that refuses batches of a topic with such a record, and names it."""
+
+    def refusal(part: Any) -> ReplyBody | None:
+        keys = columns(bytes(part.records), 0).keys
+        named = [n for n, key in enumerate(keys) if key is not None and bad(key)]
+        errors = [{"batch_index": n, "batch_index_error_message": "no"} for n in named]
+        said = {"index": part.index, "error_code": code, "base_offset": -1}
+        return {**said, "record_errors": errors} if named else None
+
+    def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
+        refused = []
+        if call.api is Api.PRODUCE:
+            for asked in (each for each in call.body.topic_data if each.name == topic):
+                told = {id(part): refusal(part) for part in asked.partition_data}
+                parts = [found for found in told.values() if found is not None]
+                refused.append({"name": topic, "partition_responses": parts})
+                asked.partition_data = [p for p in asked.partition_data if told[id(p)] is None]
+        body = answered(service, call)
+        if body is not None and refused:
+            body = {"responses": [*body["responses"], *refused]}
+        return body
+
+    return answer
+
+
+def begun(bench: Bench, app: App) -> Station:
+    """A worker that runs two tasks."""
+    bench.create("out", 1)
+    station = bench.begun(app)
+    station.hand.plan(T0, T1)
+    bench.until(lambda: all("running" in station.states(task) for task in (T0, T1)))
+    return station
+
+
+def feed(bench: Bench) -> None:
+    """One record is bad, of the first task."""
+    bench.feed(0, "a")
+    bench.until(lambda: bench.committed.get(words(0), (0,))[0] == 1)
+    bench.feed(0, "b", "bad", "c")
+    bench.feed(1, "x", "y")
+
+
+def out(bench: Bench) -> list[bytes | None]:
+    return [value for _, value in bench.read(TopicPartition("out", 0))]
+
+
+def errors(station: Station) -> list[str]:
+    return [str(told["what"]) for told in station.told("error")]
+
+
+def test_task_of_a_refused_record_stops_at_its_last_commit_and_the_others_go_on(
+    bench: Bench,
+) -> None:
+    station = begun(bench, sending())
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    feed(bench)
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    bench.feed(1, "z")
+    bench.until(lambda: bench.committed.get(words(1), (0,))[0] == 3)
+    bench.run(5)
+    assert bench.committed[words(0)][0] == 1
+    (told,) = errors(station)
+    assert told.startswith(
+        "task stopped: 0_0: record refused: out-0, key b'bad', sent by task 0_0 at words-0 offset 1"
+    )
+    assert "INVALID_RECORD (no)" in told
+    assert "start again, or set on_produce_error=log to pass over such records" in told
+    assert "nothing behind its last commit (words-0 1) is committed" in told
+    assert station.made.tasks.actives[T0].why == told
+    assert set(out(bench)) == {b"a", b"b", b"c", b"x", b"y", b"z"}
+
+
+def test_refused_record_is_passed_over_where_the_setting_says_so(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    station = begun(bench, sending(on_produce_error="log"))
+    bench.answer = refusing(ErrorCode.INVALID_TIMESTAMP, "out", BAD.__eq__)
+    feed(bench)
+    bench.until(lambda: bench.committed.get(words(0), (0,))[0] == 4)
+    assert errors(station) == []
+    assert sorted(out(bench), key=str) == [b"a", b"b", b"c", b"x", b"y"]
+    (line,) = [r.getMessage() for r in caplog.records if "record_refused" in r.getMessage()]
+    assert "out-0, key b'bad', sent by task 0_0" in line
+    assert line.endswith("it is passed over")
+
+
+def test_refused_record_ends_the_worker_where_the_setting_says_so(bench: Bench) -> None:
+    station = begun(bench, sending(on_produce_error="stop"))
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    feed(bench)
+    bench.until(lambda: errors(station))
+    (told,) = errors(station)
+    assert told.startswith("WorldError: record refused: out-0, key b'bad', sent by task 0_0 at ")
+    bench.run(5)
+    assert bench.committed[words(0)][0] == 1
+
+
+@pytest.mark.parametrize("word", ["log", "stop_task"])
+@pytest.mark.parametrize(
+    ("code", "topic"),
+    [
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "out"),
+        (ErrorCode.INVALID_RECORD, CHANGELOG),
+    ],
+    ids=["missing right", "row of a changelog"],
+)
+def test_what_may_not_be_passed_over_stops_its_task_alone(
+    bench: Bench, word: str, code: ErrorCode, topic: str
+) -> None:
+    station = begun(bench, sending(on_produce_error=word))
+    bench.answer = refusing(code, topic, lambda key: BAD in key)
+    bench.feed(0, "bad")
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    bench.feed(1, "x")
+    bench.until(lambda: bench.committed.get(words(1), (0,))[0] == 1)
+    assert bench.committed.get(words(0), (0,))[0] == 0
+    (told,) = errors(station)
+    assert code.name in told
+    assert f"record refused: {topic}-0" in told
+    assert "on_produce_error" not in told
+
+
+def test_task_that_is_wanted_back_is_given_away_when_its_record_is_refused(bench: Bench) -> None:
+    """Whoever gets it meets the same record, and stops there."""
+    station = begun(bench, sending())
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    station.hand.holds = True
+    feed_without_commit(bench)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.hand.released() == [1])
+    assert bench.committed.get(words(0), (0,))[0] <= 1
+
+
+def feed_without_commit(bench: Bench) -> None:
+    bench.feed(0, "bad")
+    bench.run(0.003)
+
+
+def test_ended_task_is_let_go_and_an_earlier_life_is_not_the_present_one(bench: Bench) -> None:
+    """Else a worker would keep the caches of tasks that it has given away."""
+    station = begun(bench, sending())
+    producer, old = station.made.producer, station.made.producer._senders[T0]
+    station.hand.lose(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    assert (old.at_hand, producer.current(old)) == (None, False)
+    station.hand.plan(T0, T1)
+    bench.until(lambda: station.states(T0)[-1] == "running")
+    assert producer.current(producer._senders[T0])
+    assert not producer.current(old)
+
+
+def test_records_of_timers_are_told_once_a_second_and_the_worker_goes_on(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_of()
+    topic = app.topic("out", partitions=1, value_serializer="raw")
+
+    @app.timer(interval=0.1)
+    async def tick() -> None:
+        await topic.send(key=BAD, value=b"x")
+
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    station = bench.station(app)
+    bench.run(5)
+    assert station.process.alive
+    lines = [r.getMessage() for r in caplog.records if "record_refused" in r.getMessage()]
+    assert 2 <= len(lines) <= 6
+    assert "sent outside of tasks: INVALID_RECORD (no)" in lines[-1]
+    assert "more before it" in lines[-1]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE])
+def test_awaiting_a_refused_record_raises_and_the_others_of_its_batch_are_there(
+    bench: Bench, code: ErrorCode
+) -> None:
+    """It gave a RecordMetadata, and what was lost seemed to be sent."""
+    app = app_of()
+    topic = app.topic("out", partitions=1, value_serializer="raw")
+    became: list[tuple[bytes, object]] = []
+
+    @app.timer(interval=1.0)
+    async def tick() -> None:
+        keys = [b"a", BAD, b"b", b"c", BAD, b"d"]
+        sent = [await topic.send(key=key, value=key) for key in keys]
+        for key, each in zip(keys, sent, strict=True):
+            try:
+                became.append((key, await each))
+            except RecordRefused as error:
+                became.append((key, str(error)))
+
+    bench.answer = refusing(code, "out", BAD.__eq__)
+    bench.station(app)
+    bench.until(lambda: len(became) >= 6)
+    assert [key for key, what in became[:6] if isinstance(what, str)] == [BAD, BAD]
+    assert str(became[1][1]).startswith(f"record refused: out-0: {code.name}: ")
+    bench.until(lambda: len(out(bench)) >= 4)
+    assert out(bench)[:4] == [b"a", b"b", b"c", b"d"]

@@ -1,0 +1,111 @@
+"""The data loop's side of the group, between all the real parts of a worker that has not begun."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.app.app import App
+from streamsx.assignor.model import MemberMetadata
+from streamsx.assignor.wire import read_join
+from streamsx.client.fetcher import HELD_SHARE, limits_of
+from streamsx.config import Config
+from streamsx.group import member_events as e
+from streamsx.group.member_events import IsLeaving, Stays
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
+from streamsx.state.directory import StateDirectory
+from streamsx.tasks.rebalance_handler import RebalanceHandler
+from streamsx.worker.wiring import WorkerComponents, assignor_of
+from tests.support.given import NOWHERE, given_of
+
+
+async def read_all(stream: Any) -> None:
+    async for _ in stream:
+        pass
+
+
+@pytest.fixture
+def link(tmp_path: Path) -> Iterator[RebalanceHandler]:
+    app = App("app", broker=f"kafka://{NOWHERE}")
+    app.agent(app.topic("orders"))(read_all)
+    directory = StateDirectory(tmp_path, "app")
+
+    async def made() -> WorkerComponents:
+        return WorkerComponents(given_of(app, directory), {"orders": 1})
+
+    machinery = asyncio.run(made())
+    yield machinery.link
+    machinery.executor.shutdown()
+    directory.release()
+
+
+def test_what_is_lost_on_the_way_out_is_told_by_the_exit_code(link: RebalanceHandler) -> None:
+    link.hear(IsLeaving(None))
+    link.hear(e.Lost(()))
+    assert link.lost_leaving
+
+
+def test_what_is_lost_by_one_that_stays_says_nothing_of_how_it_leaves(
+    link: RebalanceHandler,
+) -> None:
+    """A mark was taken back; a fence took its tasks, hours ago; a SIGTERM then ended it with 1 and
+    without its last flush."""
+    link.hear(IsLeaving(None))
+    link.hear(Stays())
+    link.hear(e.Lost(()))
+    assert not link.lost_leaving
+
+
+def test_what_was_lost_before_a_leave_was_taken_back_is_forgotten(link: RebalanceHandler) -> None:
+    link.hear(IsLeaving(None))
+    link.hear(e.Lost(()))
+    link.hear(Stays())
+    link.hear(IsLeaving(None))
+    assert not link.lost_leaving
+
+
+@pytest.mark.parametrize(("tables", "tasks"), [(1, 1), (0, 3)], ids=["state", "no state"])
+def test_state_has_the_tasks_that_it_was_made_for_and_all_else_follows_its_topic(
+    tmp_path: Path, tables: int, tasks: int
+) -> None:
+    """The topic had one partition at the start, and a leader sees three."""
+    app = App("app", broker=f"kafka://{NOWHERE}")
+    kept = [app.Table(f"kept{n}") for n in range(tables)]
+
+    @app.agent(app.topic("orders"))
+    async def read(stream: Any) -> None:
+        async for order in stream:
+            for table in kept:
+                table["last"] = order
+
+    directory = StateDirectory(tmp_path, "app")
+    assignor = assignor_of(given_of(app, directory), {"orders": 1})
+    directory.release()
+    said = [
+        ("m", Subscription(("orders",), assignor.user_data(MemberMetadata("", nonce=1))).write())
+    ]
+    outcome = assignor.assign(said, {"orders": 3}, leader="m", generation=1, now_ms=0)
+    assigned = Assignment.read(outcome.assignments["m"]).partitions
+    assert [tp.partition for tp in assigned] == list(range(tasks))
+
+
+def test_a_worker_says_how_much_it_can_carry_and_where_it_is(tmp_path: Path) -> None:
+    app = App("app", broker=f"kafka://{NOWHERE}", capacity=3, tags="zone=x,rack=7")
+    app.agent(app.topic("orders"))(read_all)
+    directory = StateDirectory(tmp_path, "app")
+    assignor = assignor_of(given_of(app, directory), {"orders": 1})
+    directory.release()
+
+    said = read_join(assignor.user_data(MemberMetadata("", nonce=1)))
+
+    assert (said.capacity, said.tags) == (3, {"zone": "x", "rack": "7"})
+
+
+def test_both_lanes_together_hold_their_share_of_the_memory() -> None:
+    config = Config(id="app", fetch_max_wait_s=0.3, memory_budget_bytes=1 << 30)
+    data, log = limits_of(config)
+    assert (data.wait_ms, log.wait_ms) == (300, 300)
+    share = int(config.memory_budget_bytes * HELD_SHARE)
+    assert data.held_bytes_all + log.held_bytes_all == share

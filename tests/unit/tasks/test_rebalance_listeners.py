@@ -1,0 +1,298 @@
+"""Who is called back of a rebalance, in which order, and whose error counts."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from streamsx.errors import TaskFailed
+from streamsx.group import member_events as e
+from streamsx.model import TaskId, TopicPartition
+from streamsx.tasks.rebalance_listeners import ListenerCalls, RebalanceListeners
+from streamsx.tasks.task_partitions import PartitionSet
+from tests.unit.conftest import Bench, counting
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+BOTH = frozenset({P, Q})
+NOBODY: PartitionSet = frozenset()
+
+
+class Station:
+    """`heard`: in order, what was called with what; `ended`: what ended the worker."""
+
+    def __init__(self, **failing: Exception) -> None:
+        self.heard: list[tuple[str, PartitionSet]] = []
+        self.told: list[tuple[str, dict[str, object]]] = []
+        self.ended: list[Exception] = []
+        self.jobs: list[asyncio.Task[None]] = []
+        self.failing = failing
+        self.listeners = RebalanceListeners()
+        self.listening = ListenerCalls(
+            self.listeners, self.spawn, self.ended.append, self.journal, lambda: 0.0
+        )
+
+    def spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
+        self.jobs.append(asyncio.get_running_loop().create_task(job, name=name))
+
+    def journal(self, event: str, **fields: object) -> None:
+        self.told.append((event, fields))
+
+    def hears(self, name: str, *, waits: bool = False) -> Callable[[PartitionSet], object]:
+        async def wait() -> None:
+            await asyncio.sleep(0)
+
+        def called(tps: PartitionSet) -> object:
+            self.heard.append((name, tps))
+            if name in self.failing:
+                raise self.failing[name]
+            return wait() if waits else None
+
+        return called
+
+    def play(self, *calls: Callable[[], None]) -> None:
+        async def story() -> None:
+            for call in calls:
+                call()
+                await asyncio.gather(*self.jobs)
+
+        asyncio.run(story())
+
+
+def test_an_app_that_listens_to_nothing_is_not_waited_for() -> None:
+    station, over = Station(), list[float]()
+    station.listening.revoked(BOTH, over.append)
+    station.listening.lost(BOTH, over.append)
+    station.listening.assigned([], over.append)
+    assert over == [0.0] * 3
+
+
+def test_nobody_is_called_for_nothing_but_at_the_end_of_a_rebalance() -> None:
+    """R429-19."""
+    station = Station()
+    for name in ("assigned", "revoked", "lost"):
+        getattr(station.listeners, name).append(station.hears(name))
+    over: list[float] = []
+
+    station.play(
+        lambda: station.listening.revoked(NOBODY, over.append),
+        lambda: station.listening.lost([], over.append),
+        lambda: station.listening.assigned([], over.append),
+    )
+
+    assert station.heard == [("assigned", NOBODY)]
+    assert len(over) == 3
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_what_is_lost_is_revoked_where_nobody_listens_for_it(listens: bool) -> None:
+    """R429-04."""
+    station = Station()
+    station.listeners.revoked.append(station.hears("revoked"))
+    if listens:
+        station.listeners.lost.append(station.hears("lost"))
+
+    station.play(lambda: station.listening.lost([P], lambda _: None))
+
+    assert station.heard == [("lost" if listens else "revoked", frozenset({P}))]
+
+
+def test_what_is_lost_while_it_is_given_back_is_revoked_once(bench: Bench) -> None:
+    """The callback closes what it opened, which took longer than `revoke_timeout`; called again
+    for the same partition it found nothing to close, and that ended the worker."""
+    app, told = counting(revoke_timeout=4), list[str]()
+
+    @app.on_assigned
+    def given(tps: PartitionSet) -> None:
+        told.extend(f"+{tp}" for tp in tps)
+
+    @app.on_revoked
+    async def back(tps: PartitionSet) -> None:
+        told.extend(f"-{tp}" for tp in tps)
+        await asyncio.sleep(6)
+
+    station, task = bench.begun(app), TaskId(0, 0)
+    station.hand.plan(task)
+    bench.until(lambda: station.states(task)[-1:] == ["running"])
+    station.hand.revoke(task)
+    bench.until(lambda: len(told) == 2)
+    station.hand.lose(task)
+    bench.run(10.0)
+    assert told == ["+words-0", "-words-0"]
+
+    station.hand.plan(task)
+    bench.until(lambda: station.states(task)[-1:] == ["running"])
+    station.hand.lose(task)
+    bench.run(10.0)
+    assert told[2:] == ["+words-0", "-words-0"]
+
+
+def test_what_is_given_back_goes_when_its_callbacks_have_returned() -> None:
+    """R983-04: a delay is a callback that waits."""
+    station, order = Station(), list[str]()
+    slow = station.hears("slow", waits=True)
+    station.listeners.revoked.extend([slow, station.hears("second")])
+
+    def released(_: float) -> None:
+        order.extend([*(name for name, _ in station.heard), "released"])
+
+    station.play(lambda: station.listening.revoked(BOTH, released))
+
+    assert order == ["slow", "second", "released"]
+    assert station.ended == []
+
+
+def test_all_are_called_and_the_first_error_is_kept() -> None:
+    """R429-18: revoked fails and assigned fails; both have happened, and the first one counts."""
+    boom, bang = ValueError("boom"), KeyError("bang")
+    station = Station(first=boom, third=bang)
+    station.listeners.revoked.extend([station.hears("first"), station.hears("second")])
+    station.listeners.assigned.extend([station.hears("third"), station.hears("fourth")])
+    over: list[str] = []
+
+    station.play(
+        lambda: station.listening.revoked(BOTH, lambda _: over.append("released")),
+        lambda: station.listening.assigned([P], lambda _: over.append("assigned")),
+    )
+
+    assert [name for name, _ in station.heard] == ["first", "second", "third", "fourth"]
+    assert over == ["released", "assigned"]
+    assert [type(error) for error in station.ended] == [TaskFailed, TaskFailed]
+    assert [error.__cause__ for error in station.ended] == [boom, bang]
+    assert "callback failed: on_revoked" in str(station.ended[0])
+    assert [event for event, _ in station.told] == ["error", "error"]
+    assert station.told[0][1]["where"] == "t-0, t-1"
+
+
+def test_who_awaits_what_it_has_cancelled_fails_as_by_any_error() -> None:
+    """No other was called, nothing was told, and what it gave back went when its time was over."""
+    station, over = Station(), list[float]()
+
+    async def stops_its_poller(_: PartitionSet) -> None:
+        poller = asyncio.create_task(asyncio.sleep(60))
+        await asyncio.sleep(0)
+        poller.cancel()
+        await poller
+
+    station.listeners.revoked.extend([stops_its_poller, station.hears("second")])
+
+    station.play(lambda: station.listening.revoked(BOTH, over.append))
+
+    assert [name for name, _ in station.heard] == ["second"]
+    assert over == [0.0]
+    assert "stops_its_poller: CancelledError" in str(station.ended[0])
+
+
+def test_a_worker_that_is_cancelled_calls_nobody_more() -> None:
+    station, over = Station(), list[float]()
+    waits = asyncio.Event()
+
+    async def slow(_: PartitionSet) -> None:
+        await waits.wait()
+
+    station.listeners.revoked.extend([slow, station.hears("second")])
+
+    async def story() -> None:
+        station.listening.revoked(BOTH, over.append)
+        await asyncio.sleep(0)
+        station.jobs[0].cancel()
+        await asyncio.wait(station.jobs)
+
+    asyncio.run(story())
+
+    assert station.jobs[0].cancelled()
+    assert (station.heard, over, station.ended, len(station.listening)) == ([], [], [], 0)
+
+
+def test_of_one_partition_the_next_callback_waits_for_the_one_before() -> None:
+    """A connection was closed before it had been opened, and stayed open."""
+    station, told = Station(), list[str]()
+    opened = asyncio.Event()
+
+    async def opens(_: PartitionSet) -> None:
+        told.append("opening")
+        await opened.wait()
+        told.append("open")
+
+    station.listeners.assigned.append(opens)
+    station.listeners.revoked.append(lambda tps: told.append(f"closed {min(tps)}"))
+
+    async def story() -> None:
+        station.listening.assigned([P], lambda _: None)
+        station.listening.revoked(frozenset({P}), lambda _: None)
+        station.listening.revoked(frozenset({Q}), lambda _: None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert (told, len(station.listening)) == (["opening", "closed t-1"], 2)
+        opened.set()
+        await asyncio.gather(*station.jobs)
+
+    asyncio.run(story())
+
+    assert told[2:] == ["open", "closed t-0"]
+    assert len(station.listening) == 0
+
+
+def test_a_rebalance_that_a_callback_prolongs_is_in_the_metrics(bench: Bench) -> None:
+    """They were told half a second behind the assignment, and again behind the next one."""
+    app = counting()
+
+    @app.on_assigned
+    async def given(_: PartitionSet) -> None:
+        await asyncio.sleep(3)
+
+    station = bench.station(app, by_hand=False)
+    bench.until(lambda: station.told("assigned"))
+    bench.run(5.0)
+
+    last: dict[str, Any] = station.told("metrics")[-1]
+    assert last["rebalance-total"] == len(station.told("assigned"))
+    assert 3000 <= last["partitions-assigned-latency-max"] <= last["rebalance-latency-max"]
+
+
+def test_a_worker_that_ends_waits_for_who_is_told_of_what_it_has_lost(bench: Bench) -> None:
+    """It was cut off in the middle, or before it had begun."""
+    app, told = counting(), list[str]()
+
+    @app.on_lost
+    async def lost(tps: PartitionSet) -> None:
+        told.append("begins")
+        await asyncio.sleep(3)
+        told.append("is over")
+
+    station = bench.begun(app)
+    station.hand.plan(TaskId(0, 0))
+    bench.until(lambda: station.states(TaskId(0, 0))[-1:] == ["running"])
+
+    station.hand.lose(TaskId(0, 0))
+    station.deliver(e.Left())
+    bench.until(lambda: not station.process.alive)
+
+    assert told == ["begins", "is over"]
+
+
+def test_callback_of_a_rebalance_may_send_and_look_into_tables(bench: Bench) -> None:
+    """It has no timer beside it: what sends outside of agents was there for timers alone, and the
+    first `send` of a callback ended the worker."""
+    app = counting()
+    told = app.topic("told", partitions=1, value_serializer="raw")
+
+    @app.on_assigned
+    async def given(tps: PartitionSet) -> None:
+        acknowledged = await told.send(value=b"+%d %d" % (len(tps), len(app.tables["counts"])))
+        await acknowledged
+
+    @app.on_revoked
+    async def back(tps: PartitionSet) -> None:
+        await told.send(value=b"-%d" % len(tps))
+
+    station = bench.station(app, by_hand=False)
+    bench.until(lambda: station.told("assigned"))
+    bench.run(1)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive)
+    assert station.main.result == 0
+    values = [value or b"" for _, value in bench.read(TopicPartition("told", 0))]
+    assert values[0] in (b"+0 0", b"+3 0")
+    assert sum(int(value) for value in values if value.startswith(b"-")) == -3

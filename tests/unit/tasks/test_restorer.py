@@ -1,0 +1,188 @@
+"""tasks/restorer.py: what becomes of a task whose role changes while its stores are opened."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamsx.app.app import App
+from streamsx.client.admin import Bounds
+from streamsx.clock import SystemClock
+from streamsx.errors import DiskFailed
+from streamsx.model import Role, TaskId, TopicPartition
+from streamsx.processing.batch import Batch
+from streamsx.state.api import ROW, Rows, holds_rows
+from streamsx.state.directory import StateDirectory
+from streamsx.state.memory import MemoryRows
+from streamsx.state.rocks import RocksMemory, RocksRows
+from streamsx.tasks import state_machine as life
+from streamsx.tasks.restorer import Restorer
+from streamsx.tasks.task_registry import Happened
+from tests.support.given import NOWHERE, given_of
+
+TASK, CHANGELOG = TaskId(0, 2), TopicPartition("app-counts-changelog", 2)
+
+
+class Reading:
+    """A fetcher from which comes what it was given."""
+
+    def __init__(self) -> None:
+        self.reads: dict[TopicPartition, int] = {}
+        self.batches: list[Batch] = []
+
+    def take(self, _: TopicPartition) -> Batch | None:
+        return self.batches.pop(0) if self.batches else None
+
+    def add(self, tp: TopicPartition, offset: int) -> None:
+        self.reads[tp] = offset
+
+    def end(self, _: TopicPartition) -> int:
+        return -1
+
+    def remove(self, tp: TopicPartition) -> None:
+        self.reads.pop(tp, None)
+
+
+def batch_of(start: int, stop: int) -> Batch:
+    offsets = range(start, stop)
+    keys = [b"%d" % n for n in offsets]
+    times = [0] * len(offsets)
+    return Batch(CHANGELOG.topic, CHANGELOG.partition, keys, keys, times, offsets, None, stop)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.done: list[tuple[Role | None, bool]] = []
+
+        self.errors: list[Exception] = []
+
+    def restored(self, now: Happened) -> None:
+        self.done.append((now.role, now.event is life.Event.REACHED_END))
+
+    def failed(self, _: TaskId, error: Exception) -> None:
+        self.errors.append(error)
+
+
+def restorer_of(reading: Any, told: Told, directory: StateDirectory) -> Restorer:
+    app = App("app", broker=f"kafka://{NOWHERE}", acceptable_recovery_lag=20)
+    return Restorer(given_of(app, directory), reading, told.restored, told.failed)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[StateDirectory]:
+    directory = StateDirectory(tmp_path, "app")
+    yield directory
+    directory.release()
+
+
+def ends(restorer: Restorer, role: Role, rows: Rows, end: int) -> bool:
+    bounds = {CHANGELOG: Bounds(0, end)}
+    return restorer.ends(TASK, role, {"counts": CHANGELOG}, {"counts": rows}, bounds)
+
+
+def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end(
+    directory: StateDirectory,
+) -> None:
+    """It went on following for ever, and the task ran nowhere."""
+    reading, told = Reading(), Told()
+    restorer = restorer_of(reading, told, directory)
+    rows = MemoryRows()
+    rows.write({b"a": b"1"}, 211)
+
+    assert not ends(restorer, Role.ACTIVE, rows, 211)
+
+    assert told.done[-1] == (Role.ACTIVE, True)
+
+
+def test_a_learner_made_active_restores_up_to_the_end_that_is_read_then(
+    directory: StateDirectory,
+) -> None:
+    reading, told = Reading(), Told()
+    restorer = restorer_of(reading, told, directory)
+    rows = MemoryRows()
+    rows.write({}, 0)
+    assert not ends(restorer, Role.LEARNER, rows, 20)
+
+    assert ends(restorer, Role.ACTIVE, rows, 30)
+    reading.batches = [batch_of(0, 30)]
+    restorer.slice(SystemClock().now() + 10)
+
+    assert (told.done[0], told.done[-1]) == ((Role.LEARNER, True), (Role.ACTIVE, True))
+    assert rows.position() == 30
+
+
+def test_a_learner_whose_changelog_was_cut_is_near_no_more(directory: StateDirectory) -> None:
+    """It went on being told as near as it had been, with an empty store."""
+    reading, told = Reading(), Told()
+    restorer = restorer_of(reading, told, directory)
+    rows = MemoryRows()
+    rows.write({b"a": b"1"}, 100)
+    assert not ends(restorer, Role.LEARNER, rows, 100)
+
+    restorer.out_of_range(CHANGELOG, Bounds(500, 1000))
+
+    assert told.done == [(Role.LEARNER, True), (Role.LEARNER, False)]
+    assert restorer.lag(TASK) == 500
+
+
+class FullDisk(MemoryRows):
+    def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
+        raise DiskFailed("disk full")
+
+    def set_aside(self, to: str) -> bool:
+        raise DiskFailed("disk full")
+
+
+def test_a_changelog_that_is_cut_while_the_disk_is_full_ends_its_task(
+    directory: StateDirectory,
+) -> None:
+    """It ended the worker at once, before the other tasks had committed."""
+    reading, told = Reading(), Told()
+    restorer = restorer_of(reading, told, directory)
+    ends(restorer, Role.LEARNER, FullDisk(), 1000)
+
+    restorer.out_of_range(CHANGELOG, Bounds(500, 1000))
+
+    assert [type(error) for error in told.errors] == [DiskFailed]
+    assert (len(restorer), reading.reads) == (0, {})
+
+
+def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more(
+    directory: StateDirectory,
+) -> None:
+    clock, reading, told = SystemClock(), Reading(), Told()
+    restorer = restorer_of(reading, told, directory)
+    ends(restorer, Role.ACTIVE, FullDisk(), 1000)
+    reading.batches = [batch_of(0, 600), batch_of(600, 1000)]
+
+    restorer.slice(clock.now() + 10)
+    restorer.slice(clock.now() + 10)
+
+    assert [type(error) for error in told.errors] == [DiskFailed]
+    assert (len(restorer), reading.reads, len(reading.batches)) == (0, {}, 1)
+
+
+def test_a_store_that_its_changelog_no_longer_holds_is_kept_whole(
+    directory: StateDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic was deleted and made anew, or a broker lost its end: it was wiped, and the message
+    said that there was nothing to do."""
+    told, reading = Told(), Reading()
+    restorer = restorer_of(reading, told, directory)
+    memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=1 << 20)
+    rows = RocksRows(directory.store("counts", 2), memory, "layout")
+    rows.write({ROW + b"a": b"291"}, 291)
+
+    assert ends(restorer, Role.ACTIVE, rows, 6)
+
+    assert (rows.position(), holds_rows(rows), reading.reads) == (None, False, {CHANGELOG: 0})
+    rows.write({}, 6)
+    rows.close()
+    (kept,) = (directory.path / "kept").iterdir()
+    assert "the changelog ends at 6, the store says 291: the brokers have lost" in caplog.text
+    assert f"what it held is kept in {kept}: remove that when" in caplog.text
+    copy = RocksRows(kept, memory, "layout")
+    assert (copy.get(ROW + b"a"), copy.position()) == (b"291", 291)
+    copy.close()
+    directory.release()

@@ -1,0 +1,185 @@
+"""Workers whose source topics are made anew, or whose logs lose records at either end."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamsx.model import TaskId
+from streamsx.protocol.commit_metadata import OffsetMetadata
+from tests.unit.conftest import counting, words
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Bench, Station
+
+T0 = TaskId(0, 0)
+
+
+def running(bench: Bench, old: Station | None = None, **settings: Any) -> Station:
+    """A worker whose tasks all run, in a real group."""
+    stores = None if old is None else old.stores
+    station = bench.station(counting(**settings), by_hand=False, stores=stores)
+
+    def runs() -> bool:
+        actives = station.made.tasks.actives if station.begun else {}
+        return len(actives) == 3 and not any(active.paused for active in actives.values())
+
+    bench.until(runs)
+    return station
+
+
+def stop(bench: Bench, station: Station) -> None:
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 30)
+
+
+def make_anew(bench: Bench) -> None:
+    bench.delete("words")
+    bench.create("words", 3)
+
+
+def topic_id(bench: Bench) -> str:
+    return bench.broker.service.topics.by_name["words"].id.hex()
+
+
+def by_id(monkeypatch: pytest.MonkeyPatch, *, known: bool) -> None:
+    """Brokers from Kafka 3.1 on take fetches by id; 2.8 to 3.0 have ids, and take names alone."""
+    if not known:
+        monkeypatch.setattr("streamsx.client.fetcher.FETCH_BY_ID", 99)
+
+
+# -- made anew
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_topic_made_anew_under_a_worker_is_read_once_from_its_start(
+    bench: Bench, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    """Shorter or longer than the position by the time the worker sees it."""
+    station = running(bench)
+    bench.feed(0, *["old"] * 5)
+    bench.until(lambda: bench.counted() == {"old": 5})
+    make_anew(bench)
+    bench.feed(0, *["new"] * count)
+    bench.until(lambda: bench.counted()["new"] == count, 20)
+    bench.feed(0, "after")
+    bench.until(lambda: bench.counted()["after"] == 1, 20)
+    assert bench.counted() == {"old": 5, "new": count, "after": 1}
+    told = [text for text in caplog.messages if "made anew: words-0: going on at its start" in text]
+    assert len(told) == 1
+    stop(bench, station)
+    bench.feed(0, "last")
+    second = running(bench, station)
+    bench.until(lambda: bench.counted()["last"] == 1, 20)
+    assert bench.counted() == {"old": 5, "new": count, "after": 1, "last": 1}
+    stop(bench, second)
+
+
+def test_topic_made_anew_is_seen_where_brokers_fetch_by_name_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say nothing; a look at the metadata finds it, and some are read twice."""
+    by_id(monkeypatch, known=False)
+    station = running(bench)
+    bench.feed(0, *["old"] * 5)
+    bench.until(lambda: bench.counted() == {"old": 5})
+    make_anew(bench)
+    bench.feed(0, *(f"new{n}" for n in range(9)))
+    bench.until(lambda: len(bench.counted()) == 10, 20)
+    assert bench.counted()["old"] == 5
+    stop(bench, station)
+
+
+@pytest.mark.parametrize("count", [3, 9])
+def test_topic_made_anew_while_no_worker_runs_is_read_from_its_start(
+    bench: Bench, count: int
+) -> None:
+    """The offset that the group still has is of the old topic."""
+    old = OffsetMetadata(7, topic_id=topic_id(bench)).encode()
+    make_anew(bench)
+    bench.feed(0, *["new"] * count)
+    bench.committed[words(0)] = (5, old)
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == count)
+    assert bench.counted() == {"new": count}
+    assert OffsetMetadata.decode(bench.committed[words(0)][1]).topic_id == topic_id(bench)
+
+
+def test_offset_of_a_newer_topic_is_believed_by_a_worker_with_old_metadata(bench: Bench) -> None:
+    """Another worker has seen the new topic, and done its first records; then the task moves."""
+    station = bench.begun(counting())
+    make_anew(bench)
+    bench.feed(0, "done", "left")
+    bench.committed[words(0)] = (1, OffsetMetadata(topic_id=topic_id(bench)).encode())
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 2)
+    assert bench.counted() == {"left": 1}
+
+
+# -- logs that lose records
+
+
+def test_offset_behind_the_end_of_its_log_goes_on_at_the_end(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.feed(0, "a", "a")
+    bench.committed[words(0)] = (5, OffsetMetadata(topic_id=topic_id(bench)).encode())
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 2)
+    bench.feed(0, "b")
+    bench.until(lambda: bench.committed[words(0)][0] == 3)
+    assert bench.counted() == {"b": 1}
+    assert [text for text in caplog.messages if "words-0: it ends at 2, the task was at 5" in text]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_offset_before_the_start_of_its_log_goes_on_there_and_says_what_was_lost(
+    bench: Bench, caplog: pytest.LogCaptureFixture, reset: str
+) -> None:
+    bench.feed(0, *"abcde")
+    bench.run(0.1)
+    bench.at_broker(lambda: bench.log(words(0)).delete_before(3))
+    bench.committed[words(0)] = (1, "")
+    station = bench.begun(counting(consumer_auto_offset_reset=reset))
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 5)
+    assert bench.counted() == {"d": 1, "e": 1}
+    assert [text for text in caplog.messages if "deleted unread: words-0: 2 from offset 1" in text]
+
+
+def test_records_at_hand_are_done_when_the_log_is_cut_behind_them(bench: Bench) -> None:
+    """A task holds a batch; what follows is deleted before the task has room for it."""
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.until(lambda: T0 in station.made.tasks.actives)
+    active = station.made.tasks.actives[T0]
+    active.paused = True
+    bench.feed(0, "held")
+    bench.until(lambda: station.made.tasks.fetcher.waiting(words(0)))
+    batch = station.made.tasks.fetcher.take(words(0))
+    assert batch is not None
+    active.task.offer(batch)
+    bench.feed(0, "deleted", "left")
+    bench.run(1)
+    bench.at_broker(lambda: bench.log(words(0)).delete_before(2))
+    station.made.tasks.sources.cut(words(0))
+    bench.run(1)
+    active.paused = False
+    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 3, 5)
+    assert bench.counted() == {"held": 1, "left": 1}
+
+
+def test_answer_out_of_range_that_is_true_no_more_repeats_and_loses_nothing(bench: Bench) -> None:
+    """A broker that was behind has said so; the one that leads now has the offset."""
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.feed(0, *"abc")
+    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 3)
+    station.made.tasks.sources.cut(words(0))
+    bench.feed(0, *"de")
+    bench.until(lambda: bench.committed[words(0)][0] == 5)
+    assert bench.counted() == dict.fromkeys("abcde", 1)

@@ -1,0 +1,56 @@
+"""tasks/start_positions.py: where a partition without a committed offset begins."""
+
+import pytest
+
+from streamsx.model import TopicPartition
+from streamsx.tasks.start_positions import OffsetReset, other
+
+TP = TopicPartition("in", 0)
+START, END = 3, 9
+
+
+@pytest.mark.parametrize(
+    ("reset", "topic", "partition", "begins"),
+    [
+        (OffsetReset(), "in", 0, START),
+        (OffsetReset(latest=True), "in", 0, END),
+        (OffsetReset(latest=True, own={"own"}), "own", 0, START),
+        (OffsetReset(latest=True, own={"own"}), "in", 0, END),
+        (OffsetReset(latest=True, counts={"in": 2}), "in", 1, END),
+        (OffsetReset(latest=True, counts={"in": 2}), "in", 2, START),
+        (OffsetReset(latest=True, counts={"in": 2}), "other", 2, END),
+    ],
+)
+def test_partition_without_offset_begins_where_the_rule_says(
+    reset: OffsetReset, topic: str, partition: int, begins: int
+) -> None:
+    assert reset.offset(TopicPartition(topic, partition), START, END) == begins
+
+
+@pytest.mark.parametrize(
+    ("offset", "done", "same", "goes_on", "says"),
+    [
+        (1, 1, True, START, "records deleted unread: in-0: 2 from offset 1 on"),
+        (5, 5, True, 5, ""),
+        (12, 12, True, END, "it ends at 9, the task was at 12"),
+        (12, 7, True, 7, "it ends at 9, the task was at 12"),
+        (12, 1, True, START, "it ends at 9, the task was at 12"),
+        (12, 12, False, START, "or the topic was made anew: going on at 3"),
+    ],
+)
+def test_task_whose_offset_the_log_has_not_goes_on_where_it_loses_and_repeats_least(
+    *, offset: int, done: int, same: bool, goes_on: int, says: str
+) -> None:
+    found = OffsetReset().out_of_range(TP, offset, START, END, done=done, same=same)
+    assert found.offset == goes_on
+    assert says in found.why
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "two"),
+    [("a", "b", True), ("a", "a", False), (None, "a", False), ("a", None, False)],
+)
+def test_ids_are_of_two_topics_where_both_are_known_and_differ(
+    before: str | None, now: str | None, *, two: bool
+) -> None:
+    assert other(before, now) is two

@@ -1,0 +1,225 @@
+"""Workers whose group has lost its offsets, and whose state is there."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streamsx.broker.api.served import answered
+from streamsx.model import TopicPartition
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
+from tests.unit.conftest import app_of, counting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamsx import App, Stream
+    from streamsx.broker.groups.coordinator_events import ReplyBody
+    from streamsx.broker.net.client_connection import ServedRequest
+    from streamsx.broker.service import Service
+    from tests.unit.conftest import Bench, Station
+
+
+def grouping(**settings: object) -> App:
+    """`words` are forwarded by a task without state, and counted by another one."""
+    app = app_of(**settings)
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for word in stream.group_by(lambda word: word, name="word", partitions=3):
+            counts[word] += 1
+
+    return app
+
+
+def start(bench: Bench, app: App, old: Station | None = None, name: str = "w1") -> Station:
+    stores = None if old is None else old.stores
+    station = bench.station(app, name, by_hand=False, stores=stores)
+    bench.until(lambda: station.begun)
+    return station
+
+
+def stop(bench: Bench, station: Station) -> None:
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 30)
+
+
+def forget(bench: Bench, topic: str | None = None) -> None:
+    """All offsets of the group, as a broker does a week after its last worker; or those of a topic,
+    as it does when that is deleted."""
+    machine = bench.broker.service.groups.machine
+    assert machine is not None
+    committed = machine.groups["t"].committed
+    for of in [of for of in committed if topic in (None, of[0])]:
+        del committed[of]
+
+
+def counted_once(bench: Bench, make: Callable[..., App]) -> Station:
+    """A worker that has counted five words, and has ended."""
+    station = start(bench, make())
+    bench.feed(0, *"abcde")
+    bench.until(lambda: bench.counted().total() == 5)
+    bench.run(2)
+    stop(bench, station)
+    return station
+
+
+def stopped(station: Station) -> list[str]:
+    return [str(told["what"]) for told in station.told("error") if "gone" in str(told["what"])]
+
+
+@pytest.mark.parametrize("make", [counting, grouping])
+def test_task_whose_offsets_are_gone_stops_where_its_state_is_there(
+    bench: Bench, make: Callable[..., App]
+) -> None:
+    old = counted_once(bench, make)
+    forget(bench)
+    bench.feed(0, "f")
+    station = start(bench, make(), old)
+    bench.until(lambda: stopped(station), 20)
+    bench.run(5)
+    assert bench.counted() == dict.fromkeys("abcde", 1)
+    assert "none is committed of" in stopped(station)[0]
+    assert "set on_lost_offsets to earliest or latest" in stopped(station)[0]
+    stop(bench, station)
+    again = start(bench, make(), old)
+    bench.until(lambda: stopped(again), 20)
+    stop(bench, again)
+
+
+@pytest.mark.parametrize("make", [counting, grouping])
+@pytest.mark.parametrize(("choice", "twice"), [("earliest", 2), ("latest", 1)])
+def test_task_whose_offsets_are_gone_begins_where_the_setting_says(
+    bench: Bench, make: Callable[..., App], choice: str, twice: int
+) -> None:
+    old = counted_once(bench, make)
+    forget(bench)
+    station = start(bench, make(on_lost_offsets=choice), old)
+    bench.until(lambda: len(station.made.tasks.actives) >= 3)
+    bench.run(3)
+    bench.feed(0, "f")
+    bench.until(lambda: bench.counted()["f"] == 1, 20)
+    bench.run(2)
+    found = bench.counted()
+    assert found.pop("f") == 1
+    if make is counting or choice == "latest":
+        assert found == dict.fromkeys("abcde", twice)
+    else:  # what its topic still holds of the first time comes on top
+        assert min(found.values()) >= twice
+    stop(bench, station)
+
+
+@pytest.mark.parametrize("make", [counting, grouping])
+def test_task_of_a_new_state_directory_stops_too(bench: Bench, make: Callable[..., App]) -> None:
+    """Its store is made of the changelog, which is as good as one on the disk."""
+    counted_once(bench, make)
+    forget(bench)
+    station = start(bench, make(), name="w2")
+    bench.until(lambda: stopped(station), 20)
+    assert bench.counted() == dict.fromkeys("abcde", 1)
+    stop(bench, station)
+
+
+@pytest.mark.parametrize("make", [counting, grouping])
+def test_topic_made_anew_while_no_worker_runs_is_read_though_its_offsets_are_gone(
+    bench: Bench, make: Callable[..., App]
+) -> None:
+    """Brokers forget the offsets of a topic with it; the state directory knows its id."""
+    old = counted_once(bench, make)
+    bench.delete("words")
+    forget(bench, "words")
+    bench.create("words", 3)
+    bench.feed(0, "new", "new")
+    station = start(bench, make(), old)
+    bench.until(lambda: bench.counted()["new"] == 2, 20)
+    assert bench.counted() == {**dict.fromkeys("abcde", 1), "new": 2}
+    stop(bench, station)
+
+
+def test_repartition_topic_deleted_while_no_worker_runs_is_made_and_read(bench: Bench) -> None:
+    old = counted_once(bench, grouping)
+    (topic,) = grouping().topology().own
+    bench.delete(topic)
+    forget(bench, topic)
+    bench.feed(0, "new", "new")
+    station = start(bench, grouping(), old)
+    bench.until(lambda: bench.counted()["new"] == 2, 20)
+    assert bench.counted() == {**dict.fromkeys("abcde", 1), "new": 2}
+    stop(bench, station)
+
+
+def test_app_that_reads_another_topic_than_before_goes_on_with_its_state(bench: Bench) -> None:
+    """The group has offsets of the topic that it read: none is gone."""
+    old = counted_once(bench, counting)
+    bench.create("others", 3)
+    bench.append(TopicPartition("others", 0), [(None, b"a")])
+    app = app_of()
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(app.topic("others", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for word in stream:
+            counts[word] += 1
+
+    station = start(bench, app, old)
+    bench.until(lambda: bench.counted()["a"] == 2, 20)
+    assert not stopped(station)
+    stop(bench, station)
+
+
+def test_task_that_gets_another_source_reads_it_from_its_start(bench: Bench) -> None:
+    old = counted_once(bench, counting)
+    bench.create("others", 3)
+    bench.append(TopicPartition("others", 0), [(None, b"a")])
+    app = app_of()
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(app.topic("others", "words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for word in stream:
+            counts[word] += 1
+
+    station = start(bench, app, old)
+    bench.until(lambda: bench.counted()["a"] == 2, 20)
+    assert bench.counted() == {**dict.fromkeys("bcde", 1), "a": 2}
+    stop(bench, station)
+
+
+@pytest.mark.parametrize("make", [counting, grouping])
+def test_first_start_beside_workers_that_have_state_already_stops_nothing(
+    bench: Bench, make: Callable[..., App]
+) -> None:
+    first = start(bench, make())
+    bench.feed(0, *"abcde")
+    bench.until(lambda: bench.counted().total() == 5)
+    second = start(bench, make(), name="w2")
+    bench.feed(1, "f")
+    bench.until(lambda: bench.counted()["f"] == 1)
+    bench.run(5)
+    assert not stopped(first)
+    assert not stopped(second)
+    stop(bench, first)
+    stop(bench, second)
+
+
+def test_worker_waits_for_the_coordinator_before_it_calls_offsets_gone(bench: Bench) -> None:
+    """An error is no answer: whether the group has other offsets must be known."""
+    old = counted_once(bench, counting)
+    forget(bench)
+    until = bench.scheduler.now + 4
+
+    def loading(service: Service, call: ServedRequest) -> ReplyBody | None:
+        every = call.api is Api.OFFSET_FETCH and call.body.topics is None
+        if every and bench.scheduler.now < until:
+            return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "topics": []}
+        return answered(service, call)
+
+    bench.answer = loading
+    station = start(bench, counting(), old)
+    bench.until(lambda: stopped(station), 20)
+    assert bench.scheduler.now >= until
+    stop(bench, station)

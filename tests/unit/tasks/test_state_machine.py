@@ -1,0 +1,117 @@
+"""tasks/state_machine.py: the table."""
+
+from itertools import product
+
+import pytest
+
+from streamsx.errors import InvalidTransition
+from streamsx.model import Role, TaskId
+from streamsx.tasks.state_machine import TABLE, Effect, Event, TaskState, TaskStateMachine
+
+TASK = TaskId(1, 0)
+LIVING = [
+    TaskState.OPENING,
+    TaskState.PLACED,
+    TaskState.OPENED,
+    TaskState.RESTORING,
+    TaskState.TAILING,
+    TaskState.RUNNING,
+    TaskState.STOPPED,
+    TaskState.SUSPENDED,
+]
+
+
+def life(role: Role, *events: Event) -> TaskStateMachine:
+    made = TaskStateMachine(TASK, role)
+    for event in (Event.START, *events):
+        made.step(0.0, event)
+    return made
+
+
+def opened(role: Role, *events: Event) -> TaskStateMachine:
+    """Its stores are, and what an active waits for is known."""
+    placed = [Event.POSITIONS_KNOWN] if role is Role.ACTIVE else []
+    return life(role, Event.STORES_OPEN, *placed, *events)
+
+
+def test_a_learner_is_promoted_through_an_end_that_is_read_anew() -> None:
+    learner = opened(Role.LEARNER, Event.BEHIND, Event.REACHED_END)
+    assert learner.step(1.0, Event.PROMOTE) == (Effect.PLACE,)
+    assert (learner.role, learner.state) == (Role.ACTIVE, TaskState.RESTORING)
+    assert learner.step(2.0, Event.POSITIONS_KNOWN) == (Effect.READ_ENDS,)
+    assert learner.step(3.0, Event.REACHED_END) == (Effect.RUN,)
+
+
+@pytest.mark.parametrize("first", [Event.STORES_OPEN, Event.POSITIONS_KNOWN])
+def test_the_ends_of_an_active_are_read_behind_whatever_comes_last(first: Event) -> None:
+    (second,) = {Event.STORES_OPEN, Event.POSITIONS_KNOWN} - {first}
+    active = TaskStateMachine(TASK, Role.ACTIVE)
+    assert active.step(0.0, Event.START) == (Effect.OPEN, Effect.PLACE)
+    assert active.step(1.0, first) == ()
+    assert active.step(2.0, second) == (Effect.READ_ENDS,)
+    assert (active.state, active.state.word) == (TaskState.OPENED, "opening")
+
+
+@pytest.mark.parametrize("taken", [Event.REVOKE, Event.LOST, Event.RENEW])
+@pytest.mark.parametrize("known", [(), (Event.POSITIONS_KNOWN,)])
+@pytest.mark.parametrize("then", [Event.STORES_OPEN, Event.FAIL])
+def test_stores_that_open_too_late_or_not_at_all_are_closed(
+    taken: Event, known: tuple[Event, ...], then: Event
+) -> None:
+    active = life(Role.ACTIVE, *known)
+    asked = {Event.REVOKE: (Effect.RELEASE,), Event.RENEW: (Effect.ANEW,), Event.LOST: ()}
+    assert active.step(1.0, taken) == asked[taken]
+    assert (active.state, active.state.word) == (TaskState.ABANDONED, "closing")
+    assert active.step(2.0, then) == (Effect.CLOSE,)
+    assert active.step(3.0, Event.FAIL) == ()
+    active.step(4.0, Event.CLOSED)
+    assert active.state is TaskState.CLOSED
+
+
+def test_a_running_task_is_released_only_when_it_is_settled() -> None:
+    active = opened(Role.ACTIVE, Event.AT_END)
+    assert active.step(1.0, Event.REVOKE) == (Effect.SUSPEND,)
+    assert active.step(2.0, Event.SETTLED) == (Effect.RELEASE, Effect.CLOSE)
+
+
+def test_a_task_that_has_processed_nothing_is_released_at_once() -> None:
+    restoring = opened(Role.ACTIVE, Event.BEHIND)
+    assert restoring.step(1.0, Event.REVOKE) == (Effect.RELEASE, Effect.CLOSE)
+
+
+def test_a_lost_learner_is_not_lost() -> None:
+    learner = opened(Role.LEARNER, Event.BEHIND)
+    with pytest.raises(InvalidTransition):
+        learner.step(1.0, Event.LOST)
+
+
+def test_an_empty_cell_tells_the_story() -> None:
+    active = opened(Role.ACTIVE, Event.AT_END)
+    with pytest.raises(InvalidTransition, match=r"task 1_0: START while active and running.*OPEN"):
+        active.step(1.0, Event.START)
+
+
+@pytest.mark.parametrize("role", [Role.ACTIVE, Role.LEARNER], ids=lambda role: role.value)
+def test_every_living_state_can_end(role: Role) -> None:
+    """From each state that the role reaches, some event leads on, and CLOSED is reached."""
+    table = TABLE[role] | TABLE[Role.ACTIVE]
+    reached, todo = set(), [TaskState.CREATED]
+    while todo:
+        state = todo.pop()
+        if state not in reached:
+            reached.add(state)
+            todo += [then for (_, at), (then, _) in table.items() if at is state and then]
+    assert TaskState.CLOSED in reached
+    for state in reached - {TaskState.CLOSED, TaskState.CREATED}:
+        assert any((event, state) in table for event in (Event.REVOKE, Event.DROP, Event.LOST))
+
+
+@pytest.mark.parametrize(("event", "state"), list(product(Event, LIVING)))
+def test_nothing_is_processed_outside_of_running(event: Event, state: TaskState) -> None:
+    """RUN comes only with a step into RUNNING, RELEASE only with one out of the living states."""
+    for role in (Role.ACTIVE, Role.LEARNER):
+        if cell := TABLE[role].get((event, state)):
+            then, effects = cell
+            assert (Effect.RUN in effects) == (then is TaskState.RUNNING)
+            assert (Effect.RELEASE in effects) <= bool(then and then.ends)
+            assert (then is TaskState.RUNNING) <= (role is Role.ACTIVE)

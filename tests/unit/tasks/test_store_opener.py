@@ -1,0 +1,189 @@
+"""Stores of a real worker: damaged ones, locked ones, slow ones, and what lies on the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from streamsx.assignor.model import CopyRole
+from streamsx.errors import DiskFailed, StoreCorrupt, StoreLocked
+from streamsx.group import member_events as e
+from streamsx.model import TaskId
+from streamsx.state.directory import StateDirectory
+from streamsx.state.memory import MemoryRows
+from tests.unit.conftest import ROWS_PER_BATCH, changelog, counting, words
+
+if TYPE_CHECKING:
+    import pytest
+
+    from tests.unit.conftest import Bench, Station
+
+T0, T1 = TaskId(0, 0), TaskId(0, 1)
+
+
+def counted_once(bench: Bench) -> Station:
+    """A worker that has committed one word of the first task."""
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    station.hand.plan(T0)
+    bench.until(lambda: words(0) in bench.committed)
+    bench.run(0.1)
+    return station
+
+
+def closed(bench: Bench, station: Station, task: TaskId) -> None:
+    station.hand.revoke(task)
+    bench.until(lambda: station.states(task)[-1] == "closed")
+
+
+def test_a_damaged_store_is_moved_away_and_restored(bench: Bench) -> None:
+    station = counted_once(bench)
+    closed(bench, station, T0)
+    station.refusals = [StoreCorrupt("store damaged: here")]
+    station.hand.plan(T0)
+    bench.until(lambda: station.states(T0)[-1] == "running")
+    (told,) = station.told("error")
+    assert "store damaged: here: moved to" in str(told["what"])
+    assert "store counts of task 0_0" in str(told["where"])
+    assert [path.parent.name for path in bench.folder.glob("w1/t/trash/*")] == ["trash"]
+
+
+def test_a_store_that_is_locked_for_a_moment_is_waited_for(bench: Bench) -> None:
+    station = bench.begun(counting())
+    station.refusals = [StoreLocked("store in use")] * 8
+    began = bench.scheduler.now
+    station.hand.plan(T0)
+    bench.until(lambda: station.states(T0)[-1:] == ["running"])
+    assert 2.0 <= bench.scheduler.now - began < 2.5
+
+
+def test_a_store_that_stays_locked_ends_the_worker(bench: Bench) -> None:
+    station = bench.begun(counting())
+    station.refusals = [StoreLocked("store in use")] * 1000
+    began = bench.scheduler.now
+    station.hand.plan(T0)
+    bench.until(lambda: station.told("error"))
+    assert 5.0 <= bench.scheduler.now - began < 5.5
+    assert "store in use" in str(station.told("error"))
+
+
+def test_a_store_that_does_not_close_is_given_up_and_named(bench: Bench) -> None:
+    station = counted_once(bench)
+    bench.scheduler.disk_s = 1e9
+    began = bench.scheduler.now
+    closed(bench, station, T0)
+    assert 30 <= bench.scheduler.now - began < 31
+    (told,) = station.told("error")
+    assert "not closed after 30 s" in str(told["what"])
+    assert told["where"] == "store counts of task 0_0"
+
+
+def test_what_an_earlier_process_left_counts_as_a_copy(bench: Bench) -> None:
+    first = counted_once(bench)
+    first.process.kill()
+    bench.remember(changelog(0), 1)
+    (bench.folder / "w1" / "t" / "stores" / "of another version" / "0").mkdir(parents=True)
+    second = bench.station(counting(), "w1", stores=first.stores)
+    bench.until(lambda: second.hand.alive)
+    bench.run(0.1)
+    (copy,) = second.made.session.seat.report.copies.items()
+    assert copy[0] == T0
+    assert (copy[1].role, copy[1].lag) == (CopyRole.DORMANT, ROWS_PER_BATCH)
+
+
+def test_what_an_earlier_process_left_damaged_is_moved_away(bench: Bench) -> None:
+    first = counted_once(bench)
+    first.process.kill()
+    second = bench.station(counting(), "w1", stores=first.stores)
+    second.refusals = [StoreCorrupt("store damaged: here")]
+    bench.until(lambda: second.hand.alive)
+    bench.run(0.1)
+    assert second.told("error") == [
+        {"what": "store damaged: here: moved away", "where": "store counts-0"}
+    ]
+    assert second.made.session.seat.report.copies == {}
+
+
+def test_behind_a_damaged_one_what_else_was_left_counts_as_a_copy(bench: Bench) -> None:
+    """Who is not known to have it restores it elsewhere, from the first record on."""
+    first = counted_once(bench)
+    bench.feed(1, "b")
+    first.hand.plan(T0, T1)
+    bench.until(lambda: words(1) in bench.committed)
+    bench.run(0.1)
+    first.process.kill()
+    second = bench.station(counting(), "w1", stores=first.stores)
+    second.refusals = [StoreCorrupt("store damaged: here")]
+    bench.until(lambda: second.hand.alive)
+    bench.run(0.1)
+    assert [told["where"] for told in second.told("error")] == ["store counts-0"]
+    (copy,) = second.made.session.seat.report.copies.items()
+    assert (copy[0], copy[1].role, copy[1].lag) == (T1, CopyRole.DORMANT, 0)
+
+
+def test_what_was_left_is_moved_away_too_if_its_position_cannot_be_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker did not start."""
+
+    def damaged(_: MemoryRows) -> NoReturn:
+        raise StoreCorrupt("store damaged: here")
+
+    first = counted_once(bench)
+    first.process.kill()
+    monkeypatch.setattr(MemoryRows, "position", damaged)
+    second = bench.station(counting(), "w1", stores=first.stores)
+    bench.until(lambda: second.hand.alive)
+    assert [told["where"] for told in second.told("error")] == ["store counts-0"]
+    assert not (bench.folder / "w1" / "t" / "stores" / "counts" / "0").exists()
+
+
+def test_a_disk_that_takes_no_rubbish_ends_the_worker_in_order(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended at once, and left the group without a commit."""
+
+    def full(*_: object) -> NoReturn:
+        raise DiskFailed("disk full")
+
+    station = counted_once(bench)
+    closed(bench, station, T0)
+    monkeypatch.setattr(StateDirectory, "discard", full)
+    bench.until(lambda: any(isinstance(said, e.Stop) for said in station.hand.posted), 700)
+    assert [told["where"] for told in station.told("error")] == ["worker"]
+    assert station.process.alive
+
+
+def test_a_table_in_memory_is_restored_each_time(bench: Bench) -> None:
+    station = bench.begun(counting(store="memory://"))
+    end = bench.remember(changelog(0), 1)
+    for number in (1, 2):
+        station.hand.plan(T0)
+        bench.until(lambda: station.states(T0)[-1:] == ["running"])
+        store = station.made.tasks.actives[T0].task.stores["counts"]
+        assert sum(1 for _ in store.items()) == end
+        station.hand.revoke(T0, number=number)
+        bench.until(lambda: station.states(T0)[-1] == "closed")
+    assert station.states(T0).count("restoring") == 2
+    bench.run(3)
+    assert station.made.session.seat.report.copies[T0].lag == end
+    assert not (bench.folder / "w1" / "t" / "stores").exists()
+
+
+def test_a_store_is_wanted_again_before_its_delay_is_over(bench: Bench) -> None:
+    """Its time begins anew when it is given up again."""
+    app = counting(state_cleanup_delay=150)
+    station = bench.begun(app)
+    folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
+    station.hand.plan(T0)
+    bench.until(lambda: station.states(T0)[-1:] == ["running"])
+    closed(bench, station, T0)
+    bench.run(130)
+    station.hand.plan(T0)
+    bench.until(lambda: station.states(T0)[-1] == "running")
+    bench.run(100)
+    assert folder.is_dir()
+    closed(bench, station, T0)
+    bench.run(140)
+    assert folder.is_dir()
+    bench.run(120)
+    assert not folder.exists()

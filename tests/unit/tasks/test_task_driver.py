@@ -1,0 +1,606 @@
+"""The data loop of a real worker beside a real broker; what the group says is played by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamsx.assignor.model import CopyRole
+from streamsx.broker.api.served import Handler, answered
+from streamsx.errors import Fenced
+from streamsx.group import member_events as e
+from streamsx.group.member_events import Joining
+from streamsx.model import TaskId
+from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.schema import UUID_ZERO
+from streamsx.protocol.wire import Api
+from tests.unit.conftest import ROWS_PER_BATCH, app_of, changelog, counting, words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from streamsx import App, Stream
+    from streamsx.broker.groups.coordinator_events import ReplyBody
+    from streamsx.broker.net.client_connection import ServedRequest
+    from streamsx.broker.service import Service
+    from streamsx.model import TopicPartition
+    from tests.unit.conftest import Bench
+
+T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
+
+
+# -- records
+
+
+def test_a_task_goes_on_at_its_position_and_commits_what_it_has_done(bench: Bench) -> None:
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b", "a", "c")
+    bench.committed[words(0)] = (1, "")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 4)
+    assert sorted(bench.read(changelog(0))) == [(b'"a"', b"1"), (b'"b"', b"1"), (b'"c"', b"1")]
+    bench.run(0.1)
+    assert station.rows(0) == {"a": b"1", "b": b"1", "c": b"1"}
+    assert station.position(0) == 3
+
+
+def test_what_spark_has_gone_on_with_is_left_alone(bench: Bench) -> None:
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    bench.committed[words(0)] = (0, OffsetMetadata(7, spark="s3://bucket/state").encode())
+    station.hand.plan(T0)
+    bench.until(lambda: station.told("error"))
+    (told,) = station.told("error")
+    assert "spark handover MODULE --state s3://bucket/state" in str(told["what"])
+    assert bench.read(changelog(0)) == []
+
+
+def test_a_source_of_which_much_more_than_a_share_is_held_is_read_to_its_end(
+    bench: Bench,
+) -> None:
+    app = counting(
+        fetch_hold_bytes="64KiB", consumer_max_fetch_size="16KiB", fetch_max_bytes="16KiB"
+    )
+    station = bench.begun(app)
+    for _ in range(40):
+        bench.feed(0, *(["x" * 100] * 100))
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed.get(words(0)) is not None, 10)
+    bench.until(lambda: bench.committed[words(0)][0] == 4000, 10)
+
+
+def test_a_record_is_read_where_the_log_begins_when_it_was_cut(bench: Bench) -> None:
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b")
+    bench.feed(0, "c")
+    bench.run(0.1)
+    bench.at_broker(lambda: bench.log(words(0)).delete_before(2))
+    bench.committed[words(0)] = (1, "")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 3)
+    assert bench.read(changelog(0)) == [(b'"c"', b"1")]
+
+
+def test_a_log_that_ends_before_the_position_is_read_from_where_it_begins(bench: Bench) -> None:
+    """The broker has no ids, so it may be another topic; `test_sources` has those with ids."""
+
+    def without_ids(service: Service, call: ServedRequest) -> ReplyBody | None:
+        body = answered(service, call)
+        if call.api is Api.METADATA and body is not None:
+            for topic in body["topics"]:
+                topic["topic_id"] = UUID_ZERO
+        return body
+
+    bench.answer = without_ids
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b")
+    bench.committed[words(0)] = (5, "")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 2, 10)
+    assert sorted(bench.read(changelog(0))) == [(b'"a"', b"1"), (b'"b"', b"1")]
+
+
+def test_where_a_log_begins_is_no_news_for_a_task_that_was_away_meanwhile(bench: Bench) -> None:
+    """Another worker has gone on from there: nothing is read twice."""
+
+    def no_leader(service: Service, call: ServedRequest) -> ReplyBody | None:
+        body = answered(service, call)
+        if call.api is Api.LIST_OFFSETS and body is not None:
+            topics = [topic for topic in body["topics"] if topic["name"] == "words"]
+            for part in (part for topic in topics for part in topic["partitions"]):
+                part["error_code"] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return body
+
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b")
+    bench.feed(0, "c", "d")
+    bench.run(0.1)
+    bench.at_broker(lambda: bench.log(words(0)).delete_before(2))
+    bench.committed[words(0)] = (1, "")
+    bench.answer = no_leader
+    station.hand.plan(T0)
+    bench.run(1)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    bench.committed[words(0)] = (3, "")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 4)
+    bench.answer = answered
+    bench.run(3)
+    assert bench.read(changelog(0)) == [(b'"d"', b"1")]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR]
+)
+def test_who_may_not_know_where_a_log_begins_waits_and_nobody_else_does(
+    bench: Bench, code: ErrorCode
+) -> None:
+    """It ended the worker, and so each one that was given the task after it."""
+
+    def refuses(service: Service, call: ServedRequest) -> ReplyBody | None:
+        body = answered(service, call)
+        if call.api is Api.LIST_OFFSETS and body is not None:
+            for topic in body["topics"]:
+                for part in topic["partitions"]:
+                    if refused and topic["name"] == "words" and not part["partition_index"]:
+                        part["error_code"] = code
+        return body
+
+    refused = True
+    bench.answer, bench.uncommitted = refuses, (-1, "")
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    bench.feed(1, "b")
+    station.hand.plan(T0, T1)
+    bench.until(lambda: bench.committed.get(words(1), (0, ""))[0] == 1, 5)
+    bench.run(5)
+    assert words(0) not in bench.committed
+    refused = False
+    bench.until(lambda: words(0) in bench.committed, 5)
+
+
+def test_a_source_that_is_damaged_for_good_says_so_and_the_others_go_on(bench: Bench) -> None:
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    bench.run(0.1)
+    (path,) = bench.log(words(0)).folder.glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    station.hand.plan(T0, T1)
+    bench.until(lambda: station.told("error"), 30)
+    bench.feed(1, "b")
+    bench.until(lambda: words(1) in bench.committed)
+    (told,) = station.told("error")
+    assert "words-0" in str(told)
+    assert "offset 0" in str(told)
+    assert words(0) not in bench.committed
+
+
+# -- hand-overs
+
+
+def test_a_released_task_stops_reading_ends_its_bodies_and_writes_out_what_is_committed(
+    bench: Bench,
+) -> None:
+    ended: list[str] = []
+    app = app_of()
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        try:
+            async for word in stream:
+                counts[word] += 1
+        finally:
+            ended.append("body")
+
+    station = bench.begun(app)
+    ended.clear()  # of those that were looked into
+    bench.feed(0, "a", "b")
+    station.hand.holds = True
+    station.hand.plan(T0)
+    bench.until(lambda: "running" in station.states(T0))
+    bench.run(0.1)
+    station.hand.revoke(T0, number=7)
+    bench.run(0.5)
+    bench.feed(0, "too late")
+    (asked,) = [event for event in station.hand.posted if isinstance(event, e.Commit)]
+    assert station.states(T0)[-1] == "suspended"
+    assert station.hand.released() == []
+    assert station.rows(0) == {}
+
+    station.hand.commit(asked)
+    bench.until(station.hand.released)
+    assert station.hand.released() == [7]
+    assert bench.committed[words(0)][0] == 2
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    assert ended == ["body"]
+    assert station.rows(0) == {"a": b"1", "b": b"1"}
+    assert station.position(0) == 2
+    over = bench.scheduler.now
+    bench.run(2)
+    assert words(0) not in [tp for tp, _ in bench.fetched(over + 0.5)]
+    assert len([event for event in station.hand.posted if isinstance(event, e.Commit)]) == 1
+
+
+def test_what_is_lost_is_not_committed_and_its_store_is_back_at_the_last_commit(
+    bench: Bench,
+) -> None:
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    station.hand.plan(T0)
+    bench.until(lambda: words(0) in bench.committed)
+    bench.run(0.1)
+    station.hand.holds = True
+    bench.feed(0, "a", "b")
+    bench.until(lambda: len(bench.read(changelog(0))) > 1)
+    station.hand.lose(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    assert bench.committed[words(0)][0] == 1
+    assert station.rows(0) == {"a": b"1"}
+    assert station.hand.released() == []
+
+
+def test_stream_time_survives_a_hand_over(bench: Bench) -> None:
+    first = bench.begun(counting(), "w1")
+    bench.feed(0, "a", at_ms=5_000_000)
+    first.hand.plan(T0)
+    bench.until(lambda: words(0) in bench.committed)
+    first.hand.revoke(T0)
+    bench.until(first.hand.released)
+
+    second = bench.begun(counting(), "w2")
+    second.hand.plan(T0)
+    bench.until(lambda: "running" in second.states(T0))
+    assert second.made.tasks.actives[T0].task.stream_time == 5_000_000
+    assert second.made.tasks.actives[T0].task.taken == {"words": 1}
+
+
+def test_without_a_lease_nothing_is_processed_or_sent(bench: Bench) -> None:
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.until(lambda: "running" in station.states(T0))
+    station.made.session.member.lease.until = bench.scheduler.now
+    bench.feed(0, "a")
+    bench.run(5)
+    assert bench.read(changelog(0)) == []
+    station.made.session.member.lease.until = bench.scheduler.now + 100
+    bench.until(lambda: words(0) in bench.committed)
+
+
+# -- restores
+
+
+def test_an_active_restores_all_of_its_changelog_before_it_runs(bench: Bench) -> None:
+    station = bench.begun(counting())
+    end = bench.remember(changelog(0), 10)
+    bench.feed(0, "000007")
+    station.hand.plan(T0)
+    bench.until(lambda: words(0) in bench.committed)
+    bench.run(0.1)
+    assert station.states(T0) == ["opening", "restoring", "running"]
+    assert station.rows(0)["000007"] == b"8"
+    assert len(station.rows(0)) == end
+
+
+def test_a_learner_follows_its_changelog_and_says_when_it_is_near(bench: Bench) -> None:
+    station = bench.begun(counting(acceptable_recovery_lag=100))
+    end = bench.remember(changelog(0), 10)
+    station.hand.plan(learners=[T0])
+    bench.until(lambda: e.Ready() in station.hand.posted)
+    assert station.states(T0)[-1] == "tailing"
+    assert station.position(0) >= end - 100
+    bench.remember(changelog(0), 1)
+    bench.until(lambda: station.position(0) == end + ROWS_PER_BATCH, 5)
+    assert station.hand.posted.count(e.Ready()) == 1
+
+
+def test_a_learner_that_is_dropped_in_the_middle_of_its_restore_is_restored_no_more(
+    bench: Bench,
+) -> None:
+    station = bench.begun(counting(acceptable_recovery_lag=0))
+    station.write_s = 0.01
+    end = bench.remember(changelog(0), 40)
+    station.hand.plan(learners=[T0])
+    bench.until(lambda: station.position(0) >= 1000)
+    station.hand.plan()
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    at, over = station.position(0), bench.scheduler.now
+    bench.run(5)
+    assert at == station.position(0) < end
+    assert changelog(0) not in [tp for tp, _ in bench.fetched(over + 0.5)]
+    assert e.Ready() not in station.hand.posted
+
+
+def test_a_copy_is_told_as_what_it_is_and_one_that_closes_as_what_lies_on_the_disk(
+    bench: Bench,
+) -> None:
+    """It is what a join says: others are judged by it."""
+    station = bench.begun(counting(acceptable_recovery_lag=0))
+    for partition in (0, 1):
+        bench.remember(changelog(partition), 1)
+
+    def copies() -> dict[TaskId, tuple[CopyRole, int | None]]:
+        station.made.link.publish()
+        found = station.made.session.seat.report.copies
+        return {task: (copy.role, copy.lag) for task, copy in found.items()}
+
+    bench.answer = without(changelog(0).topic)
+    station.hand.plan(T0, learners=[T1])
+    bench.run(2)
+    assert copies() == {
+        T0: (CopyRole.RESTORING, ROWS_PER_BATCH), T1: (CopyRole.LEARNER, ROWS_PER_BATCH),
+    }  # fmt: skip
+    bench.answer = answered
+    bench.until(lambda: station.states(T0)[-1] == "running" and e.Ready() in station.hand.posted)
+    assert copies() == {T1: (CopyRole.LEARNER, 0)}
+    bench.scheduler.disk_s = 10.0
+    station.hand.plan(T0)
+    bench.run(0.1)
+    assert station.states(T1)[-1] == "closing"
+    assert copies() == {T1: (CopyRole.DORMANT, 0)}
+
+
+def test_what_was_asked_for_a_task_that_is_gone_says_nothing_of_it_any_more(bench: Bench) -> None:
+    """Nobody leads its changelog; it closes; somebody leads it again."""
+    station = bench.begun(counting())
+    bench.remember(changelog(0), 1)
+
+    def leaderless(service: Service, call: ServedRequest) -> ReplyBody | None:
+        if call.api is not Api.LIST_OFFSETS:
+            return answered(service, call)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        parts = [{"partition_index": 0, "error_code": code}]
+        return {"topics": [{"name": changelog(0).topic, "partitions": parts}]}
+
+    bench.answer = leaderless
+    station.hand.plan(learners=[T0])
+    bench.run(1)
+    assert station.states(T0)[-1] == "opening"
+    station.hand.plan()
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    bench.answer = answered
+    bench.run(5)
+    assert (station.process.alive, station.told("error")) == (True, [])
+    station.hand.plan(learners=[T0])
+    bench.until(lambda: e.Ready() in station.hand.posted)
+
+
+def test_positions_of_an_earlier_assignment_are_too_old(bench: Bench) -> None:
+    """It was assigned, revoked, closed, run elsewhere and assigned again: then they come."""
+    station = bench.begun(counting())
+    bench.feed(0, "a", "b", "c")
+    bench.run(0.1)
+    asked: list[int] = []
+
+    async def late(tps: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, str]]:
+        found = {tp: bench.committed[tp] for tp in tps}
+        asked.append(found[words(0)][0])
+        await asyncio.sleep(len(asked))
+        return found
+
+    station.made.tasks.bounds.committed.of = late  # type: ignore[method-assign]
+    bench.committed[words(0)] = (1, "")
+    station.hand.plan(T0)
+    bench.run(0.2)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    bench.committed[words(0)] = (2, "")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 3)
+    assert asked == [1, 2]
+    assert bench.read(changelog(0)) == [(b'"c"', b"1")]
+
+
+@pytest.mark.parametrize("role", ["active", "learner"])
+def test_a_changelog_that_is_cut_under_a_reader_does_not_hang_its_restore(
+    bench: Bench, role: str
+) -> None:
+    """What was read is of before the cut; what comes next begins behind it."""
+    station = bench.begun(counting(acceptable_recovery_lag=0))
+    log = changelog(0)
+    end = bench.remember(log, 40, b"1%099d")
+
+    def cut_behind_the_first_answer(service: Service, call: ServedRequest) -> ReplyBody | None:
+        tp, offset = bench.fetched(0)[-1] if call.api is Api.FETCH else (log, 0)
+        if tp == log and offset:
+            bench.log(log).delete_before(end - 100)
+        return answered(service, call)
+
+    bench.answer = cut_behind_the_first_answer
+    active, learners = ([T0], []) if role == "active" else ([], [T0])
+    station.hand.plan(*active, learners=learners)
+    bench.until(lambda: station.position(0) == end, 20)
+    assert station.rows(0).keys() == {f"{n:06d}" for n in range(end - 100, end)}
+    assert "restoring it from the start" in str(station.told("error"))
+    bench.run(0.1)
+    assert station.states(T0)[-1] == ("running" if role == "active" else "tailing")
+
+
+def test_of_two_stores_the_worse_one_counts(bench: Bench) -> None:
+    station = bench.begun(counting(tables=1, acceptable_recovery_lag=10))
+    bench.remember(changelog(0), 1)
+    end = bench.remember(changelog(0, "other0"), 4)
+    bench.answer = without(changelog(0, "other0").topic)
+    station.hand.plan(learners=[T0])
+    bench.run(5)
+    assert station.made.tasks.restorer.lag(T0) == end
+    copy = station.made.session.seat.report.copies[T0]
+    assert (copy.role, copy.lag) == (CopyRole.LEARNER, end)
+    assert e.Ready() not in station.hand.posted
+    bench.answer = answered
+    bench.until(lambda: e.Ready() in station.hand.posted)
+
+
+def test_a_learner_that_does_not_come_nearer_for_a_minute_is_told_of(bench: Bench) -> None:
+    station = bench.begun(counting(acceptable_recovery_lag=0))
+    bench.remember(changelog(0), 1)
+    seat, bench.answer = station.made.session.seat, without(changelog(0).topic)
+    station.hand.plan(learners=[T0])
+    bench.run(58)
+    assert seat.report.stalled == frozenset()
+    bench.run(5)
+    assert seat.report.stalled == {T0}
+    bench.answer = answered
+    bench.until(lambda: e.Ready() in station.hand.posted)
+    assert seat.report.stalled == frozenset()
+
+
+def without(topic: str) -> Handler:
+    """A broker that does not lead this topic when it comes to reading."""
+
+    def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
+        names = sorted(asked.topic for asked in call.body.topics) if call.api is Api.FETCH else []
+        if topic not in names:
+            return answered(service, call)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        part = {"partition_index": 0, "error_code": code, "high_watermark": -1, "records": b""}
+        return {"responses": [{"topic": topic, "partitions": [part]}]}
+
+    return answer
+
+
+def working(bench: Bench, record_s: float, **settings: Any) -> App:
+    """Each record holds the data loop for so long."""
+    app = app_of(**settings)
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+    elapse = bench.scheduler.elapse
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for word in stream:
+            elapse(record_s)
+            counts[word] += 1
+
+    return app
+
+
+@pytest.mark.parametrize(("role", "share"), [("active", 0.5), ("learner", 0.2)])
+def test_a_restore_gets_its_share_beside_a_busy_task(bench: Bench, role: str, share: float) -> None:
+    """More where nobody processes the task meanwhile."""
+    station = bench.begun(working(bench, 0.0005, acceptable_recovery_lag=0))
+    for _ in range(20):
+        bench.feed(0, *["w"] * ROWS_PER_BATCH)
+    bench.remember(changelog(1), 40)
+    station.hand.plan(T0)
+    bench.until(lambda: words(0) in bench.committed)
+    station.write_s = 0.001
+    active = [T0, T1] if role == "active" else [T0]
+    station.hand.plan(*active, learners=[] if role == "active" else [T1])
+    bench.until(lambda: station.position(1))
+    before, began = station.writes, bench.scheduler.now
+    bench.until(lambda: station.position(1) >= 20_000)
+    took = bench.scheduler.now - began
+    assert bench.committed[words(0)][0] < 10_000, "it was busy all the time"
+    assert (station.writes - before) * station.write_s / took == pytest.approx(share, rel=0.35)
+
+
+# -- what stays on a disk
+
+
+def test_a_store_that_nobody_wants_is_kept_for_its_delay(bench: Bench) -> None:
+    station = bench.begun(counting(state_cleanup_delay=150))
+    folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
+    bench.feed(0, "a")
+    station.hand.plan(T0)
+    bench.until(lambda: words(0) in bench.committed)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    bench.run(3)
+    copy = station.made.session.seat.report.copies[T0]
+    assert (copy.role, copy.lag) == (CopyRole.DORMANT, 0)
+    bench.run(145)
+    assert folder.is_dir()
+    bench.run(120)
+    assert not folder.exists()
+    assert T0 not in station.made.session.seat.report.copies
+
+
+def test_what_lies_on_a_disk_says_how_far_behind_it_is_by_now(bench: Bench) -> None:
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    station.hand.plan(T0)
+    bench.until(lambda: words(0) in bench.committed)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    bench.remember(changelog(0), 2)
+    bench.run(3)
+    assert station.made.session.seat.report.copies[T0].lag == 2 * ROWS_PER_BATCH
+
+
+# -- what the member is told and says
+
+
+def test_a_signal_asks_to_leave_within_the_shorter_limit_and_a_second_one_now(
+    bench: Bench,
+) -> None:
+    station = bench.begun(counting(shutdown_timeout=20, scale_down_timeout=300))
+    now = bench.scheduler.now
+    for _ in range(2):
+        station.process.signal(signal.SIGTERM)
+        bench.run(0.1)
+    leave, stop = station.hand.posted
+    assert isinstance(leave, e.Leave)
+    assert isinstance(stop, e.Stop)
+    assert leave.deadline == pytest.approx(now + 20, abs=0.1)
+    assert stop.deadline == pytest.approx(now + 5.1, abs=0.1)
+
+
+def test_out_of_the_group_it_closes_what_it_has_and_ends(bench: Bench) -> None:
+    station = bench.begun(counting())
+    bench.feed(0, "a")
+    station.hand.plan(T0, learners=[T1])
+    bench.until(lambda: words(0) in bench.committed)
+    station.deliver(e.Left())
+    bench.until(lambda: not station.process.alive, 5)
+    assert station.main.result == 0
+    assert station.states(T0)[-1] == station.states(T1)[-1] == "closed"
+    assert station.rows(0) == {"a": b"1"}
+
+
+def test_a_group_that_refuses_the_worker_ends_it_and_says_why(bench: Bench) -> None:
+    station = bench.begun(counting())
+    station.deliver(e.Fatal("GROUP_MAX_SIZE_REACHED"))
+    bench.until(lambda: not station.process.alive, 5)
+    assert isinstance(station.main.error, Fenced)
+    assert "GROUP_MAX_SIZE_REACHED" in str(station.main.error)
+
+
+def test_gaps_are_told_of_those_that_stayed(bench: Bench) -> None:
+    """While they ran before a rebalance, and while it was under way."""
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.until(lambda: "running" in station.states(T0))
+    bench.run(10)
+    bench.feed(0, "a", "b")
+    bench.run(1)
+    station.deliver(Joining(1, "a member has joined"))
+    bench.feed(0, "c")
+    station.hand.plan(T0, T1)
+    bench.run(2)
+    calm, gap = station.told("calm_gap"), station.told("gap")
+    assert [told["task"] for told in calm] == ["0_0"]
+    assert [told["task"] for told in gap if told["task"] == "0_1"] == []
+    assert gap[-1]["task"] == "0_0"
+    assert all(0 <= float(str(told["ms"])) < 500 for told in [*calm, *gap])
+    assert calm[0]["seconds"] == pytest.approx(10.5, abs=0.7)
+
+
+def test_what_fails_in_a_job_is_the_story_whatever_arrives_meanwhile(bench: Bench) -> None:
+    """Nothing new can begin by then, and that would be told instead."""
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.until(lambda: "running" in station.states(T0))
+    station.refusals = [ValueError("planted")]
+    station.hand.plan(T0, T1, T2)
+    bench.until(lambda: not station.refusals)
+    for number in range(20):
+        station.hand.revoke(T0, number=number)
+    bench.until(lambda: not station.process.alive, 10)
+    assert isinstance(station.main.error, ValueError)

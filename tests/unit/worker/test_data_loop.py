@@ -1,0 +1,167 @@
+"""The data loop of a real worker: how long its turns are, who is next, what it tells meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamsx.model import TaskId
+from streamsx.tasks import crash_points
+from tests.unit.conftest import app_of, changelog, counting, words
+
+if TYPE_CHECKING:
+    from streamsx import App, Stream
+    from tests.unit.conftest import Bench
+
+T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
+
+
+def taking(bench: Bench, record_s: float, heard: list[tuple[float, int]] | None = None) -> App:
+    """Each record holds the data loop for so long; hears when, and of which partition."""
+    app = app_of()
+    scheduler = bench.scheduler
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def take(stream: Stream[str]) -> None:
+        async for event in stream.events():
+            scheduler.elapse(record_s)
+            if heard is not None:
+                heard.append((scheduler.now, event.message.partition))
+
+    return app
+
+
+def test_a_turn_is_planned_from_what_the_records_of_a_task_cost(bench: Bench) -> None:
+    station = bench.begun(taking(bench, 0.002))
+    station.hand.plan(T0)
+    for _ in range(20):
+        bench.feed(0, *["w"] * 10)
+        bench.run(0.1)
+    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 200)
+    assert station.made.tasks.actives[T0].cost_s == pytest.approx(0.002, rel=0.1)
+
+
+def test_tasks_take_turns_and_none_waits_for_long(bench: Bench) -> None:
+    heard: list[tuple[float, int]] = []
+    station = bench.begun(taking(bench, 0.001, heard))
+    for partition in range(3):
+        bench.feed(partition, *["w"] * 300)
+    station.hand.plan(T0, T1, T2)
+    bench.until(lambda: len(heard) == 900)
+    for partition in range(3):
+        times = [at for at, of in heard[100:] if of == partition]
+        waits = [late - early for early, late in itertools.pairwise(times)]
+        assert max(waits) < 0.05
+
+
+def test_with_work_left_one_turn_follows_another(bench: Bench) -> None:
+    """Nothing new arrives, and nobody waits for it."""
+    station = bench.begun(counting())
+    bench.feed(0, *["w"] * 20_000)
+    station.hand.plan(T0)
+    bench.until(lambda: station.told("first_record"))
+    began = bench.scheduler.now
+    bench.until(lambda: station.made.tasks.actives[T0].task.taken["words"] == 20_000)
+    assert bench.scheduler.now - began < 0.2
+
+
+def test_with_nothing_to_do_it_sleeps(bench: Bench) -> None:
+    station = bench.begun(counting(fetch_max_wait=5, commit_interval=10))
+    station.hand.plan(T0)
+    bench.run(10)
+    turns = bench.scheduler.turns
+    bench.run(60)
+    assert (bench.scheduler.turns - turns) / 60 < 30
+
+
+def test_a_worker_with_tasks_tells_what_it_has_processed_and_one_without_says_nothing(
+    bench: Bench,
+) -> None:
+    station = bench.begun(counting())
+    bench.run(70)
+    assert station.told("processed") == []
+    bench.feed(0, "a", "b", "c")
+    station.hand.plan(T0)
+    bench.run(40)
+    assert [(each["records"], each["lag"]) for each in station.told("processed")] == [(3, 0)]
+
+
+def test_of_what_is_fetched_one_batch_at_a_time_waits_with_its_task(bench: Bench) -> None:
+    """As columns they take twice the room."""
+    app = app_of()
+    seen: list[int] = []
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def take(stream: Stream[str]) -> None:
+        async for _ in stream:
+            seen.append(station.made.tasks.actives[T0].task.waiting("words"))
+
+    station = bench.begun(app)
+    for _ in range(5):
+        bench.feed(0, *["w"] * 2500)
+    station.hand.plan(T0)
+    bench.until(lambda: len(seen) == 12_500)
+    assert max(seen) == 1
+
+
+def test_a_long_restore_tells_how_far_it_is(bench: Bench) -> None:
+    station = bench.begun(counting())
+    station.write_s = 0.05
+    end = bench.remember(changelog(0), 40)
+    station.hand.plan(T0)
+    bench.until(lambda: "running" in station.states(T0))
+    told = [(each["restored"], each["end"]) for each in station.told("restore_progress")]
+    assert len(told) >= 4
+    assert told == sorted(told)
+    assert told[-1] == (end, end)
+
+
+def test_a_worker_comes_past_each_point_where_a_test_may_kill_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, None] = {}
+    monkeypatch.setattr(crash_points, "point", seen.setdefault)
+    station = bench.begun(counting())
+    bench.remember(changelog(0), 1)
+    bench.feed(0, *(f"w{number}" for number in range(2500)))
+    station.hand.plan(T0)
+    bench.until(lambda: words(0) in bench.committed)
+    bench.run(1)
+    station.hand.revoke(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    station.stores["counts", 0].write({}, 10**9)  # not of this changelog
+    station.hand.plan(T0)
+    bench.until(lambda: station.states(T0)[-1] == "running")
+    points = re.findall(r"^\| (\w+) ", crash_points.__doc__ or "", re.MULTILINE)[1:]
+    elsewhere = "during_snapshot", "before_manifest", "after_manifest"  # snapshots and Spark have
+    assert sorted([*seen, *elsewhere]) == sorted(points)
+
+
+def test_a_record_that_waits_for_something_foreign_holds_up_its_own_task_only(
+    bench: Bench,
+) -> None:
+    app = app_of()
+    waits: list[Any] = []
+    heard: list[int] = []
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def take(stream: Stream[str]) -> None:
+        async for event in stream.events():
+            if event.value == "wait":
+                waits.append(asyncio.get_running_loop().create_future())
+                await waits[-1]
+            heard.append(event.message.partition)
+
+    station = bench.begun(app)
+    bench.feed(0, "wait", "w")
+    bench.feed(1, "w", "w")
+    station.hand.plan(T0, T1)
+    bench.until(lambda: words(1) in bench.committed)
+    assert heard == [1, 1]
+    waits[0].get_loop().call_soon(waits[0].set_result, None)
+    bench.until(lambda: heard == [1, 1, 0, 0], 1)
+    bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 2, 3)  # nothing comes behind

@@ -1,0 +1,74 @@
+"""tasks/task_driver.py: how long hand-overs took, and which of them there were."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streamsx.group import member_events as e
+from streamsx.model import TaskId
+from tests.unit.conftest import changelog, counting
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Bench, Station
+
+T0 = TaskId(0, 0)
+MOMENT_S = 0.0002
+"""What happens in one step of a loop."""
+
+
+def near(bench: Bench) -> Station:
+    """A learner that is at the end of its changelog."""
+    station = bench.begun(counting())
+    bench.remember(changelog(0), 1)
+    station.hand.plan(learners=[T0])
+    bench.until(lambda: e.Ready() in station.hand.posted)
+    bench.run(1.0)
+    return station
+
+
+def first(station: Station, event: str, **fields: object) -> float:
+    """When it was told of an event with these fields."""
+    return next(
+        at for at, name, told in station.events if name == event and fields.items() <= told.items()
+    )
+
+
+def promoted(station: Station, until: float) -> dict[str, object]:
+    """What is to be told of a hand-over that lasted until then; with a store at its end."""
+    granted = first(station, "assigned", active=[str(T0)])
+    ms = pytest.approx((until - granted) * 1000, abs=MOMENT_S * 1000)
+    return {"task": str(T0), "lag": 0, "handover_ms": ms, "at": pytest.approx(until, abs=MOMENT_S)}
+
+
+def test_a_promotion_lasts_until_the_first_record_and_is_told_once(bench: Bench) -> None:
+    station = near(bench)
+    bench.feed(0, "a", "b")
+    station.hand.plan(T0)
+    bench.until(lambda: station.told("promoted"))
+    bench.feed(0, "c")
+    bench.run(3.0)
+    assert station.told("promoted") == [promoted(station, first(station, "first_record"))]
+
+
+def test_one_that_finds_no_input_lasted_until_it_ran(bench: Bench) -> None:
+    station = near(bench)
+    station.hand.plan(T0)
+    bench.run(3.0)
+    assert station.told("promoted") == [promoted(station, first(station, "task", to="running"))]
+    bench.feed(0, "late")
+    bench.run(1.0)
+    assert len(station.told("promoted")) == 1
+
+
+def test_what_was_never_promoted_or_was_taken_away_is_not_told(bench: Bench) -> None:
+    station = near(bench)
+    station.hand.plan(T0)
+    station.hand.lose(T0)
+    bench.run(1.0)
+    bench.feed(0, "a")
+    station.hand.plan(T0)
+    bench.until(lambda: station.told("first_record"))
+    bench.run(3.0)
+    assert station.told("promoted") == []

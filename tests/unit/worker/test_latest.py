@@ -1,0 +1,174 @@
+"""Whole workers under `consumer_auto_offset_reset=latest`, and which records they begin with."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streamsx.group import member_events as e
+from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.testing import TestDriver
+from tests.unit.conftest import app_of, counting, words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from streamsx import App, Stream
+    from tests.unit.conftest import Bench, Station
+
+T0 = TaskId(0, 0)
+
+
+def grouping(seen: list[str], *, hangs: bool = False, reset: str = "latest") -> App:
+    """Read `words`, group them, and read them again; the second body may hang."""
+    app = app_of(consumer_auto_offset_reset=reset)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def group(stream: Stream[str]) -> None:
+        async for word in stream.group_by(lambda word: word, name="word", partitions=2):
+            if hangs:
+                await asyncio.sleep(3600)
+            seen.append(word)
+
+    return app
+
+
+def start(bench: Bench, app: App, name: str = "w1", old: Station | None = None) -> Station:
+    stores = None if old is None else old.stores
+    station = bench.station(app, name, by_hand=False, stores=stores)
+    bench.until(lambda: station.begun)
+    return station
+
+
+def runs(station: Station, tasks: int) -> bool:
+    """So many run, and the group has their offsets."""
+    actives = station.made.tasks.actives if station.begun else {}
+    return len(actives) == tasks and not any(active.paused for active in actives.values())
+
+
+def stop(bench: Bench, station: Station) -> None:
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 30)
+
+
+def commits(station: Station) -> list[e.Commit]:
+    return [event for event in station.hand.posted if isinstance(event, e.Commit)]
+
+
+def feed(bench: Bench, names: Iterable[str]) -> None:
+    for number, name in enumerate(names):
+        bench.feed(number % 3, name)
+
+
+def test_idle_worker_reads_after_its_restart_what_was_sent_while_it_was_down(
+    bench: Bench,
+) -> None:
+    app = counting(consumer_auto_offset_reset="latest")
+    feed(bench, "ooo")
+    first = start(bench, app)
+    bench.until(lambda: runs(first, 3))
+    stop(bench, first)
+    feed(bench, "nnnnn")
+    second = start(bench, app, old=first)
+    bench.until(lambda: bench.counted()["n"] == 5, 20)
+    assert bench.counted() == {"n": 5}
+    stop(bench, second)
+
+
+def test_killed_reader_of_a_repartition_topic_begins_at_its_start(bench: Bench) -> None:
+    """Its source is committed by the task that forwarded it; nobody would send it again."""
+    seen: list[str] = []
+    first = start(bench, grouping(seen, hangs=True))
+    bench.until(lambda: runs(first, 5))
+    feed(bench, ["a", "b", "c", "d", "e"])
+    bench.run(5)
+    first.process.kill()
+    second = start(bench, grouping(seen), old=first)
+    bench.until(lambda: len(seen) >= 5, 30)
+    assert sorted(seen) == ["a", "b", "c", "d", "e"]
+    stop(bench, second)
+
+
+def test_repartition_topic_without_any_offset_begins_at_its_start(bench: Bench) -> None:
+    """A worker of two is killed before its tasks begin; the other one has forwarded meanwhile."""
+    seen: list[str] = []
+    app = grouping(seen)
+    (topic,) = app.topology().own
+    bench.create(topic, 2)
+    bench.append(TopicPartition(topic, 1), [(b'"early"', b"early")])
+    station = start(bench, app)
+    bench.until(lambda: seen == ["early"], 20)
+    stop(bench, station)
+
+
+@pytest.mark.parametrize("runs_meanwhile", [True, False])
+def test_new_partitions_of_a_topic_begin_at_their_start(
+    bench: Bench, *, runs_meanwhile: bool
+) -> None:
+    """The first record is there before any member knows of the partition."""
+    app = app_of(consumer_auto_offset_reset="latest")
+    seen: list[str] = []
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def read(stream: Stream[str]) -> None:
+        async for word in stream:
+            seen.append(word)
+
+    bench.feed(0, "old")
+    station = start(bench, app)
+    bench.until(lambda: runs(station, 3))
+    if not runs_meanwhile:
+        stop(bench, station)
+    bench.grow("words", 4)
+    bench.append(words(3), [(None, b"new")])
+    station = station if runs_meanwhile else start(bench, app, old=station)
+    bench.until(lambda: runs(station, 4), 20)
+    bench.until(lambda: seen == ["new"], 5)
+    stop(bench, station)
+
+
+def test_task_is_fed_nothing_before_the_group_has_where_it_begins(bench: Bench) -> None:
+    """Killed before that, the next owner begins at a later end: no record may be done by then."""
+    bench.uncommitted = (-1, "")
+    station = bench.begun(counting(consumer_auto_offset_reset="latest", commit_interval=20.0))
+    station.hand.holds = True
+    station.hand.plan(T0)
+    bench.until(lambda: any(isinstance(event, e.Commit) for event in station.hand.posted), 5)
+    bench.feed(0, "a", "b")
+    bench.run(5)
+    (asked,) = (event for event in station.hand.posted if isinstance(event, e.Commit))
+    assert asked.offsets[words(0)][0] == 0
+    assert station.made.tasks.actives[T0].task.taken == {"words": 0}
+    station.hand.commit(asked)
+    bench.until(lambda: station.made.tasks.actives[T0].task.taken == {"words": 2}, 1)
+
+
+def test_refused_first_commit_is_waited_for(bench: Bench) -> None:
+    """A broker that has just begun did not know the topic, and the task ran on without an offset:
+    killed then, the next owner begins at a later end, or finds state without offsets.
+    """
+    bench.uncommitted = (-1, "")
+    station = bench.begun(counting(consumer_auto_offset_reset="latest"))
+    station.hand.holds = True
+    station.hand.plan(T0)
+    bench.until(lambda: commits(station), 5)
+    refused = {words(0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    station.deliver(e.CommitDone(commits(station)[-1].id, refused))
+    bench.feed(0, "a", "b")
+    bench.until(lambda: len(commits(station)) == 2, 5)
+    assert station.made.tasks.actives[T0].task.taken == {"words": 0}
+    station.hand.commit(commits(station)[-1])
+    bench.until(lambda: station.made.tasks.actives[T0].task.taken == {"words": 2}, 1)
+
+
+def test_test_driver_reads_all_that_is_sent_under_latest() -> None:
+    seen: list[str] = []
+    with TestDriver(grouping(seen)) as driver:
+        driver.pipe("words", ["a"])
+        driver.restart()
+        driver.pipe("words", ["b"])
+    assert seen == ["a", "b"]

@@ -1,0 +1,160 @@
+"""`membership/marking`: whole workers that are asked to leave, on a real broker in virtual time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamsx.assignor.memory import MARKS_MAX
+from streamsx.assignor.wire import read_join
+from streamsx.broker.api.served import answered
+from streamsx.client.cluster import Cluster
+from streamsx.errors import GroupError, NotFound, UsageError
+from streamsx.group.admin.leave import leave
+from streamsx.group.admin.leave_progress import LeaveState
+from streamsx.protocol.consumer_protocol import Subscription
+from streamsx.protocol.wire import Api
+from streamsx.simulation.process import Process
+from tests.unit.conftest import HOST, PORT, counting
+from tests.unit.worker.test_worker import start, works
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from streamsx.broker.groups.coordinator_events import ReplyBody
+    from streamsx.broker.net.client_connection import ServedRequest
+    from streamsx.broker.service import Service
+    from streamsx.group.admin.leave_progress import LeaveProgress
+    from tests.unit.conftest import Bench, Station
+
+
+def asking(bench: Bench, *names: str, app: str = "t", **how: Any) -> Any:
+    """A tool, from now on: its thread has a result or an error."""
+    process = Process(bench.net, f"tool{bench.scheduler.now}")
+
+    async def main() -> Mapping[str, LeaveProgress]:
+        cluster = Cluster(f"{HOST}:{PORT}", rng=bench.scheduler.stream("tool"))
+        await cluster.start()
+        try:
+            return await leave(cluster, process.clock, app, names, **how)
+        finally:
+            await cluster.stop()
+
+    return process.start(main)
+
+
+def asked(
+    bench: Bench, *names: str, limit_s: float = 60.0, **how: Any
+) -> Mapping[str, LeaveProgress]:
+    """What has become of them; raises what the tool raised."""
+    tool = asking(bench, *names, **how)
+    bench.until(lambda: tool.result is not None or tool.error is not None, limit_s)
+    if tool.error is not None:
+        raise tool.error
+    found: Mapping[str, LeaveProgress] = tool.result
+    return found
+
+
+def share(first: Station, second: Station) -> bool:
+    """Nothing is under way, and both run some: the second may join when the first runs all."""
+    return works(first, second) and len(second.made.tasks.holdings.tasks()) > 0
+
+
+def test_as_many_as_a_group_remembers_may_be_named_and_no_more(bench: Bench) -> None:
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    names = [f"n{number}" for number in range(MARKS_MAX + 1)]
+    states = {one.state for one in asked(bench, *names[1:]).values()}
+    assert states == {LeaveState.UNKNOWN}
+    with pytest.raises(UsageError, match=f"too many instances at once: {MARKS_MAX + 1}: name 64"):
+        asked(bench, *names)
+
+
+def test_who_does_not_wait_is_told_what_the_group_knows(bench: Bench) -> None:
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: share(first, second))
+    began = bench.scheduler.now
+    (departure,) = asked(bench, "w1", wait=False).values()
+    assert departure.state is LeaveState.LEAVING
+    assert 0 < departure.ms <= round((bench.scheduler.now - began) * 1000) + 1
+    bench.until(lambda: not first.process.alive)
+    assert first.main.result == 0
+    (stays,) = asked(bench, "w2", wait=False, cancel=True).values()
+    assert stays.state is LeaveState.CANCELLED
+
+
+def test_who_is_not_gone_at_its_deadline_is_told_of_then(bench: Bench) -> None:
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: share(first, second))
+    began = bench.scheduler.now
+    tool = asking(bench, "w2", timeout_s=6.0)
+    bench.until(lambda: second.told("leaving"))
+    second.process.freeze(9)
+    bench.until(lambda: tool.result)
+    (departure,) = tool.result.values()
+    assert (departure.state, departure.tasks_moved) == (LeaveState.TIMEOUT, 0)
+    assert bench.scheduler.now - began == pytest.approx(6.0, abs=0.5)
+
+
+def test_an_app_that_nobody_has_heard_of_is_not_found(bench: Bench) -> None:
+    with pytest.raises(NotFound, match="no such app: z"):
+        asked(bench, "w1", app="z")
+
+
+def test_a_group_without_members_knows_nobody(bench: Bench) -> None:
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    asked(bench, "w1")
+    bench.until(lambda: not station.process.alive)
+    (departure,) = asked(bench, "w1").values()
+    assert departure.state is LeaveState.UNKNOWN
+
+
+def test_a_group_that_does_not_settle_is_waited_for_as_long_as_asked(bench: Bench) -> None:
+    first = start(bench, counting(session_timeout=40))
+    bench.until(lambda: works(first))
+    first.process.freeze(30)
+    second = start(bench, counting(session_timeout=40), "w2")
+    bench.run(2)
+    began = bench.scheduler.now
+    with pytest.raises(GroupError, match="the group does not settle: t: rebalancing for 3 s"):
+        asked(bench, "w1", timeout_s=3.0)
+    assert bench.scheduler.now - began == pytest.approx(3.0, abs=0.5)
+    bench.until(lambda: share(first, second))
+
+
+def test_a_group_that_takes_no_marks_is_asked_until_the_deadline(bench: Bench) -> None:
+    """A member that hangs holds up the round with the tool; until then all looked well."""
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: share(first, second))
+    first.process.freeze(9)
+    began = bench.scheduler.now
+    with pytest.raises(GroupError, match="the group did not take the marks: t: nothing in"):
+        asked(bench, "w2", timeout_s=2.0)
+    assert bench.scheduler.now - began == pytest.approx(2.0, abs=0.5)
+
+
+def test_who_was_told_and_hangs_is_out_of_time_though_the_tool_heard_nothing(bench: Bench) -> None:
+    """The leader plans with the marks; the marked member joins again before the tool's SyncGroup
+    comes; another one hangs: the group was said not to have taken the marks."""
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: works(first, second))
+    tool = asking(bench, "w2", timeout_s=7.0)
+    overtaken = list[str]()
+
+    def joins(service: Service, call: ServedRequest) -> ReplyBody | None:
+        if call.api is Api.JOIN_GROUP and call.body.member_id:
+            said = Subscription.read(call.body.protocols[0].metadata)
+            if read_join(said.user_data).observer and not overtaken:
+                overtaken.append(call.body.member_id)
+                tool.process.freeze(5)
+        return answered(service, call)
+
+    bench.answer = joins
+    bench.until(lambda: second.told("leaving"))
+    first.process.freeze(9)
+    bench.until(lambda: tool.result is not None or tool.error is not None)
+    (departure,) = tool.result.values()
+    assert departure.state is LeaveState.TIMEOUT
+    assert overtaken

@@ -1,0 +1,486 @@
+"""Whole workers in a real group, from their start to their end, in virtual time."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamsx.assignor.wire import read_join
+from streamsx.broker.api.served import answered
+from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError, WorldError
+from streamsx.group import member_events as e
+from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Subscription
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.record_batch import scan
+from streamsx.protocol.wire import Api
+from tests.unit.conftest import app_of, changelog, counting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamsx import App, Stream
+    from streamsx.broker.groups.coordinator_events import ReplyBody
+    from streamsx.broker.net.client_connection import ServedRequest
+    from streamsx.broker.service import Service
+    from tests.unit.conftest import Bench, Station
+
+
+def works(*stations: Station, tasks: int = 3) -> bool:
+    """They run so many tasks, and nothing else is under way."""
+    held = [
+        (alive.state.value, task)
+        for station in stations
+        if station.begun
+        for holdings in [station.made.tasks.holdings]
+        for task in holdings.tasks()
+        for alive in [holdings.of(task)]
+    ]
+    return len(held) == tasks and {state for state, _ in held} == {"running"}
+
+
+def start(bench: Bench, app: App, name: str = "w1") -> Station:
+    return bench.station(app, name, by_hand=False)
+
+
+def test_a_worker_counts_what_there_is_and_leaves_cleanly(bench: Bench) -> None:
+    station = start(bench, counting())
+    for partition in range(3):
+        bench.feed(partition, "a", "b", "a")
+    bench.until(lambda: works(station))
+    bench.run(0.5)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive)
+    assert station.main.result == 0
+    assert bench.counted() == {"a": 6, "b": 3}
+    assert [name for _, name, _ in station.events if name in ("leaving", "left")] == [
+        "leaving", "left",
+    ]  # fmt: skip
+    assert not station.process.killed
+
+
+def test_who_leaves_hands_over_what_others_have_learned(bench: Bench) -> None:
+    first = start(bench, counting(), "w1")
+    bench.until(lambda: works(first))
+    second = start(bench, counting(), "w2")
+    bench.until(lambda: second.begun and second.told("learner_ready"))
+    bench.until(lambda: works(first, second))
+    assert second.made.tasks.actives
+    for partition in range(3):
+        bench.feed(partition, *["a"] * 100)
+    first.process.signal(signal.SIGTERM)
+    bench.until(lambda: not first.process.alive)
+    bench.until(lambda: works(second))
+    bench.run(2)
+    assert first.main.result == 0
+    assert bench.counted() == {"a": 300}
+
+
+def test_who_is_killed_is_replaced_when_its_session_is_over(bench: Bench) -> None:
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: works(first, second))
+    bench.feed(0, "a")
+    bench.run(1)
+    first.process.kill()
+    at = bench.scheduler.now
+    bench.feed(0, "a")
+    bench.until(lambda: works(second))
+    assert bench.scheduler.now - at < 15
+    bench.run(2)
+    assert bench.counted() == {"a": 2}
+
+
+def test_policy_stop_ends_the_worker_and_the_other_tasks_commit(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    station = start(bench, counting(on_error="stop", commit_interval=60))
+    bench.until(lambda: works(station))
+    bench.feed(1, "a", "b")
+    bench.run(0.5)
+    bench.feed(0, "a", "poison", "b")
+    bench.until(lambda: not station.process.alive)
+    assert isinstance(station.main.error, TaskFailed)
+    assert "offset 1" in str(station.main.error)
+    shown = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert shown == [station.main.error.__cause__], "where in the code it failed"
+    assert bench.counted() == {"a": 1, "b": 1}
+    successor = start(bench, counting(), "w1")
+    bench.until(lambda: works(successor))
+    bench.run(2)
+    assert bench.counted() == {"a": 2, "b": 2}
+
+
+def test_policy_log_passes_over_what_fails(bench: Bench) -> None:
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    bench.feed(0, "a", "poison", "b")
+    bench.run(2)
+    assert bench.counted() == {"a": 1, "b": 1}
+
+
+def test_two_signals_end_it_within_seconds_although_nobody_takes_over(bench: Bench) -> None:
+    station = start(bench, counting(shutdown_timeout=600))
+    learner = start(bench, counting(), "w2")
+    bench.until(lambda: works(station, learner))
+    learner.process.freeze(5)
+    station.process.signal(signal.SIGTERM)
+    bench.run(0.5)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 10)
+    assert station.main.error is None
+
+
+def test_who_may_take_for_ever_leaves_when_others_have_learned(bench: Bench) -> None:
+    """`shutdown_timeout="infinite"`: SIGTERM ended the control thread with an OverflowError."""
+    first = start(bench, counting(shutdown_timeout="infinite"))
+    second = start(bench, counting(), "w2")
+    bench.until(lambda: works(first, second))
+    first.process.signal(signal.SIGTERM)
+    bench.until(lambda: not first.process.alive)
+    assert first.main.result == 0
+    assert first.told("leaving") == [{"deadline": None}]
+
+
+def test_told_to_stop_before_it_has_begun_it_ends_at_once(bench: Bench) -> None:
+    bench.process.freeze(20)
+    station = start(bench, counting())
+    bench.run(2)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 5)
+    assert station.main.result == 0
+
+
+def test_without_a_broker_it_ends_after_its_time_out_and_says_where_it_looked(
+    bench: Bench,
+) -> None:
+    station = start(bench, counting(broker="127.0.0.1:1"))
+    bench.until(lambda: not station.process.alive, 40)
+    assert bench.scheduler.now == pytest.approx(30, abs=1)
+    assert isinstance(station.main.error, BrokerUnreachable)
+    assert "127.0.0.1:1" in str(station.main.error)
+
+
+def loading_until(bench: Bench, end: float) -> Callable[[Service, ServedRequest], ReplyBody | None]:
+    """The coordinator reads its log until that second."""
+
+    def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
+        if call.api is Api.OFFSET_FETCH and bench.scheduler.now < end:
+            return {"error_code": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "topics": []}
+        return answered(service, call)
+
+    return answer
+
+
+def grouping() -> App:
+    app = app_of()
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for _ in stream.group_by(len, name="length"):
+            pass
+
+    return app
+
+
+def test_a_worker_that_starts_while_the_broker_comes_up_waits_for_it(bench: Bench) -> None:
+    """It ended after 10 s, where one that found no broker waited for 30."""
+    bench.answer = loading_until(bench, 25)
+    station = start(bench, grouping())
+    bench.until(lambda: works(station, tasks=6))
+
+
+def test_a_broker_that_does_not_come_up_is_told_with_how_long_it_was_tried(bench: Bench) -> None:
+    bench.answer = loading_until(bench, 1000)
+    station = start(bench, grouping())
+    bench.until(lambda: not station.process.alive)
+    assert bench.scheduler.now == pytest.approx(30, abs=1)
+    assert isinstance(station.main.error, WorldError)
+    assert str(station.main.error) == (
+        "COORDINATOR_LOAD_IN_PROGRESS: offsets of group t: tried for 30 s: try again when the "
+        "brokers are up, or see their logs"
+    )
+
+
+def test_a_changelog_that_is_not_compacted_is_refused_with_its_remedy(bench: Bench) -> None:
+    bench.at_broker(
+        lambda: bench.broker.service.topics.create("t-counts-changelog", b"i" * 16, 3, {})
+    )
+    bench.run(0.1)
+    station = start(bench, counting())
+    bench.until(lambda: not station.process.alive)
+    assert isinstance(station.main.error, TopologyError)
+    assert "--add-config cleanup.policy=compact" in str(station.main.error)
+
+
+def test_a_source_that_was_not_there_is_warned_of_and_what_the_app_makes_is_not(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A misspelled name made the topic, in a line as of any other, and nothing was ever read."""
+    app = app_of()
+    told = app.topic("told", partitions=2)
+
+    @app.agent(app.topic("wrods", partitions=2))
+    async def read(stream: Stream[Any]) -> None:
+        async for word in stream.group_by(lambda word: word, name="word"):
+            await told.send(value=word)
+
+    @app.agent(told)
+    async def hear(stream: Stream[Any]) -> None:
+        async for _ in stream:
+            pass
+
+    station = start(bench, app)
+    bench.until(lambda: station.begun)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == 1
+    assert warned[0].startswith("source topic was not there: wrods: created with 2 partitions")
+    [started] = station.told("worker_started")
+    assert (started["app"], started["instance"]) == ("t", "w1")
+    assert started["broker"]
+    assert str(started["directory"]).endswith("t")
+
+
+def test_an_app_of_timers_only_needs_no_group(bench: Bench) -> None:
+    app = app_of()
+    ticks: list[float] = []
+
+    @app.timer(interval=1.0)
+    async def tick() -> None:
+        ticks.append(bench.scheduler.now)
+
+    station = start(bench, app)
+    bench.run(5)
+    station.process.signal(signal.SIGTERM)
+    bench.until(lambda: not station.process.alive, 5)
+    assert station.main.result == 0
+    assert 3 <= len(ticks) <= 5
+
+
+def test_the_apps_own_tasks_begin_when_the_first_tasks_are_restored(bench: Bench) -> None:
+    app = counting()
+    began: list[bool] = []
+
+    @app.task
+    async def once() -> None:
+        began.append(works(station))
+
+    station = start(bench, app)
+    bench.until(lambda: began)
+    assert began == [True]
+
+
+def test_a_broker_that_is_silent_for_longer_than_the_session_takes_no_task_for_good(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    bench.process.freeze(25)
+    bench.feed(0, "a")
+    bench.run(26)
+    bench.until(lambda: works(station))
+    bench.until(lambda: bench.counted() == {"a": 1})
+    assert station.process.alive
+    warned = [line.getMessage() for line in caplog.records if line.name == "streamsx"]
+    told = [line.split()[0] for line in warned if line.startswith(("suspended", "resumed", "brok"))]
+    assert sorted(told) == [
+        "broker_away", "broker_back", "broker_unreached", "resumed:", "suspended:",
+    ]  # fmt: skip
+
+
+def test_what_a_worker_did_before_it_lost_its_tasks_is_not_counted_twice(bench: Bench) -> None:
+    """It is frozen over its session; the other one goes on from what was committed."""
+    first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
+    bench.until(lambda: works(first, second))
+    for partition in range(3):
+        bench.feed(partition, *["a"] * 10)
+    bench.run(3)
+    first.process.freeze(30)
+    for partition in range(3):
+        bench.feed(partition, *["a"] * 10)
+    bench.until(lambda: works(second))
+    bench.run(40)
+    bench.until(lambda: works(first, second))
+    assert bench.counted() == {"a": 60}
+    [lost] = [lost for lost in first.told("lost") if lost["tasks"]]
+    assert lost["reason"] == "the group went on without this member"
+
+
+def test_the_end_of_the_control_thread_ends_the_worker(bench: Bench) -> None:
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    control = station.process.threads[1]
+    assert control.task is not None
+    control.call(control.task.cancel)
+    bench.until(lambda: not station.process.alive)
+    assert station.main.error is not None
+    assert "control thread" in str(station.main.error)
+
+
+def test_a_second_worker_of_one_directory_is_told_who_holds_it(bench: Bench) -> None:
+    first = start(bench, counting(), "w1")
+    bench.until(lambda: works(first))
+    second = start(bench, counting(), "w1")
+    bench.until(lambda: not second.process.alive)
+    assert "state directory in use" in str(second.main.error)
+    assert TaskId(0, 0) in first.made.tasks.actives
+
+
+def test_who_comes_back_with_its_directory_does_not_wait_for_its_own_session(
+    bench: Bench,
+) -> None:
+    """It ends the membership of its predecessor, which it knows to be dead."""
+    first = start(bench, counting(session_timeout=60, rebalance_timeout=60))
+    bench.until(lambda: works(first))
+    first.process.kill()
+    began = bench.scheduler.now
+    second = bench.station(
+        counting(session_timeout=60, rebalance_timeout=60), by_hand=False, stores=first.stores
+    )
+    bench.until(lambda: works(second))
+    assert bench.scheduler.now - began < 8
+
+
+def test_repartition_topics_are_purged_behind_the_commits_and_others_are_not(
+    bench: Bench,
+) -> None:
+    app = app_of()
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Stream[str]) -> None:
+        async for word in stream.group_by(lambda word: word, name="word"):
+            counts[word] += 1
+
+    station = start(bench, app)
+    bench.until(lambda: works(station, tasks=6))
+    (topic,) = {spec.name for spec in station.topology.topics if "repartition" in spec.name}
+    for partition in range(3):
+        bench.feed(partition, "a", "b", "c")
+    bench.run(5)
+    logs = [bench.log(TopicPartition(topic, partition)) for partition in range(3)]
+    assert sum(log.end for log in logs) == 9
+    assert [log.start for log in logs] == [0, 0, 0]
+    bench.run(35)
+    assert [log.start for log in logs] == [log.end for log in logs]
+    assert bench.log(TopicPartition("words", 0)).start == 0
+    assert bench.counted() == {"a": 3, "b": 3, "c": 3}
+
+
+def hosted(**settings: Any) -> Any:
+    """The worker gives itself to an app that runs something beside its tasks."""
+    app = counting(**settings)
+
+    @app.task
+    async def nothing() -> None: ...
+
+    return app
+
+
+def test_code_outside_of_tasks_sees_the_stores_here_and_may_send(bench: Bench) -> None:
+    app = hosted()
+    station = start(bench, app)
+    bench.until(lambda: works(station))
+    bench.feed(1, "a")
+    bench.run(2)
+    host = app.host
+    assert {n: dict(store.items()) for n, store in host.stores("counts").items()} == {
+        0: {}, 1: {"a": 1}, 2: {},
+    }  # fmt: skip
+    assert host.stores("nothing") == {}
+    assert host.is_leader()
+    assert host.now_ms() == pytest.approx(1000 * station.process.clock.wall(), abs=5)
+    station.process.main.call(lambda: host.to("words", 2)(None, b"b", host.now_ms(), None))
+    bench.until(lambda: bench.counted() == {"a": 1, "b": 1})
+    assert bench.read(TopicPartition("words", 2)) == [(None, b"b")]
+
+
+def test_too_much_that_is_sent_outside_of_tasks_is_refused(bench: Bench) -> None:
+    app = hosted(buffer_memory="64KiB")
+    station = start(bench, app)
+    bench.until(lambda: app.host)
+    bench.process.freeze(5)
+    refused: list[Exception] = []
+
+    def send() -> None:
+        to = app.host.to("words", 0)
+        try:
+            for _ in range(100):
+                to(None, b"x" * 4096, 0, None)
+        except BrokerUnreachable as error:
+            refused.append(error)
+
+    station.process.main.call(send)
+    bench.run(1)
+    assert "too much is unsent: words" in str(refused)
+
+
+def test_what_a_worker_writes_bears_its_producer_and_numbers(bench: Bench) -> None:
+    """Without them a batch that is sent again is there twice."""
+    station = start(bench, counting())
+    for _ in range(2):
+        bench.feed(0, "a", "b")
+        bench.until(lambda: works(station))
+        bench.run(2)
+    log = bench.log(changelog(0))
+    found = [header for _, _, header in scan(log.read(0, 1 << 20), check=True)]
+    assert [header.base_sequence for header in found] == [0, 2]
+    (producer,) = {header.producer_id for header in found}
+    assert producer >= 0
+
+
+def test_a_worker_that_was_lost_and_is_back_goes_on(bench: Bench) -> None:
+    """Its thread counts a loss as its data loop does, or nothing would run any more."""
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    bench.net.lose("w1", 15)
+    bench.until(lambda: station.told("lost"), 20)
+    bench.feed(0, "a")
+    bench.until(lambda: bench.counted() == {"a": 1}, 40)
+    assert station.process.alive
+
+
+def test_only_the_first_join_of_a_process_is_fresh_until_it_has_an_assignment(
+    bench: Bench,
+) -> None:
+    """A mark ends when its instance joins fresh: later joins would end it each time."""
+    said = list[bool]()
+
+    def joins(service: Service, call: ServedRequest) -> ReplyBody | None:
+        if call.api is Api.JOIN_GROUP and call.body.member_id:
+            told = Subscription.read(call.body.protocols[0].metadata)
+            said.append(read_join(told.user_data).fresh)
+        return answered(service, call)
+
+    bench.answer = joins
+    station = start(bench, counting())
+    bench.until(lambda: works(station))
+    before = len(said)
+    assert before
+    assert all(said)
+    station.made.session.post(e.Want("a new round"))
+    bench.until(lambda: len(said) > before)
+    assert said[before:] == [False]
+
+
+def test_a_worker_without_a_group_ends_of_what_no_retry_mends(bench: Bench) -> None:
+    """No thread of a member is there that could be asked to leave."""
+    app = app_of(on_produce_error="stop")
+    out = app.topic("out", partitions=1, value_serializer="raw")
+
+    @app.task
+    async def tell() -> None:
+        await out.send(value=b"x")
+
+    def refuses(service: Service, call: ServedRequest) -> ReplyBody | None:
+        if call.api is not Api.PRODUCE:
+            return answered(service, call)
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        parts = [{"index": 0, "error_code": code, "base_offset": -1}]
+        return {"responses": [{"name": "out", "partition_responses": parts}]}
+
+    bench.answer = refuses
+    station = start(bench, app)
+    bench.until(lambda: not station.process.alive)
+    assert "TOPIC_AUTHORIZATION_FAILED" in str(station.main.error)
