@@ -1,4 +1,4 @@
-"""What docs/architecture.md says of the code is so: a line per module, names that are there, tests too.
+"""docs/architecture.md says what is so: a line per module, names that exist, tests that exist.
 
 python tests/test_architecture.py      # the lines of all modules, to be put between the marks
 """
@@ -75,23 +75,23 @@ def named(node: ast.stmt) -> set[str]:
     return {getattr(node, "name", "")}
 
 
-def test_each_module_has_its_line() -> None:
+def test_each_module_has_a_line_in_architecture_md() -> None:
     told = TEXT.partition(BEGIN)[2].partition(END)[0].strip()
     assert told == "\n".join(lines()).strip(), "run python tests/test_architecture.py"
 
 
 @pytest.mark.parametrize(("module", "name"), sorted(set(PLACE.findall(TEXT))))
-def test_what_is_named_is_there(module: str, name: str) -> None:
+def test_names_in_architecture_md_exist(module: str, name: str) -> None:
     assert defined(dict(sources())[module], name)
 
 
-def test_modules_that_are_spoken_of_are_there() -> None:
+def test_modules_mentioned_in_architecture_md_exist() -> None:
     known = dict(sources())
     assert [name for name in MODULE.findall(TEXT) if name not in known] == []
 
 
 @pytest.mark.parametrize(("file", "test"), sorted(set(TEST.findall(TEXT))))
-def test_tests_that_hold_something_are_there(file: str, test: str) -> None:
+def test_tests_named_in_architecture_md_exist(file: str, test: str) -> None:
     assert (ROOT / file).exists()
     assert not test or defined(ROOT / file, test)
 

@@ -13,14 +13,14 @@ OPEN = "-"
 """For the test of a situation that none holds yet."""
 
 
-def test_each_situation_is_there_once() -> None:
+def test_each_situation_is_listed_once() -> None:
     lines = [line for line in (TESTS / "faults.md").read_text().splitlines() if "|" in line]
     assert len(ROWS) == len(lines) - 2  # its head
     assert [name for name, count in Counter(name for name, *_ in ROWS).items() if count > 1] == []
 
 
 @pytest.mark.parametrize(("name", "situation", "tests"), ROWS)
-def test_what_holds_a_situation_is_there(name: str, situation: str, tests: str) -> None:
+def test_tests_named_for_each_situation_exist(name: str, situation: str, tests: str) -> None:
     assert situation.strip(), name
     assert bool(NAMED.search(tests)) != (tests.strip() == OPEN), name
     assert missing(tests) == [], name

@@ -13,13 +13,13 @@ ROW = re.compile(r"\| (R\d{3,4}-\d\d) \| [^|]+ \| (\w+) \| ([^|]*) \| ([^|]*)\|"
 ROWS = ROW.findall((TESTS / "requirements.md").read_text())
 
 
-def test_each_number_is_there_once() -> None:
+def test_each_requirement_number_is_listed_once() -> None:
     wanted = [f"{group}-{n:02}" for group, last in LAST.items() for n in range(1, last + 1)]
     assert Counter(number for number, *_ in ROWS) == Counter(wanted)
 
 
 @pytest.mark.parametrize(("number", "state", "why", "tests"), ROWS)
-def test_what_is_done_has_a_test_that_is_there(
+def test_done_requirements_name_existing_tests(
     number: str, state: str, why: str, tests: str
 ) -> None:
     assert state in PROVEN | UNPROVEN, number

@@ -43,8 +43,14 @@ class RebalanceHandler:
     """`door`: the way back to the member, which the tasks have too."""
 
     def __init__(
-        self, given: WorkerContext, partitions: Mapping[str, int], assignor: StreamsPartitionAssignor,
-        session: Session, door: GroupGateway, tasks: TaskDriver, listening: ListenerCalls,
+        self,
+        given: WorkerContext,
+        partitions: Mapping[str, int],
+        assignor: StreamsPartitionAssignor,
+        session: Session,
+        door: GroupGateway,
+        tasks: TaskDriver,
+        listening: ListenerCalls,
     ) -> None:
         self._listening = listening
         self._given, self._clock, self._journal = given, given.clock, given.journal

@@ -101,8 +101,15 @@ class TaskDriver:
     """All tasks of one worker. `feed` is the door for everything that happens to them."""
 
     def __init__(
-        self, given: WorkerContext, door: GroupGateway, stores: StoreOpener, producer: Producer, policy: Policy,
-        purging: RepartitionPurge, arrived: asyncio.Event, bounds: LogBounds,
+        self,
+        given: WorkerContext,
+        door: GroupGateway,
+        stores: StoreOpener,
+        producer: Producer,
+        policy: Policy,
+        purging: RepartitionPurge,
+        arrived: asyncio.Event,
+        bounds: LogBounds,
     ) -> None:
         self._given, self._plans, self._door = given, given.plans, door
         self._stores, self._producer, self._policy = stores, producer, policy

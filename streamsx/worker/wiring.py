@@ -117,7 +117,10 @@ def bounds_of(given: WorkerContext, partitions: Mapping[str, int]) -> LogBounds:
 
 
 def producer_of(
-    given: WorkerContext, limits: OutputLimits, refused: HearsRefusals, held: Callable[[], bool] = always,
+    given: WorkerContext,
+    limits: OutputLimits,
+    refused: HearsRefusals,
+    held: Callable[[], bool] = always,
     room: Callable[[], object] = always,
 ) -> Producer:
     return Producer(

@@ -115,7 +115,7 @@ def test_aiokafka_writes_and_reads_with_each_mechanism(
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_librdkafka_comes_in(broker: EmbeddedBroker, mechanism: str) -> None:
+def test_librdkafka_authenticates_and_writes(broker: EmbeddedBroker, mechanism: str) -> None:
     about: dict[str, str | int | float | bool] = {
         "bootstrap.servers": broker.bootstrap, "security.protocol": "SASL_SSL",
         "sasl.mechanism": mechanism, "sasl.username": "bob", "sasl.password": "a:b",
@@ -128,7 +128,7 @@ def test_librdkafka_comes_in(broker: EmbeddedBroker, mechanism: str) -> None:
     assert "words" in AdminClient(about).list_topics(timeout=20).topics
 
 
-def test_who_is_not_known_is_sent_away(broker: EmbeddedBroker) -> None:
+def test_client_with_a_wrong_password_is_refused(broker: EmbeddedBroker) -> None:
     async def story(mechanism: str) -> None:
         producer = AIOKafkaProducer(**settings(broker, mechanism, "wrong"))
         try:
@@ -142,7 +142,7 @@ def test_who_is_not_known_is_sent_away(broker: EmbeddedBroker) -> None:
     assert broker.told().count("it is not let in: user 'ann'") == len(MECHANISMS)
 
 
-def test_who_does_not_say_who_it_is_is_asked_nothing(tmp_path: Path, users: Path) -> None:
+def test_unauthenticated_client_gets_no_other_answer(tmp_path: Path, users: Path) -> None:
     """But for what it takes to say so; a secured listener without TLS."""
     options = ("--sasl-users", str(users))
     with EmbeddedBroker(tmp_path / "broker", *options) as broker:
@@ -181,7 +181,9 @@ def test_who_does_not_say_who_it_is_is_asked_nothing(tmp_path: Path, users: Path
                 sock.recv(1)
 
 
-def test_who_says_nothing_makes_room_for_others(tmp_path: Path, users: Path) -> None:
+def test_silent_unauthenticated_connection_yields_to_new_connections(
+    tmp_path: Path, users: Path
+) -> None:
     """As many connections as may be, that never say who they are, shut everybody else out."""
     options = ("--sasl-users", str(users), "--connections-max", "3")
     with EmbeddedBroker(tmp_path / "broker", *options) as broker, ExitStack() as stack:
@@ -207,7 +209,9 @@ def test_who_says_nothing_makes_room_for_others(tmp_path: Path, users: Path) -> 
             assert converse(sock, Api.METADATA, 9, {"topics": []}).brokers
 
 
-def test_a_worker_and_every_command_reach_it(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_worker_and_every_command_reach_a_secured_broker(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     (tmp_path / "shop.py").write_text(APP)
     (tmp_path / "right").write_text(FILE.format(password="pencil", ca=PEM))
     (tmp_path / "wrong").write_text(FILE.format(password="pen", ca=PEM))
@@ -244,7 +248,7 @@ def test_a_worker_and_every_command_reach_it(broker: EmbeddedBroker, tmp_path: P
         assert error_line(done.stderr).startswith(refused)
 
 
-def test_clients_are_told_the_address_that_was_given(tmp_path: Path) -> None:
+def test_clients_receive_the_advertised_address(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker", "--advertise", "broker.lan:19092") as broker:
         host, _, port = broker.bootstrap.rpartition(":")
         with socket.create_connection((host, int(port)), timeout=10) as sock:
@@ -263,7 +267,7 @@ def test_clients_are_told_the_address_that_was_given(tmp_path: Path) -> None:
         ("ann:x\n:y\n", 0o600, ":2: "), ("ann:x\nann:y\n", 0o600, ":2: "),
     ],
 )  # fmt: skip
-def test_files_of_users_that_cannot_be(tmp_path: Path, text: str, mode: int, why: str) -> None:
+def test_bad_users_file_is_refused(tmp_path: Path, text: str, mode: int, why: str) -> None:
     path = tmp_path / "users"
     path.write_text(text)
     path.chmod(mode)
@@ -271,13 +275,13 @@ def test_files_of_users_that_cannot_be(tmp_path: Path, text: str, mode: int, why
         read_users(path)
 
 
-def test_users_are_names_and_all_behind_the_first_colon(users: Path) -> None:
+def test_users_file_splits_at_the_first_colon(users: Path) -> None:
     assert read_users(users) == {"ann": "pencil", "bob": "a:b"}
     with pytest.raises(UsageError, match="No such file"):
         read_users(users.with_name("no"))
 
 
-def test_certificates_that_cannot_be(tmp_path: Path) -> None:
+def test_unusable_certificate_is_refused(tmp_path: Path) -> None:
     (rubbish := tmp_path / "rubbish.pem").write_text("no certificate")
     for certificate, key in ((rubbish, None), (tmp_path / "no.pem", None), (PEM, rubbish)):
         with pytest.raises(UsageError, match=r"cannot use the certificate.*or in --tls-key"):
@@ -292,14 +296,16 @@ def test_certificates_that_cannot_be(tmp_path: Path) -> None:
         ("--advertise", "here:1,there:2"), ("--connections-max-idle", "0"), ("--host", "0.0.0.0"),
     ],
 )  # fmt: skip
-def test_wrong_options_are_one_line_and_2(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_wrong_security_options_are_one_line_and_exit_code_2(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
     done = streamsx("broker", "--data", "data", "--port", "0", *options, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[-1].startswith("error: "), done.stderr
     assert not (tmp_path / "data").exists()
 
 
-def test_credentials_that_nobody_asks_for_are_refused_in_words(tmp_path: Path) -> None:
+def test_client_credentials_for_an_open_broker_are_refused(tmp_path: Path) -> None:
     security = Security("SASL_PLAINTEXT", None, "PLAIN", "ann", "pencil")
     says = "it asks for no user here: leave the credentials"
     with EmbeddedBroker(tmp_path / "broker") as broker, pytest.raises(SettingError, match=says):

@@ -183,7 +183,7 @@ def no_handshakes(broker: EmbeddedBroker, stack: ExitStack) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_rubbish_ends_no_broker(tmp_path: Path) -> None:
+def test_broker_survives_rubbish(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "broker", "--topic", "t:1") as broker:
         throw(broker, 1000)
         with dial(broker) as sock:
@@ -201,7 +201,7 @@ def test_rubbish_ends_no_broker(tmp_path: Path) -> None:
         (no_handshakes, (*BY_TLS, "--connections-max", "100")),
     ],
 )  # fmt: skip
-def test_whoever_attacks_takes_little_and_nobody_else_notices(
+def test_attack_takes_little_memory_and_delays_no_other_client(
     tmp_path: Path, attack: Callable[[EmbeddedBroker, ExitStack], None], options: tuple[str, ...]
 ) -> None:
     with EmbeddedBroker(tmp_path / "broker", "--topic", "t:1", *options) as broker:
@@ -219,7 +219,7 @@ def test_whoever_attacks_takes_little_and_nobody_else_notices(
 @pytest.mark.perf
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("count", [10_000, 100_000], ids=["some", "many"])
-def test_rubbish_half_frames_and_large_ones_at_once_disturb_nobody(
+def test_broker_answers_amid_rubbish_half_frames_and_large_frames(
     tmp_path: Path, count: int
 ) -> None:
     """300 connections that never go on, 8 that declare as much as can be and more, and drip."""

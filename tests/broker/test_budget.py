@@ -64,7 +64,7 @@ def cost(pid: int, sock: socket.socket, request: Request) -> float:
 
 @pytest.mark.timeout(240)  # CPU time is what counts; the wall clock is everybody's
 @pytest.mark.skipif(sys.platform != "linux", reason="CPU time of another process: /proc")
-def test_requests_cost_what_they_should(tmp_path: Path) -> None:
+def test_requests_stay_within_their_cpu_budget(tmp_path: Path) -> None:
     group = {"group_id": "g", "session_timeout": 60_000, "rebalance_timeout": 60_000}
     kind = {"protocol_type": "x", "protocols": [{"name": "p", "metadata": b""}], "member_id": ""}
     with EmbeddedBroker(tmp_path / "data", "--topic", "t:1") as broker:
@@ -85,7 +85,7 @@ def test_requests_cost_what_they_should(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="another process: /proc")
-def test_it_is_soon_there_and_small(tmp_path: Path) -> None:
+def test_broker_start_takes_little_cpu_and_memory(tmp_path: Path) -> None:
     """0.3 s of CPU and 44 MiB on a quiet machine."""
     with EmbeddedBroker(tmp_path / "data", "--topic", "t:1") as broker:
         assert broker.pid is not None

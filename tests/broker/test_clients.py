@@ -80,7 +80,7 @@ async def read(consumer: Any, count: int) -> list[int]:
         return [int((await consumer.getone()).value) for _ in range(count)]
 
 
-def test_aiokafka_reads_what_it_sent_and_goes_on_from_its_commit(broker: Broker) -> None:
+def test_aiokafka_reads_sent_records_and_resumes_from_the_commit(broker: Broker) -> None:
     async def story() -> None:
         await send(broker, range(100), enable_idempotence=True)
         async with member(broker) as (consumer, _):
@@ -113,7 +113,7 @@ def test_aiokafka_consumers_share_a_topic_and_take_over_from_each_other(
     asyncio.run(story())
 
 
-def test_aiokafka_makes_a_topic_by_asking_for_it(broker: Broker) -> None:
+def test_aiokafka_producer_creates_a_topic_by_sending(broker: Broker) -> None:
     async def story() -> None:
         async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
             assert (await producer.send_and_wait("new", b"x")).offset == 0
@@ -147,7 +147,7 @@ def test_aiokafka_moves_records_and_offsets_in_one_transaction(broker: Broker) -
     asyncio.run(story())
 
 
-def test_an_aiokafka_producer_is_fenced_by_the_next_of_its_id(broker: Broker) -> None:
+def test_aiokafka_producer_is_fenced_by_the_next_with_the_same_id(broker: Broker) -> None:
     async def story() -> None:
         options = {"bootstrap_servers": broker.bootstrap, "transactional_id": "x"}
         async with AIOKafkaProducer(**options) as zombie:
@@ -220,7 +220,7 @@ def test_librdkafka_consumers_hand_over_partition_by_partition(broker: Broker) -
     first.close()
 
 
-def test_a_static_librdkafka_member_comes_back_without_a_rebalance(broker: Broker) -> None:
+def test_static_librdkafka_member_returns_without_a_rebalance(broker: Broker) -> None:
     first = Consumer(librdkafka(broker, group_instance_id="one"))
     second = Consumer(librdkafka(broker, group_instance_id="two"))
     lost: list[int] = []
@@ -296,7 +296,7 @@ def test_librdkafka_moves_records_and_offsets_in_one_transaction(broker: Broker)
         producer.commit_transaction(WAIT_S)
 
 
-def test_librdkafka_resets_the_offsets_of_a_group_that_nobody_is_in(broker: Broker) -> None:
+def test_librdkafka_resets_offsets_of_an_empty_group_only(broker: Broker) -> None:
     """While somebody is in it, it is refused: a worker would commit over it."""
     client = admin.AdminClient({"bootstrap.servers": broker.bootstrap})
 
@@ -324,7 +324,7 @@ def test_librdkafka_resets_the_offsets_of_a_group_that_nobody_is_in(broker: Brok
     second.close()
 
 
-def test_librdkafka_administers(broker: Broker) -> None:
+def test_librdkafka_admin_manages_topics_and_configs(broker: Broker) -> None:
     client = admin.AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def done(futures: dict[Any, Any]) -> Any:

@@ -36,12 +36,12 @@ def topics(bootstrap: str) -> dict[str, int]:
     return {topic.name: len(topic.partitions) for topic in found}
 
 
-def test_the_limits_are_as_its_help_says() -> None:
+def test_connection_limits_match_the_help_text() -> None:
     for name, (what, kind) in LIMITS.items():
         assert kind(what.rpartition("(")[2].rstrip(")")) == getattr(ConnectionLimits(), name)
 
 
-def test_it_serves_says_so_and_ends_well(tmp_path: Path) -> None:
+def test_broker_serves_logs_and_stops_cleanly(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data", "--topic", "a:2", "--topic", "b:1") as process:
         assert topics(process.bootstrap) == {"a": 2, "b": 1}
         assert process.stop() == 0
@@ -52,18 +52,18 @@ def test_it_serves_says_so_and_ends_well(tmp_path: Path) -> None:
         assert not (tmp_path / "data" / "clean").exists()
 
 
-def test_an_address_of_version_6_is_told_as_clients_read_it(tmp_path: Path) -> None:
+def test_ipv6_bootstrap_address_is_bracketed(tmp_path: Path) -> None:
     assert BrokerServer(tmp_path, host="::1", port=9092).bootstrap == "[::1]:9092"
 
 
-def test_from_the_keyboard_it_ends_with_130(tmp_path: Path) -> None:
+def test_broker_interrupted_from_the_keyboard_exits_with_130(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as process:
         assert process.pid
         os.kill(process.pid, signal.SIGINT)
         assert process.wait() == 130
 
 
-def test_half_a_copy_of_a_directory_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+def test_partly_copied_directory_is_not_taken_for_an_empty_directory(tmp_path: Path) -> None:
     """Else the next topic of the same name removes the records, the second time at the latest."""
     given = "--data", str(tmp_path / "data"), "--port", "0", "--topic", "t:1"
     with EmbeddedBroker(tmp_path / "data", "--topic", "t:1"):
@@ -78,7 +78,7 @@ def test_half_a_copy_of_a_directory_is_not_taken_for_an_empty_one(tmp_path: Path
     assert left.read_bytes() == b"records"
 
 
-def test_a_directory_has_one_broker(tmp_path: Path) -> None:
+def test_second_broker_on_a_directory_is_refused(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data") as process:
         second = broker("--data", str(tmp_path / "data"), "--port", "0")
         assert second.returncode == 1
@@ -87,7 +87,7 @@ def test_a_directory_has_one_broker(tmp_path: Path) -> None:
         process.start()
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         done = broker("--data", str(tmp_path), "--port", str(port))
@@ -95,14 +95,14 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith(f"error: cannot listen: 127.0.0.1:{port}:")
 
 
-def test_an_address_that_is_not_here_is_named(tmp_path: Path) -> None:
+def test_listen_address_of_another_host_is_refused(tmp_path: Path) -> None:
     """One of those that are for documents alone: nothing listens."""
     done = broker("--data", str(tmp_path), "--port", "0", "--host", "192.0.2.1", "--allow-remote")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("choose another --host")
 
 
-def test_a_topic_that_has_another_number_of_partitions_is_told(tmp_path: Path) -> None:
+def test_existing_topic_with_another_partition_count_is_logged(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data", "--topic", "a:2"):
         pass
     with EmbeddedBroker(tmp_path / "data", "--topic", "a:4") as process:
@@ -151,9 +151,7 @@ SPOILT: dict[str, tuple[Callable[[Path], None], int, str]] = {
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_directory_that_is_spoilt_is_one_line_and_stays_as_it_is(
-    how: str, tmp_path: Path
-) -> None:
+def test_damaged_directory_is_one_line_and_stays_unchanged(how: str, tmp_path: Path) -> None:
     spoil, code, complaint = SPOILT[how]
     folder = tmp_path / "data"
     with EmbeddedBroker(folder, "--topic", "t:2") as process:
@@ -171,7 +169,7 @@ def test_a_directory_that_is_spoilt_is_one_line_and_stays_as_it_is(
     assert not readable or rows(folder) == before
 
 
-def test_who_cannot_listen_changes_nothing(tmp_path: Path) -> None:
+def test_broker_that_cannot_listen_changes_no_data(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data", "--topic", "t:2") as process:
         assert process.stop() == 0
     before = rows(tmp_path / "data")
@@ -185,7 +183,7 @@ def test_who_cannot_listen_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says so of another process")
-def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path: Path) -> None:
+def test_full_disk_at_start_is_one_line(tmp_path: Path) -> None:
     code = (
         "import resource, runpy, sys\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
@@ -235,7 +233,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(what: str, tmp_path: Path) -> N
     assert done.stderr.count("\n") == 1
 
 
-def test_a_directory_that_cannot_be_is_exit_code_1(tmp_path: Path) -> None:
+def test_unusable_data_directory_is_exit_code_1(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = broker("--data", str(tmp_path / "file" / "data"))
     assert done.returncode == 1
@@ -245,7 +243,7 @@ def test_a_directory_that_cannot_be_is_exit_code_1(tmp_path: Path) -> None:
     )
 
 
-def test_what_was_not_expected_has_its_traceback_on_demand(tmp_path: Path) -> None:
+def test_unexpected_error_has_a_traceback_with_debug(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "meta").write_text("no database")
     done = broker("--data", str(tmp_path / "data"))
@@ -255,13 +253,13 @@ def test_what_was_not_expected_has_its_traceback_on_demand(tmp_path: Path) -> No
 
 
 @pytest.mark.perf
-def test_help_takes_less_than_a_second() -> None:
+def test_broker_help_takes_less_than_a_second_of_cpu() -> None:
     before = os.times()
     assert broker("--help").returncode == 0
     assert os.times().children_user - before.children_user < 1  # 0.1 s of CPU
 
 
-def test_help_is_there_at_once() -> None:
+def test_broker_help_imports_nothing_heavy() -> None:
     done = broker("--help")
     assert done.returncode == 0
     assert "--allow-remote" in done.stdout

@@ -97,7 +97,7 @@ def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> Non
     assert asked == set(SERVED)
 
 
-def test_requests_that_come_together_are_answered_in_their_order(tmp_path: Path) -> None:
+def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
     with serving(tmp_path) as broker, dial(broker) as sock:
         sock.sendall(b"".join(frame(Api.API_VERSIONS, 3, i, **VERSIONS) for i in range(500)))
         assert [int.from_bytes(received(sock)[:4]) for _ in range(500)] == list(range(500))
@@ -118,7 +118,7 @@ def produce(number: int, value: bytes, acks: int = 1) -> bytes:
     return frame(Api.PRODUCE, 9, number, acks=acks, timeout=1000, topic_data=data)
 
 
-def test_a_request_that_waits_holds_up_its_own_connection_alone(tmp_path: Path) -> None:
+def test_waiting_request_holds_up_only_the_same_connection(tmp_path: Path) -> None:
     with serving(tmp_path) as broker, dial(broker) as waiting, dial(broker) as other:
         waiting.sendall(fetch(1, 10_000) + frame(Api.API_VERSIONS, 3, 2, **VERSIONS))
         other.sendall(frame(Api.API_VERSIONS, 3, 3, **VERSIONS))
@@ -131,14 +131,14 @@ def test_a_request_that_waits_holds_up_its_own_connection_alone(tmp_path: Path) 
         assert [int.from_bytes(received(waiting)[:4]) for _ in range(2)] == [1, 2]
 
 
-def test_a_fetch_waits_no_longer_than_it_wants(tmp_path: Path) -> None:
+def test_fetch_waits_no_longer_than_requested(tmp_path: Path) -> None:
     with serving(tmp_path) as broker, dial(broker) as sock:
         sock.sendall(fetch(1, 50))
         answer = wire.response_decoder(Api.FETCH, 11)(received(sock))[1]
         assert bytes(answer.responses[0].partitions[0].records) == b""
 
 
-def test_a_fetch_of_a_topic_that_is_deleted_meanwhile_is_answered(tmp_path: Path) -> None:
+def test_waiting_fetch_of_a_deleted_topic_is_answered(tmp_path: Path) -> None:
     with serving(tmp_path) as broker, dial(broker) as sock, dial(broker) as other:
         sock.sendall(fetch(1, 10_000))
         converse(other, Api.API_VERSIONS, 3, VERSIONS)
@@ -147,7 +147,7 @@ def test_a_fetch_of_a_topic_that_is_deleted_meanwhile_is_answered(tmp_path: Path
         assert answer.responses[0].partitions[0].error_code == 3
 
 
-def test_a_topic_that_is_made_again_behind_a_fetch_of_the_old_one_is_there(tmp_path: Path) -> None:
+def test_topic_recreated_behind_a_fetch_of_the_old_topic_is_writable(tmp_path: Path) -> None:
     """The fetch is answered in the middle of deleting, when the folder is still there."""
     topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
     with serving(tmp_path) as broker, dial(broker) as sock, dial(broker) as other:
@@ -160,7 +160,7 @@ def test_a_topic_that_is_made_again_behind_a_fetch_of_the_old_one_is_there(tmp_p
         assert stored.responses[0].partition_responses[0].error_code == 0
 
 
-def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
+def test_waiting_fetch_ends_with_the_connection(tmp_path: Path) -> None:
     with serving(tmp_path) as broker:
         log = broker.server.service.topics.by_name["t"].logs[0]
         with dial(broker) as sock, dial(broker) as other:
@@ -172,7 +172,7 @@ def test_waiting_ends_with_the_connection(tmp_path: Path) -> None:
                 converse(other, Api.API_VERSIONS, 3, VERSIONS)
 
 
-def test_a_broker_that_ends_leaves_nothing_that_waits(tmp_path: Path) -> None:
+def test_stopped_broker_leaves_no_timers_waiters_or_descriptors(tmp_path: Path) -> None:
     async def story() -> None:
         before = len(os.listdir("/dev/fd"))
         broker = BrokerServer(tmp_path, topics={"t": 1})
@@ -200,7 +200,7 @@ def test_a_broker_that_ends_leaves_nothing_that_waits(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_who_wants_no_answer_to_a_produce_gets_none(tmp_path: Path) -> None:
+def test_produce_with_acks_0_gets_no_answer(tmp_path: Path) -> None:
     with serving(tmp_path) as broker, dial(broker) as sock:
         sock.sendall(produce(1, b"x", acks=0) + fetch(2, 0))
         answer = received(sock)
@@ -239,7 +239,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("sent", "why"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed_bytes_close_their_connection_with_one_line(
+def test_malformed_bytes_close_the_connection_with_one_log_line(
     sent: bytes, why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(tmp_path) as broker, dial(broker) as other:
@@ -251,7 +251,7 @@ def test_malformed_bytes_close_their_connection_with_one_line(
     assert re.fullmatch(rf"closed 127\.0\.0\.1:\d+: {re.escape(why)}", line)
 
 
-def test_a_request_of_ours_that_fails_tells_its_story_once(
+def test_failing_request_handler_logs_the_traceback_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing = SERVED[Api.API_VERSIONS]._replace(answer=lambda service, call: {"": 1 // 0})
@@ -267,7 +267,7 @@ def test_a_request_of_ours_that_fails_tells_its_story_once(
     assert "failed here 2 times: ZeroDivisionError" in caplog.text
 
 
-def test_frames_of_random_bytes_hurt_nobody(tmp_path: Path) -> None:
+def test_broker_survives_frames_of_random_bytes(tmp_path: Path) -> None:
     rng = random.Random(1)
     good = [fetch(1, 0), produce(1, b"x"), frame(Api.API_VERSIONS, 3, 1, **VERSIONS)]
     with serving(tmp_path) as broker:
@@ -289,7 +289,7 @@ def test_frames_of_random_bytes_hurt_nobody(tmp_path: Path) -> None:
 # Limits.
 
 
-def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: Path) -> None:
+def test_idle_connection_is_closed_and_waiting_connection_is_kept(tmp_path: Path) -> None:
     limits = {"connections_max_idle_s": 0.2}
     with serving(tmp_path, **limits) as broker, dial(broker) as idle, dial(broker) as waiting:
         waiting.sendall(fetch(1, 900))
@@ -297,7 +297,7 @@ def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(tmp_path: Path) -
         assert int.from_bytes(received(waiting)[:4]) == 1
 
 
-def test_one_connection_too_many_is_closed_at_once(tmp_path: Path) -> None:
+def test_connection_over_the_limit_is_closed_at_once(tmp_path: Path) -> None:
     with serving(tmp_path, connections_max=2) as broker, dial(broker) as first:
         with dial(broker) as second:
             for sock in (first, second):
@@ -308,13 +308,13 @@ def test_one_connection_too_many_is_closed_at_once(tmp_path: Path) -> None:
         assert alive(broker)
 
 
-def test_a_frame_over_the_limit_is_not_waited_for(tmp_path: Path) -> None:
+def test_connection_announcing_a_frame_over_the_limit_is_closed(tmp_path: Path) -> None:
     with serving(tmp_path, frame_bytes_max=1000) as broker, dial(broker) as sock:
         sock.sendall(produce(1, bytes(2000))[:8])
         assert received(sock) == b""
 
 
-def test_a_frame_may_be_as_large_as_it_was_said(tmp_path: Path) -> None:
+def test_frame_up_to_the_configured_limit_is_read(tmp_path: Path) -> None:
     with serving(tmp_path, frame_bytes_max=40 << 20) as broker, dial(broker) as sock:
         sock.sendall(produce(1, bytes(33 << 20)))
         told = wire.response_decoder(Api.PRODUCE, 9)(received(sock))[1]
@@ -334,7 +334,7 @@ def test_requests_in_flight_are_limited_over_all_connections(tmp_path: Path) -> 
         assert received(second)
 
 
-def test_half_frames_are_closed_before_anybody_who_asks_for_little(tmp_path: Path) -> None:
+def test_half_frames_are_closed_before_connections_with_small_requests(tmp_path: Path) -> None:
     """Of frames that will never be whole; a poll waits all the time, and others come."""
     mib = 1 << 20
     with (
@@ -353,7 +353,7 @@ def test_half_frames_are_closed_before_anybody_who_asks_for_little(tmp_path: Pat
         assert received(poll)
 
 
-def test_what_is_only_announced_takes_no_room(tmp_path: Path) -> None:
+def test_announced_bytes_do_not_count_as_in_flight(tmp_path: Path) -> None:
     mib = 1 << 20
     with (
         serving(tmp_path, in_flight_bytes_max=64 * mib) as broker, ExitStack() as stack,
@@ -371,7 +371,7 @@ def test_what_is_only_announced_takes_no_room(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "limits", [{"queued_requests_max": 3}, {"queued_bytes_max": 1000}], ids=["number", "size"]
 )
-def test_a_connection_that_waits_is_read_no_further_than_its_limit(
+def test_waiting_connection_is_read_no_further_than_the_limit(
     limits: dict[str, float], tmp_path: Path
 ) -> None:
     behind = b"".join(frame(Api.API_VERSIONS, 3, i, **VERSIONS) for i in range(20_000))
@@ -385,7 +385,7 @@ def test_a_connection_that_waits_is_read_no_further_than_its_limit(
         assert [int.from_bytes(received(sock)[:4]) for _ in range(3)] == [0, 0, 1]
 
 
-def test_a_client_that_does_not_read_is_served_no_further(tmp_path: Path) -> None:
+def test_client_that_does_not_read_is_served_no_further(tmp_path: Path) -> None:
     asked = 300
     with serving(tmp_path, unsent_bytes_max=1 << 16) as broker, dial(broker) as other:
         other.sendall(produce(1, bytes(500_000)))

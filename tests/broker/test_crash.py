@@ -47,7 +47,9 @@ def still_in(broker: EmbeddedBroker, member_id: str) -> bool:
 @pytest.mark.parametrize(
     "options", [pytest.param([], marks=pytest.mark.slow), ["--sync"]], ids=["interval", "sync"]
 )
-def test_nothing_acknowledged_is_lost_or_doubled(options: list[str], tmp_path: Path) -> None:
+def test_acknowledged_records_are_neither_lost_nor_doubled_by_kills(
+    options: list[str], tmp_path: Path
+) -> None:
     rng = random.Random(1)
     acknowledged: set[int] = set()
 
@@ -105,7 +107,7 @@ def back(broker: EmbeddedBroker, group: Group) -> Talk:
     return group.talk
 
 
-def test_killed_amid_a_synchronisation_a_broker_goes_on_with_it(tmp_path: Path) -> None:
+def test_broker_killed_amid_sync_group_continues_the_sync(tmp_path: Path) -> None:
     """Seed 001: the assignment was not stored, so that all sync again."""
     with EmbeddedBroker(tmp_path / "data") as broker:
         talk, group, leader, follower = two(broker)
@@ -118,7 +120,7 @@ def test_killed_amid_a_synchronisation_a_broker_goes_on_with_it(tmp_path: Path) 
             assert group.state() == ("Stable", 2)
 
 
-def test_killed_amid_the_answers_to_joins_a_broker_lets_a_join_abort_the_round(
+def test_broker_killed_amid_join_answers_lets_a_join_abort_the_round(
     tmp_path: Path,
 ) -> None:
     """Seed 001: nobody knows who heard of the generation."""

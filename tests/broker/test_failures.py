@@ -77,7 +77,7 @@ def stable_with_a_parked_join(sock: socket.socket, parked: socket.socket) -> str
     return member_id
 
 
-def test_a_write_that_fails_sends_everybody_to_the_group_as_it_is_on_disk(
+def test_failed_group_write_returns_members_to_the_group_on_disk(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with dial(broker) as sock, dial(broker) as parked:
@@ -95,7 +95,7 @@ def test_a_write_that_fails_sends_everybody_to_the_group_as_it_is_on_disk(
     assert "group_write_failed error='No space left on device'" in caplog.text
 
 
-def test_a_group_that_cannot_be_loaded_again_is_loaded_for_the_next_request(
+def test_group_failing_to_reload_is_loaded_for_the_next_request(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with dial(broker) as sock:
@@ -129,7 +129,7 @@ def failing(*_: object, **__: object) -> None:
     raise OSError("No space left on device")
 
 
-def test_a_machine_that_fails_is_replaced_and_its_story_told(
+def test_failed_coordinator_is_replaced_and_logged(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with dial(broker) as sock, dial(broker) as parked, dial(broker) as other:
@@ -143,7 +143,7 @@ def test_a_machine_that_fails_is_replaced_and_its_story_told(
     assert [r.message for r in caplog.records if r.exc_info] == ["request_failed api=LIST_GROUPS"]
 
 
-def test_a_full_disk_refuses_batches_and_leaves_none_behind(
+def test_full_disk_refuses_batches_and_leaves_none_behind(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is tried again is refused again, and the log says it once."""
@@ -160,7 +160,7 @@ def test_a_full_disk_refuses_batches_and_leaves_none_behind(
     assert "/logs/t-0/" in line
 
 
-def test_a_batch_that_did_not_reach_the_disk_is_not_acknowledged_and_not_there_later(
+def test_batch_failing_to_flush_is_neither_acknowledged_nor_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux has dropped it: the next flush would succeed, without it."""

@@ -131,7 +131,7 @@ def state(broker: EmbeddedBroker) -> list[Any]:
     ]
 
 
-def test_a_broker_that_ends_on_a_full_disk_says_so(tmp_path: Path) -> None:
+def test_broker_ending_on_a_full_disk_reports_the_disk(tmp_path: Path) -> None:
     """Its log is a pipe: a file could not grow."""
     command = [*OURS, "broker", "--data", str(tmp_path / "data"), "--port", "0", "--topic", "t:2"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -156,7 +156,7 @@ def limit(broker: EmbeddedBroker, size: int) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "go on"])
-def test_what_a_full_disk_refuses_is_not_there_later(tmp_path: Path, end: str) -> None:
+def test_requests_refused_by_a_full_disk_leave_no_trace(tmp_path: Path, end: str) -> None:
     with EmbeddedBroker(tmp_path / "data", "--topic", "t:2") as broker:
         with dial(broker) as sock:
             for _ in range(3):

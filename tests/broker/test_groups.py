@@ -80,7 +80,7 @@ def commit(sock: socket.socket, group: str, member_id: str, generation: int, off
     return int(told.topics[0].partitions[0].error_code)
 
 
-def test_a_member_that_commits_while_it_waits_and_dies_is_removed_when_its_session_ends(
+def test_dead_member_committing_while_in_join_is_removed_after_session(
     broker: Broker,
 ) -> None:
     """Its JoinGroup waits on one connection, its worker commits on another."""
@@ -120,7 +120,7 @@ def fails(real: Any, group_id: str, times: int) -> Any:
     return step
 
 
-def test_a_group_that_fails_is_loaded_again_and_the_others_never_notice(
+def test_failed_group_is_reloaded_without_affecting_other_groups(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
@@ -153,7 +153,7 @@ def test_a_group_that_fails_is_loaded_again_and_the_others_never_notice(
     assert [bool(record.exc_info) for record in told] == [True, False]
 
 
-def test_a_group_that_fails_by_itself_is_loaded_again_with_its_sessions_running(
+def test_group_failing_in_a_timer_is_reloaded_with_sessions_running(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody asked anything: its timer rang."""
@@ -170,7 +170,7 @@ def test_a_group_that_fails_by_itself_is_loaded_again_with_its_sessions_running(
 @pytest.mark.parametrize(
     ("failures", "told"), [(1, E.NONE), (3, E.COORDINATOR_NOT_AVAILABLE)], ids=["once", "and again"]
 )
-def test_a_request_that_comes_while_all_groups_are_loaded_again_is_answered(
+def test_request_during_reload_of_all_groups_is_answered(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, failures: int, told: E
 ) -> None:
     """It waits behind a parked one, which is sent away; or they cannot be loaded again at once."""

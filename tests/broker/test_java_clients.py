@@ -71,17 +71,17 @@ OF_CONSUMERS = {
 
 
 @pytest.mark.parametrize("options", OF_CONSUMERS.values(), ids=list(OF_CONSUMERS))
-def test_consumers_share_a_topic(clients: Clients, options: tuple[str, ...]) -> None:
+def test_java_consumers_share_a_topic(clients: Clients, options: tuple[str, ...]) -> None:
     told = clients("consumers", *options)
     assert told == ["read 100", "shared", "alone again, committed 100 of 100"]
 
 
-def test_a_transaction_is_all_or_nothing_and_a_zombie_is_fenced(clients: Clients) -> None:
+def test_java_transaction_is_atomic_and_zombie_producer_is_fenced(clients: Clients) -> None:
     told = clients("transactions")
     assert told == ["fenced ProducerFencedException", "read [committed]", "offset 1"]
 
 
-def test_an_admin_administers(clients: Clients) -> None:
+def test_java_admin_manages_topics_records_and_groups(clients: Clients) -> None:
     assert clients("admin") == [
         "nodes 1", "again true", "partitions 3", "retention 6000", "end 5 newest 4", "start 2",
         "held 3 note", "groups 1", "group Empty", "topics [counts, lines, t]",
@@ -89,6 +89,8 @@ def test_an_admin_administers(clients: Clients) -> None:
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_streams_counts_words_and_goes_on(clients: Clients, guarantee: str, tmp_path: Path) -> None:
+def test_kafka_streams_counts_words_and_resumes(
+    clients: Clients, guarantee: str, tmp_path: Path
+) -> None:
     told = clients("streams", f"processing.guarantee={guarantee}", f"state.dir={tmp_path}/state")
     assert told == ["counted {one=1, two=2}", "counted {one=2, three=1, two=3}"]

@@ -18,7 +18,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         yield broker
 
 
-def test_it_reads_what_it_sent_and_goes_on_from_its_commit(broker: Broker) -> None:
+def test_kafka_python_reads_sent_records_and_resumes_from_the_commit(broker: Broker) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, enable_idempotence=True)
     for i in range(20):
         producer.send("t", b"%d" % i, partition=i % 2)
@@ -40,7 +40,7 @@ def test_it_reads_what_it_sent_and_goes_on_from_its_commit(broker: Broker) -> No
     again.close()
 
 
-def test_it_administers(broker: Broker) -> None:
+def test_kafka_python_admin_creates_and_deletes_topics(broker: Broker) -> None:
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     admin.create_topics({"new": {"num_partitions": 2, "replication_factor": 1}})
     assert set(admin.list_topics()) == {"t", "new"}

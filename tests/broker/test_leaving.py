@@ -143,7 +143,7 @@ def brief(departures: dict[str, LeaveProgress]) -> dict[str, tuple[str, int, int
     }
 
 
-def test_who_is_asked_leaves_when_others_have_learned_its_tasks(play: Play) -> None:
+def test_member_asked_to_leave_leaves_when_others_have_learned_the_tasks(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
         seen: list[Going] = []
 
@@ -160,7 +160,7 @@ def test_who_is_asked_leaves_when_others_have_learned_its_tasks(play: Play) -> N
     play("abc", story)
 
 
-def test_two_leave_at_once(play: Play) -> None:
+def test_two_members_leave_at_once(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
         found = await ask(cluster, "ab")
 
@@ -170,7 +170,7 @@ def test_two_leave_at_once(play: Play) -> None:
     play("abc", story)
 
 
-def test_the_leader_leaves_like_everybody_else(play: Play) -> None:
+def test_leader_leaves_like_any_member(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
         report = (await settled(cluster, CLOCK, APP, 5)).report
         leader = report.labels[report.leader or ""]
@@ -184,7 +184,7 @@ def test_the_leader_leaves_like_everybody_else(play: Play) -> None:
     play("abc", story)
 
 
-def test_when_all_leave_nobody_waits_for_a_taker(play: Play) -> None:
+def test_members_all_leaving_do_not_wait_for_heirs(play: Play) -> None:
     """ "b reads the plan and leaves at once; a's SyncGroup is answered 27 for it, so a has no mark,
     and as the only one left takes b's tasks until it is told again": then b's have moved.
     """
@@ -200,7 +200,7 @@ def test_when_all_leave_nobody_waits_for_a_taker(play: Play) -> None:
     play("ab", story)
 
 
-def test_who_is_not_there_is_unknown_and_the_others_leave_all_the_same(play: Play) -> None:
+def test_leave_of_an_unknown_member_does_not_hold_up_other_members(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
         assert brief(await ask(cluster, "bz")) == {"b": ("left", 2, 0), "z": ("unknown", 0, 0)}
         assert brief(await ask(cluster, "b")) == {"b": ("unknown", 0, 0)}
@@ -210,7 +210,7 @@ def test_who_is_not_there_is_unknown_and_the_others_leave_all_the_same(play: Pla
     play("abc", story)
 
 
-def test_at_the_deadline_it_leaves_with_what_nobody_has_learned(play: Play) -> None:
+def test_member_leaves_at_the_deadline_with_tasks_not_learned(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
         group["a"].learns = False
 
@@ -224,7 +224,7 @@ def test_at_the_deadline_it_leaves_with_what_nobody_has_learned(play: Play) -> N
     play("ab", story)
 
 
-def test_asking_twice_asks_once(play: Play) -> None:
+def test_repeated_leave_request_keeps_the_first_deadline(play: Play) -> None:
     """The group is not disturbed again, and the first deadline counts."""
 
     async def story(cluster: Cluster, group: Group) -> None:
@@ -243,7 +243,7 @@ def test_asking_twice_asks_once(play: Play) -> None:
     play("ab", story)
 
 
-def test_who_is_told_to_stay_in_time_stays(play: Play) -> None:
+def test_leaving_member_stays_when_cancelled_in_time(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
         group["a"].learns = False
         await ask(cluster, "b", wait=False)
@@ -265,7 +265,7 @@ def test_who_is_told_to_stay_in_time_stays(play: Play) -> None:
     play("ab", story)
 
 
-def test_a_cancellation_need_not_be_waited_for(play: Play) -> None:
+def test_leave_cancellation_need_not_be_awaited(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
         group["a"].learns = False
         await ask(cluster, "b", wait=False)
@@ -277,7 +277,7 @@ def test_a_cancellation_need_not_be_waited_for(play: Play) -> None:
     play("ab", story)
 
 
-def test_a_group_remembers_so_many_marks_and_no_more(play: Play) -> None:
+def test_leave_of_more_than_64_instances_is_refused(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
         with pytest.raises(UsageError, match="too many instances at once: 65: name 64 at most"):
             await leave(cluster, CLOCK, APP, [f"w{i}" for i in range(65)])

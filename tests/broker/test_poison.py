@@ -264,7 +264,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
 
 
 @pytest.mark.parametrize("what", POISON)
-def test_a_request_costs_about_as_much_as_it_is_long(broker: EmbeddedBroker, what: str) -> None:
+def test_poison_request_costs_bounded_cpu_and_memory(broker: EmbeddedBroker, what: str) -> None:
     api, version, body = POISON[what]
     frame = wire.request_encoder(api, version)(1, body, "poison")
     assert broker.pid is not None

@@ -159,7 +159,7 @@ def records(log: Log) -> Iterator[tuple[int, bytes | None]]:
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize("failures", [0.0, 0.3])
 @pytest.mark.parametrize("seed", seeds(3, 8))
-def test_what_was_acknowledged_is_there_after_a_power_cut(
+def test_records_acknowledged_with_sync_survive_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, failures: float, sync: bool
 ) -> None:
     """And what was refused, because the disk had failed, does not keep what follows from it."""

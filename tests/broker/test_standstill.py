@@ -31,7 +31,7 @@ from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.tasks.active_task import Active
-from streamsx.tasks.committer import CommitIdentity
+from streamsx.tasks.committer import Committer
 from streamsx.tasks.processing_gap import ProcessingGap
 from streamsx.tasks.task_registry import Happened
 from streamsx.tasks.worker_context import WorkerContext
@@ -146,7 +146,7 @@ async def commit_of(
         assert offsets
         loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset(), {})
 
-    committing = CommitIdentity(
+    committing = Committer(
         given, producer, offset_commit, taken, settled=settled, undone=ends, failed=ends,
         patient_until=lambda since: since,
     )  # fmt: skip
@@ -162,7 +162,7 @@ async def commit_of(
 
 
 @pytest.mark.perf
-def test_a_commit_of_50_000_rows_stands_in_the_way_for_a_few_ms_at_a_time(tmp_path: Path) -> None:
+def test_commit_of_50_000_rows_blocks_the_loop_for_a_few_ms_at_a_time(tmp_path: Path) -> None:
     with Broker(tmp_path / "broker", topics={"log": 1, "src": 1}) as broker:
         found = asyncio.run(longest_of_each_commit(broker.bootstrap, tmp_path))
     # What a commit itself stands in the way for, it does each time; a noisy neighbour does not.

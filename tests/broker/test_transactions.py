@@ -80,7 +80,7 @@ class Reader:
     ],
 )
 @pytest.mark.timeout(400)
-def test_what_goes_in_comes_out_each_once(
+def test_transactional_copy_outputs_each_record_once_despite_kills(
     tmp_path: Path, records: int, kills: int, options: list[str]
 ) -> None:
     rng = random.Random(records)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def test_its_app_adds_up_what_each_user_spends() -> None:
+def test_readme_app_sums_the_spending_of_each_user() -> None:
     (source,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert len([line for line in source.splitlines() if line]) <= 10
     shop = ModuleType("shop")
@@ -27,10 +27,10 @@ def test_its_app_adds_up_what_each_user_spends() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"python -m streamsx (\w+)", README))))
-def test_a_command_it_names_exists(command: str) -> None:
+def test_readme_command_exists(command: str) -> None:
     assert (ROOT / "tools" / f"{command}.py").exists()
 
 
 @pytest.mark.parametrize("place", sorted(set(re.findall(r"\]\(([^)]*)\)", README))))
-def test_a_place_it_links_exists(place: str) -> None:
+def test_readme_link_target_exists(place: str) -> None:
     assert (ROOT / place).exists()

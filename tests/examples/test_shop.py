@@ -39,7 +39,7 @@ def plain(
     return standing, customers, dict(sold)
 
 
-def test_it_keeps_what_plain_python_keeps_also_over_a_restart() -> None:
+def test_shop_tables_equal_plain_python_over_a_restart() -> None:
     with TestDriver(shop.app, partitions=PARTITIONS) as driver:
         send = driver.to("orders")
         for rows in (ROWS[:900], ROWS[900:]):
@@ -53,7 +53,7 @@ def test_it_keeps_what_plain_python_keeps_also_over_a_restart() -> None:
     assert found == plain(ROWS)
 
 
-def test_its_history_is_the_same_each_time_late_and_with_cancellations() -> None:
+def test_shop_history_is_deterministic_with_late_and_cancelled_orders() -> None:
     assert list(history(2_000, 300)) == ROWS != list(history(2_000, 300, seed=1))
     times = [row.timestamp for row in ROWS]
     assert sum(a > b for a, b in pairwise(times)) > 100
@@ -64,7 +64,7 @@ def test_its_history_is_the_same_each_time_late_and_with_cancellations() -> None
     assert all(placed[key] <= at for key, at in cancelled.items())
 
 
-def test_files_of_both_forms_hold_it(tmp_path: Path) -> None:
+def test_parquet_and_jsonl_files_hold_the_shop_history(tmp_path: Path) -> None:
     for form in ("parquet", "jsonl"):
         assert write(tmp_path / form, iter(ROWS), form, 500) == len(ROWS)
     lines = [

@@ -7,7 +7,7 @@ from streamsx.examples import wordcount
 from streamsx.testing import TestDriver
 
 
-def test_it_counts_what_python_counts() -> None:
+def test_word_count_equals_plain_python() -> None:
     lines = [line for text in topics.values() for line in text.splitlines()][:2000]
     with TestDriver(wordcount.app, partitions={"wordcount-lines": 2}) as driver:
         driver.pipe("wordcount-lines", lines[:1000])

@@ -33,7 +33,7 @@ async def received(bootstrap: str, topic: str, count: int) -> list[bytes]:
         return [(await consumer.getone()).value for _ in range(count)]
 
 
-def test_an_unmodified_client_gets_back_what_it_sent(kafka: ApacheKafka) -> None:
+def test_unmodified_client_receives_the_records_sent(kafka: ApacheKafka) -> None:
     topic, values = f"t-{uuid.uuid4()}", [b"one", b"two", b"three"]
     asyncio.run(sent(kafka.bootstrap, topic, values))
     assert asyncio.run(received(kafka.bootstrap, topic, 3)) == values
@@ -56,7 +56,7 @@ def test_records_survive_a_restart_and_a_kill(kafka: ApacheKafka) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
 @pytest.mark.slow
-def test_it_does_not_outlive_a_test_run_that_is_killed(kafka_jars: Path, tmp_path: Path) -> None:
+def test_apache_kafka_does_not_outlive_a_killed_test_run(kafka_jars: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from tests.support.apache_kafka import *;"
         "broker = ApacheKafka(*map(Path, sys.argv[1:])); broker.start();"

@@ -95,7 +95,7 @@ async def fetched(cluster: Cluster, tp: TopicPartition, offset: int) -> Any:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_batches_of_ours_come_back_and_other_clients_read_them(
+def test_streamsx_batches_are_read_back_and_by_aiokafka(
     kafka: ApacheKafka, compression: str
 ) -> None:
     async def story(cluster: Cluster) -> None:
@@ -124,7 +124,7 @@ async def _first(consumer: Any, count: int) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "snappy", "lz4", "zstd"])
-def test_batches_of_another_client_are_read(kafka: ApacheKafka, compression: str | None) -> None:
+def test_aiokafka_batches_are_read(kafka: ApacheKafka, compression: str | None) -> None:
     async def story(cluster: Cluster) -> None:
         tp = TopicPartition(await new_topic(cluster), 0)
         settings = {"compression_type": compression, "linger_ms": 20}
@@ -138,7 +138,7 @@ def test_batches_of_another_client_are_read(kafka: ApacheKafka, compression: str
     run(kafka, story)
 
 
-def test_a_transaction_that_was_aborted_is_not_seen(kafka: ApacheKafka) -> None:
+def test_aborted_transaction_is_not_read(kafka: ApacheKafka) -> None:
     async def story(cluster: Cluster) -> None:
         tp = TopicPartition(await new_topic(cluster), 0)
         settings = {"bootstrap_servers": kafka.bootstrap, "transactional_id": tp.topic}
@@ -162,7 +162,7 @@ def test_a_transaction_that_was_aborted_is_not_seen(kafka: ApacheKafka) -> None:
     run(kafka, story)
 
 
-def test_topics_have_the_partitions_and_configs_they_were_created_with(kafka: ApacheKafka) -> None:
+def test_created_topics_have_the_requested_partitions_and_configs(kafka: ApacheKafka) -> None:
     async def story(cluster: Cluster) -> None:
         name = await new_topic(cluster, 3, **{"cleanup.policy": "compact"})
         await admin.create_topics(cluster, [NewTopic(name, 7)])
@@ -177,7 +177,7 @@ def test_topics_have_the_partitions_and_configs_they_were_created_with(kafka: Ap
     run(kafka, story)
 
 
-def test_a_topic_that_kafka_refuses_is_the_users_error(kafka: ApacheKafka) -> None:
+def test_topic_kafka_refuses_is_a_setting_error(kafka: ApacheKafka) -> None:
     async def story(cluster: Cluster) -> None:
         odd = NewTopic(f"t-{uuid.uuid4()}", 1, configs={"cleanup.policy": "odd"})
         with pytest.raises(SettingError, match=r"INVALID_CONFIG: topic t-.*: .*cleanup\.policy"):
@@ -188,7 +188,7 @@ def test_a_topic_that_kafka_refuses_is_the_users_error(kafka: ApacheKafka) -> No
     run(kafka, story)
 
 
-def test_asking_for_a_topic_does_not_bring_it_into_being(kafka: ApacheKafka) -> None:
+def test_metadata_request_for_a_missing_topic_does_not_create_a_topic(kafka: ApacheKafka) -> None:
     async def story(cluster: Cluster) -> None:
         missing = f"t-{uuid.uuid4()}"
         await cluster.follow([missing])
@@ -199,7 +199,7 @@ def test_asking_for_a_topic_does_not_bring_it_into_being(kafka: ApacheKafka) -> 
     run(kafka, story)
 
 
-def test_bounds_tell_the_first_offset_and_the_high_watermark(kafka: ApacheKafka) -> None:
+def test_bounds_are_the_first_offset_and_the_high_watermark(kafka: ApacheKafka) -> None:
     async def story(cluster: Cluster) -> None:
         name = await new_topic(cluster, 3)
         first, second, empty = (TopicPartition(name, i) for i in range(3))
@@ -215,7 +215,7 @@ def test_bounds_tell_the_first_offset_and_the_high_watermark(kafka: ApacheKafka)
     run(kafka, story)
 
 
-def test_a_group_is_described_with_its_members_bytes(kafka: ApacheKafka) -> None:
+def test_group_is_described_with_the_metadata_of_the_members(kafka: ApacheKafka) -> None:
     async def story(cluster: Cluster) -> None:
         name, group = await new_topic(cluster, 2), f"g-{uuid.uuid4()}"
         settings = {"bootstrap_servers": kafka.bootstrap, "group_id": group}
@@ -232,7 +232,7 @@ def test_a_group_is_described_with_its_members_bytes(kafka: ApacheKafka) -> None
     run(kafka, story)
 
 
-def test_a_group_that_is_not_there_is_dead(kafka: ApacheKafka) -> None:
+def test_unknown_group_is_described_as_dead(kafka: ApacheKafka) -> None:
     async def story(cluster: Cluster) -> None:
         told = await admin.describe_group(cluster, f"g-{uuid.uuid4()}")
         assert (told.state, told.members) == ("Dead", ())
@@ -240,7 +240,7 @@ def test_a_group_that_is_not_there_is_dead(kafka: ApacheKafka) -> None:
     run(kafka, story)
 
 
-def test_every_request_of_ours_is_one_that_kafka_speaks(kafka: ApacheKafka) -> None:
+def test_every_client_request_version_is_supported_by_kafka(kafka: ApacheKafka) -> None:
     async def story(cluster: Cluster) -> None:
         connection = await cluster.any("admin")
         for api in wire.Api:
@@ -251,7 +251,7 @@ def test_every_request_of_ours_is_one_that_kafka_speaks(kafka: ApacheKafka) -> N
 
 
 @pytest.mark.parametrize("how", [pytest.param("restart", marks=pytest.mark.slow), "kill"])
-def test_after_a_restart_or_a_crash_everything_goes_on(kafka: ApacheKafka, how: str) -> None:
+def test_client_continues_after_a_broker_restart_or_crash(kafka: ApacheKafka, how: str) -> None:
     async def story(cluster: Cluster) -> None:
         tp = TopicPartition(await new_topic(cluster), 0)
         await produced(cluster, tp, filled(5))

@@ -101,7 +101,7 @@ def workers(cluster: ApacheCluster, wordcount: WordCount, tmp_path: Path) -> Ite
         yield workers
 
 
-def test_brokers_restart_one_by_one_and_then_the_coordinator_dies(
+def test_workers_survive_rolling_broker_restart_and_coordinator_death(
     cluster: ApacheCluster, wordcount: WordCount, workers: Workers
 ) -> None:
     names = ("a", "b", "c")

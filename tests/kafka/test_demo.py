@@ -35,7 +35,9 @@ def create(kafka: ApacheKafka, *names: str) -> None:
 
 
 @pytest.mark.slow
-def test_it_proves_the_same_and_leaves_what_others_made(kafka: ApacheKafka, tmp_path: Path) -> None:
+def test_demo_on_apache_kafka_succeeds_and_leaves_other_topics(
+    kafka: ApacheKafka, tmp_path: Path
+) -> None:
     create(kafka, "orders", "wordcount-lines", "demo-0a0b0c0d-lines")
     before = topics(kafka)
 

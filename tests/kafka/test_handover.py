@@ -61,7 +61,7 @@ def feed(client: Client, records: list[Fed]) -> None:
         client.send_raw(TopicPartition(each.topic, each.partition), builder.close())
 
 
-def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refused(
+def test_snapshot_is_handed_over_whole_and_refusal_writes_nothing(
     kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STREAMSX_BOOTSTRAP", kafka.bootstrap)
@@ -177,7 +177,7 @@ def test_a_snapshot_is_handed_over_whole_and_nothing_is_written_where_it_is_refu
     client.close()
 
 
-def test_a_history_that_its_topic_has_too_is_not_counted_twice(
+def test_history_also_in_the_topic_is_not_counted_twice(
     kafka: ApacheKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STREAMSX_BOOTSTRAP", kafka.bootstrap)

@@ -18,7 +18,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_clients_saw_of_apache_kafka_has_no_anomaly(
+def test_client_history_on_apache_kafka_has_no_forbidden_anomaly(
     kafka: ApacheKafka, seed: int, tmp_path: Path
 ) -> None:
     """It is back 4 s after a kill: transactions must last longer, and there are fewer faults.

@@ -35,7 +35,7 @@ def log(topic: str, partition: int, *pairs: Pair) -> pa.RecordBatch:
     return batch_of(list(zip(*sent, strict=True)))
 
 
-def test_the_newest_of_each_key_is_published_once_and_by_the_last_that_began(
+def test_newest_record_per_key_is_published_once_by_the_last_writer(
     either: Broker | ApacheKafka,
 ) -> None:
     topic, brokers = f"log-{uuid.uuid4()}", Brokers(either.bootstrap, PLAINTEXT)

@@ -70,7 +70,7 @@ def keys(client: Client) -> list[int]:
     return [int(record.key or b"") for record in client.read(OUT)]
 
 
-def test_batches_fit_small_topics_and_a_record_of_the_future_fails_alone(
+def test_batches_are_split_to_fit_and_future_record_fails_alone(
     kafka: ApacheKafka, client: Client, tmp_path: Path
 ) -> None:
     """The source takes any time, the output and the changelog an hour ahead."""
@@ -89,7 +89,7 @@ def test_batches_fit_small_topics_and_a_record_of_the_future_fails_alone(
     assert len(list(client.read(CHANGELOG))) == 200
 
 
-def test_record_that_the_broker_refuses_stops_its_task_or_is_passed_over(
+def test_record_refused_by_the_broker_stops_the_task_or_is_skipped(
     kafka: ApacheKafka, client: Client, tmp_path: Path
 ) -> None:
     """The output's limit is lowered behind the worker's back."""

@@ -14,7 +14,7 @@ KEPT_S = 60.0
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("protocol_type", ["consumer", "stream"])
-def test_offsets_of_a_live_group_are_kept_however_old_they_are(
+def test_old_offsets_of_a_live_group_are_kept(
     kafka_jars: Path, tmp_path: Path, protocol_type: str
 ) -> None:
     """R003-33. One of which nobody is left has lost them by then."""

@@ -68,7 +68,7 @@ async def read(either: Broker | ApacheKafka, topic: str) -> list[bytes | None]:
     return values
 
 
-def test_what_is_committed_behind_an_aborted_transaction_is_read_to_the_last_record(
+def test_records_committed_after_an_aborted_transaction_are_all_read(
     either: Broker | ApacheKafka,
 ) -> None:
     """One answer with several pieces: what is aborted in the first says nothing of the others."""
@@ -84,7 +84,7 @@ def test_what_is_committed_behind_an_aborted_transaction_is_read_to_the_last_rec
     assert asyncio.run(story()) == [b"kept %d" % number for number in range(COMMITTED)]
 
 
-def test_a_range_ends_before_what_is_open_and_leaves_out_what_was_aborted(
+def test_committed_range_ends_at_an_open_transaction_and_omits_aborted(
     either: Broker | ApacheKafka,
 ) -> None:
     topic = f"t-{uuid.uuid4()}"

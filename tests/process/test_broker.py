@@ -54,7 +54,7 @@ def frozen(broker: EmbeddedBroker | ApacheKafka) -> Iterator[None]:
 
 
 @SLOW_ON_KAFKA
-def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
+def test_broker_kill_and_restart_moves_and_loses_nothing(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:
     workers.start(*NAMES, **SETTINGS)
@@ -77,7 +77,7 @@ def test_a_broker_that_is_killed_and_comes_back_costs_nothing(
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_connections_that_are_closed_as_idle_disturb_nobody(
+def test_idle_connection_closes_do_not_disturb_workers(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:
     """Heartbeats and lines come so seldom that all lanes but the fetching are closed between."""
@@ -108,7 +108,7 @@ def test_connections_that_are_closed_as_idle_disturb_nobody(
 
 
 @gate_on_kafka("frozen_s", "longer", shorter=2.0, longer=6.0)
-def test_while_the_broker_does_not_answer_workers_stand_still_and_lose_nothing(
+def test_workers_suspend_and_lose_nothing_while_the_broker_is_frozen(
     broker: EmbeddedBroker | ApacheKafka,
     workers: Workers,
     wordcount: WordCount,

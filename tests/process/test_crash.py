@@ -50,7 +50,7 @@ def planted(
     "planted", [DATA_LOOP, CONTROL_THREAD], ids=["data loop", "control thread"], indirect=True
 )
 @SLOW_ON_KAFKA
-def test_a_fault_of_ours_in_a_callback_ends_the_process(planted: Workers) -> None:
+def test_internal_fault_in_a_callback_ends_the_worker_process(planted: Workers) -> None:
     planted.start("a")
 
     assert planted.code("a", IN_TIME_S) == 1

@@ -20,7 +20,7 @@ def damage(folder: Path, tp: TopicPartition, number: int) -> tuple[int, int]:
     return header.base_offset, header.last_offset + 1
 
 
-def test_its_partition_waits_and_the_others_go_on_until_it_is_given_up(
+def test_damaged_batch_holds_only_one_partition_until_deleted(
     tmp_path: Path,
 ) -> None:
     with (
@@ -50,7 +50,7 @@ def test_its_partition_waits_and_the_others_go_on_until_it_is_given_up(
         assert workers.stop("a") == [0]
 
 
-def test_a_task_whose_changelog_is_damaged_is_not_restored_and_the_others_are(
+def test_task_with_a_damaged_changelog_waits_and_other_tasks_restore(
     tmp_path: Path,
 ) -> None:
     with (

@@ -88,7 +88,7 @@ def result_of(stdout: str) -> dict[str, Any]:
     return found
 
 
-def test_a_small_demo_shows_it_all_and_leaves_its_files(tmp_path: Path) -> None:
+def test_small_demo_succeeds_and_leaves_files(tmp_path: Path) -> None:
     done = run("--json", "--records", "4000", "--dir", str(tmp_path))
     result = result_of(done.stdout)
 
@@ -114,7 +114,7 @@ def test_a_small_demo_shows_it_all_and_leaves_its_files(tmp_path: Path) -> None:
         (signal.SIGKILL, -9),
     ],
 )
-def test_however_it_ends_nothing_is_left_running(
+def test_signalled_demo_leaves_no_process_running(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     with running(tmp_path) as (process, found):
@@ -126,7 +126,7 @@ def test_however_it_ends_nothing_is_left_running(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists children")
 @pytest.mark.parametrize("name", [pytest.param("broker", marks=pytest.mark.slow), "w2"])
-def test_who_dies_is_named_with_the_end_of_its_log(tmp_path: Path, name: str) -> None:
+def test_demo_names_the_killed_process_with_the_end_of_the_log(tmp_path: Path, name: str) -> None:
     with running(tmp_path) as (process, found):
         os.kill(found[name], signal.SIGKILL)
         stdout, stderr = process.communicate(timeout=WAIT_S)
@@ -140,7 +140,7 @@ def test_who_dies_is_named_with_the_end_of_its_log(tmp_path: Path, name: str) ->
     assert log.read_text().splitlines()[-1] in stderr
 
 
-def test_what_takes_too_long_fails_and_says_at_what_it_was(tmp_path: Path) -> None:
+def test_demo_over_the_time_limit_fails_and_names_the_stage(tmp_path: Path) -> None:
     done = run("--seconds-limit", "2", "--json", "--dir", str(tmp_path))
     assert done.returncode == 1
     assert "not done in 2 s" in result_of(done.stdout)["why"]
@@ -161,7 +161,7 @@ def test_what_takes_too_long_fails_and_says_at_what_it_was(tmp_path: Path) -> No
         (["--dir", __file__], "Not a directory: give --dir one that can be written"),
     ],
 )
-def test_bad_input_is_told_in_one_line(options: list[str], said: str) -> None:
+def test_bad_demo_options_are_one_line_and_exit_code_2(options: list[str], said: str) -> None:
     done = streamsx("demo", *options)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
@@ -169,7 +169,7 @@ def test_bad_input_is_told_in_one_line(options: list[str], said: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_cluster_that_does_not_answer_ends_it_in_less_than_30_s(
+def test_demo_ends_in_30_s_when_the_cluster_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert story.START_TIMEOUT_S < 30
@@ -185,7 +185,7 @@ def test_a_cluster_that_does_not_answer_ends_it_in_less_than_30_s(
         demo.show(options)
 
 
-def test_help_needs_nothing_that_is_slow_to_import() -> None:
+def test_demo_help_imports_nothing_slow() -> None:
     code = "import sys, streamsx.tools.demo; print(*sys.modules)"
     modules = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True

@@ -16,7 +16,7 @@ LITTLE_S = 20.0
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits another process")
 @pytest.mark.parametrize("broker", ["embedded"], indirect=True)
-def test_a_worker_whose_disk_is_full_leaves_and_another_start_goes_on(
+def test_worker_with_a_full_disk_leaves_and_a_restart_continues(
     workers: Workers, wordcount: WordCount
 ) -> None:
     workers.start("a", commit_interval="200ms", log_level="warning")

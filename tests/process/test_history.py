@@ -41,7 +41,7 @@ class Forgetful(EmbeddedBroker):
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_broker_that_loses_what_it_acknowledged_is_found_out(tmp_path: Path) -> None:
+def test_broker_losing_acknowledged_records_is_detected(tmp_path: Path) -> None:
     journals = tmp_path / "journals"
     journals.mkdir()
     kinds = ("plain", "transactional", "reader", "uncommitted")
@@ -56,7 +56,7 @@ def test_a_broker_that_loses_what_it_acknowledged_is_found_out(tmp_path: Path) -
 
 @pytest.mark.timeout(240)
 @pytest.mark.slow
-def test_what_clients_saw_of_a_broker_that_was_killed_is_what_kafka_promises(
+def test_client_history_on_a_killed_broker_keeps_the_kafka_promises(
     tmp_path: Path,
 ) -> None:
     record(1, SHORT_S, tmp_path)
@@ -66,7 +66,7 @@ def test_what_clients_saw_of_a_broker_that_was_killed_is_what_kafka_promises(
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("options", [(), ("--sync",)], ids=["interval", "sync"])
 @pytest.mark.parametrize("seed", range(10))
-def test_twenty_runs_with_kills_have_no_anomaly(
+def test_twenty_client_histories_with_kills_have_no_forbidden_anomaly(
     seed: int, options: tuple[str, ...], tmp_path: Path
 ) -> None:
     """No acknowledged write is lost, nothing aborted is read, all readers see one order, no

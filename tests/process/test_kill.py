@@ -16,9 +16,7 @@ COMMIT = "400ms"
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_worker_that_is_killed_and_comes_back_loses_nothing(
-    workers: Workers, wordcount: WordCount
-) -> None:
+def test_killed_and_restarted_worker_loses_nothing(workers: Workers, wordcount: WordCount) -> None:
     workers.start("a", "b", "c", commit_interval=COMMIT, acceptable_recovery_lag=100)
     wordcount.feed(LINES_PER_S)
     for name in ("a", "b", "c"):
@@ -38,7 +36,7 @@ def test_a_worker_that_is_killed_and_comes_back_loses_nothing(
     assert workers.stop("a", "b", "c") == [0, 0, 0]
 
 
-def test_others_take_over_from_one_that_was_killed_and_stays_away(
+def test_other_workers_take_over_from_a_killed_worker(
     workers: Workers, wordcount: WordCount
 ) -> None:
     short = {"session_timeout": "3s", "commit_interval": COMMIT}

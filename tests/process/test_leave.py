@@ -76,7 +76,7 @@ def outcome(
 
 
 @SLOW_ON_KAFKA
-def test_a_worker_leaves_when_others_have_learned_its_tasks(
+def test_worker_leaves_when_others_have_learned_the_tasks(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
     workers.start("a", "b", "c", acceptable_recovery_lag=100, heartbeat_interval="1s")
@@ -111,7 +111,7 @@ def test_a_worker_leaves_when_others_have_learned_its_tasks(
 
 
 @SLOW_ON_KAFKA
-def test_at_rest_two_leave_at_once_and_the_last_one_alone(
+def test_idle_group_lets_two_workers_leave_at_once_then_the_last(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
     workers.start("a", "b", "c")
@@ -140,7 +140,7 @@ def test_at_rest_two_leave_at_once_and_the_last_one_alone(
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_host_is_swapped_for_another_and_nobody_else_learns_anything(
+def test_swap_replaces_a_host_and_no_other_worker_learns_tasks(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
     """c joins and is told at once: whatever it has taken of its share by then is its own."""
@@ -204,7 +204,7 @@ def check(workers: Workers, wordcount: WordCount, since: int) -> None:
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_mark_stays_when_its_tool_is_interrupted_until_it_is_taken_back(
+def test_leave_mark_outlives_an_interrupted_tool_until_cancelled(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
     length = started_with_a_long_changelog(workers, wordcount)
@@ -236,7 +236,7 @@ def test_a_mark_stays_when_its_tool_is_interrupted_until_it_is_taken_back(
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_at_its_deadline_a_worker_leaves_what_nobody_has_learned(
+def test_worker_leaves_at_the_deadline_with_tasks_not_learned(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
     length = started_with_a_long_changelog(workers, wordcount)
@@ -255,7 +255,7 @@ def test_at_its_deadline_a_worker_leaves_what_nobody_has_learned(
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_group_of_protocol_type_stream_is_led_and_left_as_any_other(
+def test_group_of_protocol_type_stream_is_led_and_left_like_others(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
     workers.start("a", "b", protocol_type="stream")
@@ -287,7 +287,7 @@ def calm(workers: Workers) -> bool:
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_tool_that_is_killed_in_the_middle_holds_nobody_up_for_longer_than_its_session(
+def test_killed_leave_tool_delays_the_group_by_at_most_one_session(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
     """It counts from the moment at which it has a member id. The mark is in by then, or it is not

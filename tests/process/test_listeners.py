@@ -41,7 +41,7 @@ def listening(
 
 
 @SLOW_ON_KAFKA
-def test_what_is_given_back_waits_for_the_app_and_nothing_else_does(
+def test_only_revoked_partitions_wait_for_the_revocation_listener(
     listening: Workers, wordcount: WordCount
 ) -> None:
     with listening as workers:
@@ -65,7 +65,7 @@ def test_what_is_given_back_waits_for_the_app_and_nothing_else_does(
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_one_that_fails_ends_its_worker_when_all_has_been_given_back(
+def test_failing_listener_ends_the_worker_after_all_is_revoked(
     listening: Workers, wordcount: WordCount
 ) -> None:
     with listening as workers:

@@ -9,6 +9,6 @@ from tests.support.memory.__main__ import BEYOND_MIB, BUDGETS_MIB, ROWS, peaks_o
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("budget_mib", BUDGETS_MIB)
 @pytest.mark.parametrize("shape", ROWS)
-def test_worker_stays_within_its_memory_budget_and_120_mib(shape: str, budget_mib: int) -> None:
+def test_worker_stays_within_the_memory_budget_and_120_mib(shape: str, budget_mib: int) -> None:
     """512 MiB gave 1,148, and 64 MiB gave 2,471."""
     assert max(peaks_of(shape, budget_mib)) <= budget_mib + BEYOND_MIB

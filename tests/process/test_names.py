@@ -72,7 +72,7 @@ def workers(broker: EmbeddedBroker | ApacheKafka, shop: Shop, tmp_path: Path) ->
 
 
 @SLOW_ON_KAFKA
-def test_two_apps_of_one_file_count_each_on_its_own(shop: Shop, workers: Workers) -> None:
+def test_apps_with_two_ids_from_one_file_count_separately(shop: Shop, workers: Workers) -> None:
     prod, staging = f"{shop.name}-prod", f"{shop.name}-staging"
     workers.start("prod", id=prod)
     workers.start("staging", id=staging)
@@ -86,7 +86,9 @@ def test_two_apps_of_one_file_count_each_on_its_own(shop: Shop, workers: Workers
 
 
 @SLOW_ON_KAFKA
-def test_what_was_begun_under_other_names_is_not_left_behind(shop: Shop, workers: Workers) -> None:
+def test_repartition_topics_under_faust_names_are_not_abandoned(
+    shop: Shop, workers: Workers
+) -> None:
     app = f"{shop.name}-app"
     workers.start("a", id=app, repartition_names="faust")
     workers.until_event("task", of="a", to="running", count=4)

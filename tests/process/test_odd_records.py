@@ -41,7 +41,7 @@ def client(broker: EmbeddedBroker | ApacheKafka) -> Iterator[Client]:
     client.close()
 
 
-def test_a_header_name_that_is_not_utf_8_holds_up_nothing(
+def test_header_name_not_in_utf_8_does_not_hold_up_a_worker(
     broker: EmbeddedBroker | ApacheKafka, client: Client, tmp_path: Path
 ) -> None:
     name = f"odd-{uuid.uuid4().hex[:8]}"

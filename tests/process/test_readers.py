@@ -37,7 +37,7 @@ WORDS, CHANGELOG = TopicPartition("words", 0), TopicPartition("pairs-counts-chan
 
 
 @pytest.mark.timeout(120)
-def test_agent_beside_one_that_waits_or_fails_counts_each_record_once(tmp_path: Path) -> None:
+def test_agent_beside_a_waiting_or_failing_agent_counts_each_record_once(tmp_path: Path) -> None:
     def write(wait_s: float, *, broken: bool = False) -> None:
         (tmp_path / "pairs.py").write_text(APP.format(wait_s=wait_s, broken=broken))
 

@@ -122,7 +122,9 @@ def rolled(
         yield Rolled(app, old, new, settings)
 
 
-def test_an_older_group_goes_over_one_worker_at_a_time(rolled: Rolled, older: Old) -> None:
+def test_group_of_an_older_version_is_upgraded_one_worker_at_a_time(
+    rolled: Rolled, older: Old
+) -> None:
     app, old, new, settings = rolled
 
     def settled() -> bool:

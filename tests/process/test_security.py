@@ -93,7 +93,7 @@ def written(folder: Path, mechanism: str, protocol: str, password: str = PASSWOR
         pytest.param("SCRAM-SHA-256", "SASL_SSL", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_workers_and_commands_are_let_in_as_the_app_or_as_a_file_says(
+def test_workers_and_commands_authenticate_by_app_or_config_file(
     kafka: ApacheKafka, folder: Path, mechanism: str, protocol: str
 ) -> None:
     """A file names users and passwords alone: tokens come from an app."""
@@ -133,7 +133,7 @@ def test_workers_and_commands_are_let_in_as_the_app_or_as_a_file_says(
         ("leave", "--app", "shop", "--instances", "a"),
     ],
 )  # fmt: skip
-def test_a_wrong_password_is_one_line_and_2(
+def test_command_with_a_wrong_password_is_one_line_and_exit_code_2(
     kafka: ApacheKafka, folder: Path, words: tuple[str, ...]
 ) -> None:
     wrong = written(folder, "PLAIN", "SASL_PLAINTEXT", "wrong")
@@ -147,7 +147,7 @@ def test_a_wrong_password_is_one_line_and_2(
 @pytest.mark.parametrize(
     "mechanism", [pytest.param("PLAIN", marks=pytest.mark.slow), "SCRAM-SHA-512"]
 )
-def test_a_worker_with_a_wrong_password_ends_with_one_line_and_2(
+def test_worker_with_a_wrong_password_is_one_line_and_exit_code_2(
     kafka: ApacheKafka, folder: Path, mechanism: str
 ) -> None:
     env = {

@@ -32,7 +32,7 @@ def streamsx(
 
 
 @SLOW_ON_KAFKA
-def test_what_is_sent_is_counted_and_can_be_looked_at(
+def test_sent_records_are_counted_and_shown_by_table(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount, workers: Workers
 ) -> None:
     app, lines = wordcount.app, wordcount.lines[0].topic
@@ -74,7 +74,7 @@ def test_what_is_sent_is_counted_and_can_be_looked_at(
     ],
 )
 @SLOW_ON_KAFKA
-def test_what_cannot_be_sent_is_said(
+def test_unsendable_records_are_reported(
     broker: EmbeddedBroker | ApacheKafka,
     wordcount: WordCount,
     arguments: tuple[str, ...],
@@ -107,7 +107,7 @@ def typed(
 
 
 @SLOW_ON_KAFKA
-def test_who_types_has_all_the_time_there_is(typed: subprocess.Popen[bytes]) -> None:
+def test_send_waits_for_typed_lines_without_a_limit(typed: subprocess.Popen[bytes]) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         typed.wait(2.5)
     out, error = typed.communicate(b"second", TIMEOUT_S)
@@ -116,13 +116,13 @@ def test_who_types_has_all_the_time_there_is(typed: subprocess.Popen[bytes]) -> 
 
 
 @SLOW_ON_KAFKA
-def test_who_breaks_off_waits_for_no_other_line(typed: subprocess.Popen[bytes]) -> None:
+def test_interrupted_send_does_not_wait_for_another_line(typed: subprocess.Popen[bytes]) -> None:
     typed.send_signal(signal.SIGINT)
     assert typed.wait(TIMEOUT_S / 4) == 130
 
 
 @SLOW_ON_KAFKA
-def test_what_is_given_may_be_any_bytes(
+def test_send_accepts_arguments_of_any_bytes(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
 ) -> None:
     topic = wordcount.lines[0].topic
@@ -134,7 +134,7 @@ def test_what_is_given_may_be_any_bytes(
 
 
 @SLOW_ON_KAFKA
-def test_what_is_the_null_marker_is_sent_as_a_tombstone(
+def test_null_marker_is_sent_as_a_tombstone(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
 ) -> None:
     topic = wordcount.lines[0].topic
@@ -147,7 +147,7 @@ def test_what_is_the_null_marker_is_sent_as_a_tombstone(
 
 
 @SLOW_ON_KAFKA
-def test_a_line_without_an_end_is_not_read_to_its_end(
+def test_overlong_line_is_refused_before_the_end_is_read(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
 ) -> None:
     """30 MB took 9 s, each block of them copied with all that were there."""
@@ -158,7 +158,9 @@ def test_a_line_without_an_end_is_not_read_to_its_end(
 
 
 @SLOW_ON_KAFKA
-def test_a_closed_stdin_is_said(broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount) -> None:
+def test_send_reports_a_closed_stdin(
+    broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
+) -> None:
     command = [sys.executable, "-m", "streamsx", "send", wordcount.lines[0].topic, "-"]
     done = subprocess.run(
         ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *command, "--bootstrap", broker.bootstrap],

@@ -8,7 +8,7 @@ NOBODY = "127.0.0.1:1"
 """No broker: a slot is taken before one is asked for."""
 
 
-def test_after_kill_9_an_instance_is_back_in_its_own_slot(tmp_path: Path) -> None:
+def test_instance_returns_to_the_same_slot_after_kill_9(tmp_path: Path) -> None:
     """k, l, m have slots 0 to 2; l leaves; m is killed and starts again."""
     with Workers(NOBODY, tmp_path, in_slots=True) as workers:
 
@@ -26,7 +26,7 @@ def test_after_kill_9_an_instance_is_back_in_its_own_slot(tmp_path: Path) -> Non
         assert "its own slot is taken" not in workers.log("m")
 
 
-def test_a_second_process_of_one_instance_says_which_slot_it_takes(tmp_path: Path) -> None:
+def test_second_process_of_an_instance_logs_the_slot_taken(tmp_path: Path) -> None:
     first_folder, second_folder = tmp_path / "first", tmp_path / "second"
     with (
         Workers(NOBODY, first_folder, in_slots=True) as first,

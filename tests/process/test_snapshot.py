@@ -62,7 +62,7 @@ def runs_all(workers: Workers, wordcount: WordCount, name: str) -> None:
     workers.until(lambda: len(workers.active()[name]) == every, f"{name} runs all")
 
 
-def test_a_worker_takes_the_snapshot_and_replays_only_what_is_behind_it(
+def test_worker_loads_the_snapshot_and_replays_only_later_records(
     workers: Workers, wordcount: WordCount, tmp_path: Path
 ) -> None:
     counted(workers, wordcount, "a", 2000)
@@ -87,7 +87,7 @@ def test_a_worker_takes_the_snapshot_and_replays_only_what_is_behind_it(
 
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
 @pytest.mark.slow
-def test_a_worker_killed_while_it_takes_a_snapshot_takes_it_again(
+def test_worker_killed_while_loading_a_snapshot_loads_again(
     workers: Workers, wordcount: WordCount, tmp_path: Path
 ) -> None:
     counted(workers, wordcount, "a", 500)
@@ -107,7 +107,7 @@ def test_a_worker_killed_while_it_takes_a_snapshot_takes_it_again(
 
 
 @pytest.mark.parametrize("wordcount", [1], indirect=True)
-def test_a_worker_given_a_torn_snapshot_says_so_and_replays(
+def test_worker_reports_a_torn_snapshot_and_replays(
     workers: Workers, wordcount: WordCount, tmp_path: Path
 ) -> None:
     counted(workers, wordcount, "a", 500)

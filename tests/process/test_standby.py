@@ -15,9 +15,7 @@ def follows(workers: Workers, name: str) -> set[str]:
     return {task for task, at in state.items() if at == ("standby", "tailing")}
 
 
-def test_standbys_take_over_from_one_that_was_killed(
-    workers: Workers, wordcount: WordCount
-) -> None:
+def test_standbys_take_over_from_a_killed_worker(workers: Workers, wordcount: WordCount) -> None:
     settings = {
         "session_timeout": f"{SESSION_S:g}s",
         "commit_interval": "400ms",
@@ -58,7 +56,9 @@ def test_standbys_take_over_from_one_that_was_killed(
 
 
 @SLOW_ON_KAFKA
-def test_who_gives_a_task_up_follows_it(workers: Workers, wordcount: WordCount) -> None:
+def test_worker_giving_up_a_task_becomes_the_standby(
+    workers: Workers, wordcount: WordCount
+) -> None:
     """It has the best copy of all, and says so while it still closes it; any other would read the
     whole changelog."""
     settings = {"commit_interval": "400ms", "num_standby_replicas": 1}

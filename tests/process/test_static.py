@@ -35,7 +35,7 @@ def runs_again(workers: Workers, name: str, tasks: set[str]) -> bool:
 
 
 @gate_on_kafka("killed", "killed", stopped=False, killed=True)
-def test_who_comes_back_has_what_it_had_and_the_others_hear_nothing_until_then(
+def test_static_member_keeps_tasks_over_a_bounce_without_revocations(
     workers: Workers, wordcount: WordCount, killed: bool
 ) -> None:
     begun(workers, wordcount, "a", "b", "c")
@@ -65,7 +65,7 @@ def test_who_comes_back_has_what_it_had_and_the_others_hear_nothing_until_then(
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_tool_makes_one_leave_for_good(
+def test_leave_tool_removes_a_static_member_for_good(
     workers: Workers, wordcount: WordCount, broker: EmbeddedBroker | ApacheKafka
 ) -> None:
     begun(workers, wordcount, "a", "b")
@@ -83,7 +83,7 @@ def test_a_tool_makes_one_leave_for_good(
 
 
 @SLOW_ON_KAFKA
-def test_of_two_with_one_instance_id_the_first_ends_and_says_why(
+def test_first_worker_with_a_duplicate_instance_id_is_fenced_and_ends(
     workers: Workers, wordcount: WordCount, broker: EmbeddedBroker | ApacheKafka, tmp_path: Path
 ) -> None:
     begun(workers, wordcount, "a", "b")

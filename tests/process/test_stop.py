@@ -38,7 +38,7 @@ LITTLE_S = 20.0
 
 
 @SLOW_ON_KAFKA
-def test_one_that_waits_for_its_broker_ends_at_once(
+def test_worker_waiting_for_the_broker_stops_at_once(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers
 ) -> None:
     broker.kill()
@@ -49,7 +49,7 @@ def test_one_that_waits_for_its_broker_ends_at_once(
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_one_that_is_not_in_the_group_yet_ends_at_once(workers: Workers) -> None:
+def test_worker_not_yet_in_the_group_stops_at_once(workers: Workers) -> None:
     for moment in range(6):
         name = f"w{moment}"
         workers.start(name)
@@ -59,7 +59,7 @@ def test_one_that_is_not_in_the_group_yet_ends_at_once(workers: Workers) -> None
 
 
 @SLOW_ON_KAFKA
-def test_a_second_signal_ends_it_now(workers: Workers, wordcount: WordCount) -> None:
+def test_second_signal_ends_the_worker_at_once(workers: Workers, wordcount: WordCount) -> None:
     """The first one waits for a learner that never gets near."""
     wordcount.feed(500)
     workers.start("a", acceptable_recovery_lag=0)
@@ -75,7 +75,7 @@ def test_a_second_signal_ends_it_now(workers: Workers, wordcount: WordCount) -> 
 
 
 @SLOW_ON_KAFKA
-def test_one_whose_broker_is_away_ends_in_time_and_loses_nothing(
+def test_worker_stops_in_time_without_the_broker_and_loses_nothing(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:
     wordcount.feed(500)
@@ -95,7 +95,7 @@ def test_one_whose_broker_is_away_ends_in_time_and_loses_nothing(
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_one_whose_broker_does_not_answer_ends_in_time(
+def test_worker_stops_in_time_while_the_broker_does_not_answer(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:
     wordcount.feed(500)
@@ -110,7 +110,7 @@ def test_one_whose_broker_does_not_answer_ends_in_time(
 
 
 @pytest.mark.parametrize("kind", ["task", "thread"])
-def test_users_code_that_does_not_end_is_left_behind(tmp_path: Path, kind: str) -> None:
+def test_user_code_that_does_not_end_is_left_behind(tmp_path: Path, kind: str) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {"PYTHONPATH": path, "KIND": kind}

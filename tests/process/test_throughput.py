@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.perf
-def test_a_program_beside_itself_is_about_as_fast() -> None:
+def test_throughput_ratio_of_a_program_to_the_same_program_is_near_1() -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "tests.support.throughput", "--json",

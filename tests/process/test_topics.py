@@ -92,7 +92,7 @@ def workers(
 
 
 @SLOW_ON_KAFKA
-def test_what_has_no_state_reads_the_partitions_that_its_topics_get(
+def test_stateless_agent_reads_the_partitions_added_to_topics(
     workers: Workers, topics: Topics
 ) -> None:
     workers.start("w")
@@ -108,7 +108,7 @@ def test_what_has_no_state_reads_the_partitions_that_its_topics_get(
 
 
 @SLOW_ON_KAFKA
-def test_state_ends_when_its_topic_grows(workers: Workers, topics: Topics) -> None:
+def test_stateful_app_ends_when_the_source_topic_grows(workers: Workers, topics: Topics) -> None:
     workers.start("w", "v", log_level="warning")
     workers.until_event("task", of="w", to="running")
     workers.until_event("task", of="v", to="running")
@@ -124,9 +124,7 @@ def test_state_ends_when_its_topic_grows(workers: Workers, topics: Topics) -> No
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_changelog_that_is_deleted_takes_no_state_with_it(
-    workers: Workers, topics: Topics
-) -> None:
+def test_deleted_changelog_does_not_replace_local_state(workers: Workers, topics: Topics) -> None:
     """It was made anew without a word, and the state on the disk replaced by what it held."""
     client, log = topics.client, f"{topics.name}-counts-changelog"
     workers.start("w", commit_interval="200ms")
@@ -151,7 +149,7 @@ def test_a_changelog_that_is_deleted_takes_no_state_with_it(
     assert not list(workers.all["w"].state.glob("*/kept/*"))
 
 
-def test_topic_made_anew_is_read_from_its_start_under_a_worker_and_while_none_runs(
+def test_recreated_topic_is_read_from_the_start_running_or_stopped(
     workers: Workers, topics: Topics
 ) -> None:
     """Its first records were passed over: they stood before the offset of the old topic."""

@@ -32,7 +32,7 @@ IN = TopicPartition("in", 0)
 
 
 @pytest.mark.timeout(120)
-def test_worker_refuses_a_type_that_does_not_fit_its_rows(tmp_path: Path) -> None:
+def test_worker_refuses_a_type_that_does_not_fit_the_stored_rows(tmp_path: Path) -> None:
     def write(fields: str = "", values: str = "") -> None:
         (tmp_path / "typed.py").write_text(APP.format(fields=fields, values=values))
 

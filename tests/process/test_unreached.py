@@ -12,7 +12,7 @@ WHY = f"no connection: {ADVERTISED}: "
 REMEDY = "let them advertise an address that this machine reaches"
 
 
-def test_an_advertised_name_that_is_not_known_is_told_by_worker_and_send(tmp_path: Path) -> None:
+def test_worker_and_send_report_an_unknown_advertised_host_name(tmp_path: Path) -> None:
     options = ("--advertise", ADVERTISED, "--topic", "lines:1")
     with (
         EmbeddedBroker(tmp_path / "broker", *options) as broker,

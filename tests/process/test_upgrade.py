@@ -32,7 +32,7 @@ def overlaps(workers: Workers) -> list[str]:
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_group_goes_over_one_worker_at_a_time_and_back(
+def test_group_switches_to_cooperative_one_worker_at_a_time_and_back(
     workers: Workers, wordcount: WordCount
 ) -> None:
     settings = {"commit_interval": "400ms"}

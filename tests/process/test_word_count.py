@@ -33,7 +33,7 @@ def before(event: SeenEvent, events: list[SeenEvent]) -> SeenEvent | None:
     return next((e for e in reversed(events) if e["mono"] < event["mono"]), None)
 
 
-def test_a_group_grows_and_shrinks_and_every_count_is_right(
+def test_group_grows_and_shrinks_with_every_count_right(
     workers: Workers, wordcount: WordCount
 ) -> None:
     wordcount.feed(LINES_PER_S)

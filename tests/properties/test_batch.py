@@ -36,7 +36,7 @@ def log(batches: list[tuple[list[Record], str]], base: int) -> tuple[bytes, list
 
 
 @given(BATCHES, st.integers(0, 1 << 40), st.data())
-def test_what_was_written_is_read_from_any_offset_on(
+def test_written_batches_are_read_from_any_offset(
     batches: list[tuple[list[Record], str]], base: int, draw: st.DataObject
 ) -> None:
     data, written = log(batches, base)
@@ -55,7 +55,7 @@ def test_what_was_written_is_read_from_any_offset_on(
 
 
 @given(BATCHES, st.data())
-def test_a_slice_that_ends_anywhere_reads_up_to_its_last_whole_batch(
+def test_slice_cut_anywhere_reads_up_to_the_last_whole_batch(
     batches: list[tuple[list[Record], str]], draw: st.DataObject
 ) -> None:
     data, written = log(batches, 0)
@@ -97,7 +97,7 @@ def transactions(turns: list[tuple[int, str]]) -> tuple[bytes, list[tuple[int, i
 
 
 @given(TURNS, st.integers(1, 20), st.data())
-def test_transactions_are_seen_alike_wherever_the_log_is_cut(
+def test_transactions_are_read_alike_wherever_the_log_is_cut(
     turns: list[tuple[int, str]], records_max: int, draw: st.DataObject
 ) -> None:
     data, aborted, kept = transactions(turns)
@@ -112,7 +112,7 @@ def test_transactions_are_seen_alike_wherever_the_log_is_cut(
 
 
 @given(BATCHES, st.data())
-def test_a_flipped_bit_where_the_checksum_looks_is_a_corrupt_record(
+def test_flipped_bit_under_the_checksum_is_a_corrupt_record(
     batches: list[tuple[list[Record], str]], draw: st.DataObject
 ) -> None:
     data, _ = log(batches[:1], 7)
@@ -122,7 +122,7 @@ def test_a_flipped_bit_where_the_checksum_looks_is_a_corrupt_record(
         columns(damaged, 7)
 
 
-def test_damage_that_the_checksum_covers_up_is_a_corrupt_record_and_nothing_else() -> None:
+def test_damage_with_a_valid_checksum_raises_only_corrupt_record() -> None:
     rng, complaints = random.Random(4), set()
     records: list[Record] = [(5, b"key", b"value", [("h", b"x")])] * 5
     for compression in sorted(CODECS):

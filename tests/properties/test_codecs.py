@@ -105,7 +105,7 @@ def codecs(kind: Any, serializer: Any) -> tuple[Codec, Codec]:
 
 
 @given(kinds, serializers, values)
-def test_a_topic_is_written_as_faust_writes_it(kind: Any, serializer: Any, value: Any) -> None:
+def test_topic_records_are_encoded_as_by_faust(kind: Any, serializer: Any, value: Any) -> None:
     schema, (key_codec, value_codec) = faust_schema(kind, serializer), codecs(kind, serializer)
     for dumps, codec in ((schema.dumps_key, key_codec), (schema.dumps_value, value_codec)):
         written = outcome(lambda dumps=dumps: dumps(FAUST, value, headers=None)[0])
@@ -114,7 +114,7 @@ def test_a_topic_is_written_as_faust_writes_it(kind: Any, serializer: Any, value
 
 
 @given(kinds, serializers, values | st.none())
-def test_a_topic_is_read_as_faust_reads_it(kind: Any, serializer: Any, value: Any) -> None:
+def test_topic_records_are_decoded_as_by_faust(kind: Any, serializer: Any, value: Any) -> None:
     schema, (key_codec, value_codec) = faust_schema(kind, serializer), codecs(kind, serializer)
     try:
         data = value_codec.encode(value)
@@ -127,7 +127,7 @@ def test_a_topic_is_read_as_faust_reads_it(kind: Any, serializer: Any, value: An
 
 
 @given(kinds, st.binary())
-def test_any_bytes_are_read_as_faust_reads_them(kind: Any, data: bytes) -> None:
+def test_any_bytes_are_decoded_as_by_faust(kind: Any, data: bytes) -> None:
     schema, (key_codec, value_codec) = faust_schema(kind, None), codecs(kind, None)
     loads = ((schema.loads_key, key_codec), (schema.loads_value, value_codec))
     for load, codec in loads:
@@ -136,7 +136,7 @@ def test_any_bytes_are_read_as_faust_reads_them(kind: Any, data: bytes) -> None:
 
 
 @given(kinds, values, values)
-def test_tables_are_written_and_read_as_faust_does(kind: Any, key: Any, value: Any) -> None:
+def test_table_rows_are_encoded_and_decoded_as_by_faust(kind: Any, key: Any, value: Any) -> None:
     app = faust.App("codecs", broker="kafka://")
     store: Any = app.Table("t", key_type=kind, value_type=kind)
     serializer = store.key_serializer
@@ -165,14 +165,14 @@ def test_tables_are_written_and_read_as_faust_does(kind: Any, key: Any, value: A
         | st.sampled_from([{"ns": Order._options.namespace}, {"ns": "other.name"}, {"ns": "?"}]),
     )
 )
-def test_a_record_is_what_from_data_makes_of_any_fields(fields: dict[str, Any]) -> None:
+def test_decoded_record_equals_from_data_for_any_fields(fields: dict[str, Any]) -> None:
     codec = topic_codec(Order, "json", None)
     data = codec.encode(fields)
     expected = outcome(lambda: Order.from_data(dict(fields), preferred_type=Order))
     assert outcome(codec.decode, data) == expected
 
 
-def test_a_record_made_without_its_constructor_is_a_whole_one() -> None:
+def test_record_decoded_without_the_constructor_is_complete() -> None:
     codec = topic_codec(Order, None, "json")
     made, read = Order("ann", 1.5), codec.decode(Order("ann", 1.5).dumps(serializer="json"))
     assert read == made
@@ -183,7 +183,7 @@ def test_a_record_made_without_its_constructor_is_a_whole_one() -> None:
     assert read.__dict__.keys() - {"__evaluated_fields__"} == set(Order._options.fields)
 
 
-def test_a_nested_record_is_read_when_it_is_asked_for() -> None:
+def test_nested_record_is_decoded_on_access() -> None:
     raw = b'{"name": "x", "parent": {"account": "ann", "amount": 1.0}}'
     assert topic_codec(Signed, None, "json").decode(raw).parent == Order("ann", 1.0)
 
@@ -208,7 +208,7 @@ class Other(faust.Record, allow_blessed_key=True):
         (Plain, b'{"b": "x", "__faust": {"ns": "%s"}}', "b", "x"),
     ],
 )
-def test_records_that_are_not_plain_go_through_their_constructor(
+def test_records_that_are_not_plain_use_the_constructor(
     kind: Any, raw: bytes, name: str, value: Any
 ) -> None:
     raw = raw.replace(b"%s", Other._options.namespace.encode())
@@ -217,6 +217,6 @@ def test_records_that_are_not_plain_go_through_their_constructor(
     assert read == expected
 
 
-def test_a_model_without_fields_of_its_own_fails_where_faust_does() -> None:
+def test_model_without_fields_fails_as_in_faust() -> None:
     with pytest.raises(AttributeError):
         topic_codec(faust.Record, "json", None).decode(b"{}")

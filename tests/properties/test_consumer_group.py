@@ -219,14 +219,14 @@ class Clients:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32))
-def test_invariants_hold_and_late_commits_harm_nobody(seed: int) -> None:
+def test_consumer_group_invariants_hold_with_late_commits(seed: int) -> None:
     clients = Clients(Random(seed))
     for _ in range(STEPS):
         clients.step()
     clients.settle()
 
 
-def test_the_property_sees_commits_of_both_kinds() -> None:
+def test_seeds_include_accepted_and_refused_late_commits() -> None:
     """Or the test above would say less than it seems to."""
     taken = refused = 0
     for seed in range(10):

@@ -143,7 +143,7 @@ class Clients:
 
 
 @pytest.mark.parametrize("ten", seeds(5, SEEDS // 10))
-def test_invariants_hold_in_any_order_and_a_group_recovers(ten: int) -> None:
+def test_coordinator_invariants_hold_in_any_order_and_the_group_recovers(ten: int) -> None:
     for seed in range(ten * 10, ten * 10 + 10):
         clients = Clients(seed)
         for _ in range(STEPS):
@@ -151,7 +151,7 @@ def test_invariants_hold_in_any_order_and_a_group_recovers(ten: int) -> None:
         clients.settle()
 
 
-def test_the_seeds_reach_every_entry_of_the_table() -> None:
+def test_seeds_reach_every_entry_of_the_transition_table() -> None:
     """Or the test above would say less than it seems to."""
     wanted = {
         (cause, state)

@@ -195,7 +195,7 @@ def stretch(history: History, at: int) -> None:
 
 
 @given(histories())
-def test_what_a_correct_broker_does_is_clean(history: History) -> None:
+def test_history_of_a_correct_broker_has_no_forbidden_anomaly(history: History) -> None:
     found = judge(history)
     assert not forbidden(found), told(found, history)
 
@@ -373,7 +373,7 @@ CHANGES: dict[Change, set[Kind]] = {
 @pytest.mark.parametrize("change", CHANGES)
 @settings(suppress_health_check=[HealthCheck.filter_too_much])
 @given(data=st.data())
-def test_what_is_changed_in_one_place_is_found(change: Change, data: st.DataObject) -> None:
+def test_single_change_of_a_history_is_found(change: Change, data: st.DataObject) -> None:
     def draw(below: int) -> int:
         return data.draw(st.integers(0, below - 1))
 

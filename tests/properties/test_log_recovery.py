@@ -41,7 +41,7 @@ def damage(rng: random.Random, data: bytes) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_recovery_keeps_exactly_what_is_whole(part: int, tmp_path: Path) -> None:
+def test_log_recovery_keeps_exactly_the_whole_batches(part: int, tmp_path: Path) -> None:
     for trial in range(part, TRIALS, 4):
         rng = random.Random(trial)
         log = opened(tmp_path / f"{trial}-0")

@@ -118,7 +118,7 @@ def told(value: object) -> object:
     return value
 
 
-def test_every_message_of_every_version_is_equal_to_kios_byte_for_byte() -> None:
+def test_every_message_of_every_version_equals_kio_byte_for_byte() -> None:
     rng = random.Random(1)
     for api, version, kind in schemas():
         schema = load_entity_schema(api_key_map[api], version, kind)
@@ -162,7 +162,7 @@ def mutated(rng: random.Random, frame: bytes) -> bytes:
     return frame[:at] + lie + frame[at + len(lie) :]
 
 
-def test_mutated_requests_are_read_or_malformed_and_nothing_else() -> None:
+def test_mutated_request_is_decoded_or_raises_malformed() -> None:
     rng, refused, total = random.Random(2), 0, 0
     for api, version, frame in samples(3):
         for _ in range(12):
@@ -176,7 +176,7 @@ def test_mutated_requests_are_read_or_malformed_and_nothing_else() -> None:
 
 @given(st.sampled_from(schemas()), st.binary(max_size=120))
 @settings(max_examples=400)
-def test_random_bytes_are_read_or_malformed_and_nothing_else(
+def test_random_bytes_are_decoded_or_raise_malformed(
     schema: tuple[int, int, PayloadEntityType], data: bytes
 ) -> None:
     api, version, kind = schema
@@ -189,7 +189,7 @@ def test_random_bytes_are_read_or_malformed_and_nothing_else(
 
 
 @pytest.mark.parametrize("keep", [0, 1, 7, 20])
-def test_a_request_that_is_cut_short_anywhere_is_malformed(keep: int) -> None:
+def test_request_cut_short_anywhere_is_malformed(keep: int) -> None:
     for api, version, frame in samples(4):
         with pytest.raises(Malformed):
             wire.request_decoder(api, version)(frame[: min(keep, len(frame) - 1)])

@@ -117,7 +117,7 @@ def nobody_is_waited_for(plant: pytest.MonkeyPatch) -> None:
         (nobody_is_waited_for, "ReadersShareTheirTopic"),
     ],
 )
-def test_what_is_planted_is_found(
+def test_planted_bug_is_found_by_other_clients(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, check: str
 ) -> None:
     plant(monkeypatch)
@@ -159,7 +159,7 @@ def hidden_again(plant: pytest.MonkeyPatch) -> None:
         (hidden_again, "ReadersAreNotSentBack"),
     ],
 )
-def test_what_was_acknowledged_outlives_power_cuts(
+def test_acknowledged_records_survive_power_cuts(
     monkeypatch: pytest.MonkeyPatch, plant: Plant, check: str
 ) -> None:
     assert [power_cuts(seed) for seed in SEEDS[:2]] == [""] * 2

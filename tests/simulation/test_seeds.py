@@ -22,14 +22,14 @@ def failures(seeds: range) -> list[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_group_survives_what_its_seed_draws(seed: int) -> None:
+def test_group_survives_the_faults_of_a_seed(seed: int) -> None:
     assert failures(range(seed, seed + 1)) == []
 
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("seed", FOUND)
 @pytest.mark.slow
-def test_what_a_seed_has_found_is_mended(seed: int) -> None:
+def test_seed_that_once_failed_passes(seed: int) -> None:
     assert failures(range(seed, seed + 1)) == []
 
 
@@ -41,7 +41,7 @@ def test_a_group_survives_thousands_of_seeds(first: int) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_the_swarm_meets_what_a_group_can_meet() -> None:
+def test_swarm_of_seeds_covers_all_wanted_events() -> None:
     """A simulation that never fences anybody proves nothing about fences."""
     kinds, met = Counter[str](), Counter[str]()
     for seed in SWARM:

@@ -9,7 +9,7 @@ from tests.simulation.test_planted import NothingIsWithheld
 
 
 @pytest.mark.parametrize("wanted", [set(), {0}, {19}, {3, 4}, {0, 7, 19}])
-def test_what_a_failure_needs_is_left(wanted: set[int]) -> None:
+def test_shrinking_leaves_exactly_the_needed_faults(wanted: set[int]) -> None:
     tries = []
 
     def fails(without: Without) -> bool:
@@ -20,14 +20,14 @@ def test_what_a_failure_needs_is_left(wanted: set[int]) -> None:
     assert len(tries) < 60
 
 
-def test_after_so_many_tries_it_is_as_short_as_it_is() -> None:
+def test_shrinking_stops_after_the_given_number_of_tries() -> None:
     assert needed(8, lambda without: not {5} & without, 1) == [4, 5, 6, 7]
     assert needed(8, lambda _: False, 100) == list(range(8))
     assert needed(0, lambda _: True, 100) == []
 
 
 @pytest.mark.slow
-def test_a_planted_bug_is_found_and_its_story_made_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_story_of_a_planted_bug_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wiring, "StreamsPartitionAssignor", NothingIsWithheld)
     found = next(r for r in (play(seed, story=0) for seed in range(500)) if r.violation)
     assert found.violation is not None

@@ -100,7 +100,7 @@ class Pauses(Check):
 # -- members come and go
 
 
-def test_a_newcomer_learns_what_it_gets_and_nobody_stands_still_for_it() -> None:
+def test_new_worker_learns_tasks_while_no_task_pauses() -> None:
     with group(alive=1, rate=40.0) as made:
         pauses = Pauses(made, WORDS)
         made.homes[1].start()
@@ -109,7 +109,7 @@ def test_a_newcomer_learns_what_it_gets_and_nobody_stands_still_for_it() -> None
         assert pauses.longest < 1.5
 
 
-def test_a_worker_that_is_killed_and_started_again_does_not_hold_up_the_group() -> None:
+def test_killed_and_restarted_worker_does_not_hold_up_the_group() -> None:
     """Its predecessor would stay in every round until its session ends."""
     with group() as made:
         home = made.homes[0]
@@ -118,14 +118,14 @@ def test_a_worker_that_is_killed_and_started_again_does_not_hold_up_the_group() 
         assert counts(made, at=25.0) == [4, 4]
 
 
-def test_a_worker_that_is_killed_for_good_is_replaced_when_its_session_ends() -> None:
+def test_killed_worker_is_replaced_when_the_session_ends() -> None:
     with group() as made:
         made.homes[0].kill()
         assert counts(made, at=28.0) == [4]
         assert counts(made, at=35.0) == [8]
 
 
-def test_a_worker_that_is_told_to_end_leaves_when_others_have_learned_everything() -> None:
+def test_terminated_worker_leaves_when_others_have_learned_the_tasks() -> None:
     with group() as made:
         made.homes[0].terminate()
         made.run_until(40.0)
@@ -134,7 +134,7 @@ def test_a_worker_that_is_told_to_end_leaves_when_others_have_learned_everything
         assert counts(made) == [8]
 
 
-def test_an_instance_that_the_tool_names_leaves() -> None:
+def test_worker_named_by_the_leave_tool_leaves() -> None:
     with group() as made:
         tool = made.leave("w1")
         made.run_until(50.0)
@@ -142,7 +142,7 @@ def test_an_instance_that_the_tool_names_leaves() -> None:
         assert counts(made) == [8]
 
 
-def test_a_marked_worker_that_hangs_is_removed_behind_its_deadline() -> None:
+def test_hanging_leaving_worker_is_removed_after_the_deadline() -> None:
     with group() as made:
         made.homes[0].busy(80.0)
         made.leave("w1", timeout_s=10.0)
@@ -152,7 +152,7 @@ def test_a_marked_worker_that_hangs_is_removed_behind_its_deadline() -> None:
         made.homes[0].start()
 
 
-def test_who_was_told_to_stay_after_all_is_not_removed_when_the_time_is_over() -> None:
+def test_worker_with_a_cancelled_leave_is_not_removed_at_the_deadline() -> None:
     """Leave within 30 s, taken back after 10, and removed after 35: of six seeds one."""
     with group(workers=3) as made:
         before = members(made)
@@ -175,7 +175,7 @@ def test_who_was_told_to_stay_after_all_is_not_removed_when_the_time_is_over() -
         ("told", Api.SYNC_GROUP),
     ],
 )
-def test_a_broker_that_dies_at_a_write_leaves_a_group_that_goes_on(when: str, api: Api) -> None:
+def test_group_continues_after_the_broker_dies_at_a_write(when: str, api: Api) -> None:
     """Right before or right behind the generation, or the assignment, is on its disk."""
     with group(alive=1, workers=3) as made:
 
@@ -198,7 +198,7 @@ def test_a_broker_that_dies_at_a_write_leaves_a_group_that_goes_on(when: str, ap
         assert len(counts(made)) == 3
 
 
-def test_a_broker_that_is_away_for_most_of_a_session_costs_nobody_a_task() -> None:
+def test_broker_away_for_most_of_a_session_costs_no_tasks() -> None:
     """Silence suspends; only the coordinator's word loses."""
     with group() as made:
         made.nodes.crash(9.0)
@@ -208,7 +208,7 @@ def test_a_broker_that_is_away_for_most_of_a_session_costs_nobody_a_task() -> No
 
 
 @pytest.mark.parametrize("what", ["coordinator", pytest.param("leader", marks=pytest.mark.slow)])
-def test_who_moves_while_its_old_broker_lives_is_followed(what: str) -> None:
+def test_moved_leader_or_coordinator_is_followed_with_old_broker_alive(what: str) -> None:
     """Shown on three real brokers in 3 of 3 runs: every worker stopped for good."""
     with group(rate=40.0) as made:
         pauses = Pauses(made, WORDS)
@@ -220,7 +220,7 @@ def test_who_moves_while_its_old_broker_lives_is_followed(what: str) -> None:
 
 
 @pytest.mark.parametrize("topic", [pytest.param(LINES, marks=pytest.mark.slow), WORDS])
-def test_one_damaged_batch_costs_no_record_behind_it(topic: str) -> None:
+def test_damaged_batch_costs_no_later_record(topic: str) -> None:
     """52 to 120 of 17,000 words, 8 of 8 seeds."""
     with group(rate=40.0) as made:
         for at in range(20, 60, 2):
@@ -230,7 +230,7 @@ def test_one_damaged_batch_costs_no_record_behind_it(topic: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_committed_stays_within_its_limit_while_a_changelog_takes_nothing() -> None:
+def test_uncommitted_rows_stay_within_the_limit_while_a_changelog_refuses() -> None:
     """A cycle that does not end held up no record: memory grew for as long as it lasted."""
     with group(alive=1, rate=300.0, vocabulary=10**6, memory="1MiB") as made:
         made.nodes.stingy[COUNTS] = made.now + 20.0
@@ -245,7 +245,7 @@ def test_what_is_not_committed_stays_within_its_limit_while_a_changelog_takes_no
         assert 0.5 * limit < most < limit
 
 
-def test_a_source_topic_that_vanishes_makes_no_rounds_without_end() -> None:
+def test_deleted_source_topic_does_not_cause_endless_rounds() -> None:
     """One every 3 to 6 s; and what has nothing to do with it goes on."""
     with group(pair=(4, 2), settles=False) as made:
         made.nodes.delete(B)
@@ -263,7 +263,7 @@ def test_a_source_topic_that_vanishes_makes_no_rounds_without_end() -> None:
 # -- its own threads, its own disk
 
 
-def test_a_full_disk_ends_its_worker_and_nothing_else() -> None:
+def test_full_disk_ends_only_one_worker() -> None:
     """Seed 48: its last messages came while all that it ran was being cancelled."""
     with group() as made:
         home = made.homes[0]
@@ -275,7 +275,7 @@ def test_a_full_disk_ends_its_worker_and_nothing_else() -> None:
         home.start()
 
 
-def test_a_worker_stopped_beyond_its_session_stands_still_when_it_wakes_and_joins_anew() -> None:
+def test_worker_frozen_beyond_the_session_stays_idle_and_rejoins() -> None:
     with group() as made:
         home = made.homes[0]
         home.freeze(25.0)
@@ -286,14 +286,14 @@ def test_a_worker_stopped_beyond_its_session_stands_still_when_it_wakes_and_join
         assert len(told(made, "lost {", "w1")) == 1
 
 
-def test_a_record_that_waits_for_something_foreign_is_committed_when_input_has_ended() -> None:
+def test_record_awaiting_a_foreign_event_is_committed_after_input_ends() -> None:
     """Seed 2026 of a trial: committed 745 of 748, for ever."""
     with group(sleepy=1.0, rate=1.0) as made:
         made.run_until(40.0)
         assert made.excused["foreign"]
 
 
-def test_topics_of_one_subtopology_may_grow() -> None:
+def test_topics_of_one_sub_topology_may_grow() -> None:
     """a:4, b:2, and b grows to 4: b-2 and b-3 were claimed and never read."""
     with group(pair=(4, 2)) as made:
         made.nodes.grow(B, 4)
@@ -302,7 +302,7 @@ def test_topics_of_one_subtopology_may_grow() -> None:
         assert len(made.partitions(B)) == 4
 
 
-def test_a_topic_grows_when_the_disk_lets_it() -> None:
+def test_topic_grows_once_the_disk_works_again() -> None:
     """Seed 931: a folder that could not be flushed ended the world, instead of the request."""
     with group(pair=(4, 2), sync=True) as made:
         made.nodes.disk.failures = 1.0
@@ -314,7 +314,7 @@ def test_a_topic_grows_when_the_disk_lets_it() -> None:
         assert all(made.offsets.get(tp, 0) > 0 for tp in made.partitions(B))
 
 
-def test_a_worker_starts_while_the_changelog_of_what_is_on_its_disk_has_no_leader() -> None:
+def test_worker_starts_while_the_changelog_of_local_state_has_no_leader() -> None:
     """Seed 2111 of a trial: it ended with a WorldError after 10 s."""
     with group() as made:
         home = made.homes[0]
@@ -326,7 +326,7 @@ def test_a_worker_starts_while_the_changelog_of_what_is_on_its_disk_has_no_leade
         assert counts(made) == [4, 4]
 
 
-def test_a_node_that_vanishes_costs_nobody_a_task_within_a_session_of_ten_seconds() -> None:
+def test_vanished_node_costs_no_tasks_within_a_ten_second_session() -> None:
     """Time-outs of 5 s one behind the other, whatever the session: of four seeds three."""
     with group(workers=3) as made:
         made.nodes.vanish(0, 40.0)
@@ -334,7 +334,7 @@ def test_a_node_that_vanishes_costs_nobody_a_task_within_a_session_of_ten_second
         assert not told(made, "lost {")
 
 
-def test_a_commit_that_is_refused_for_good_is_given_up() -> None:
+def test_commit_refused_for_good_is_given_up() -> None:
     with group() as made:
         made.nodes.refused[Api.OFFSET_COMMIT] = 2, ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         made.run_until(30.0)
@@ -342,7 +342,7 @@ def test_a_commit_that_is_refused_for_good_is_given_up() -> None:
 
 
 @pytest.mark.slow
-def test_who_stayed_and_lost_everything_later_leaves_cleanly_in_the_end() -> None:
+def test_worker_with_a_cancelled_leave_and_lost_tasks_ends_cleanly() -> None:
     """It was leaving for its data loop for ever: a clean SIGTERM ended with 1, without a flush."""
     with group(workers=3) as made:
         home = made.homes[1]
@@ -357,7 +357,7 @@ def test_who_stayed_and_lost_everything_later_leaves_cleanly_in_the_end() -> Non
 
 
 @pytest.mark.slow
-def test_a_member_that_is_about_to_go_learns_nothing_more() -> None:
+def test_departing_member_opens_no_new_learners() -> None:
     """What its last plan had it learn was opened beside its last commits."""
     assert any(goes_behind_a_plan(seed) for seed in range(2, 6))
 
@@ -389,7 +389,7 @@ def goes_behind_a_plan(seed: int) -> bool:
         return told(made, "assigned", "w2")[-1] > since
 
 
-def test_a_task_that_may_not_be_committed_is_handed_over_without_it() -> None:
+def test_task_with_refused_commits_is_handed_over_uncommitted() -> None:
     """It waited until the time to revoke was over, and was lost."""
     with group(alive=1, rate=60.0) as made:
         made.nodes.refused[Api.OFFSET_COMMIT] = 10**6, ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -399,7 +399,7 @@ def test_a_task_that_may_not_be_committed_is_handed_over_without_it() -> None:
         made.nodes.refused.clear()
 
 
-def test_a_batch_that_stays_damaged_holds_up_its_partition_only() -> None:
+def test_permanently_damaged_batch_holds_up_only_one_partition() -> None:
     """It ended its worker, and then the next one."""
     with group(rate=40.0) as made:
         for _ in range(120):
@@ -408,7 +408,7 @@ def test_a_batch_that_stays_damaged_holds_up_its_partition_only() -> None:
         assert told(made, "nothing behind it is read")
 
 
-def test_a_dead_member_is_missed_after_its_own_session() -> None:
+def test_dead_member_is_removed_after_the_session_of_that_member() -> None:
     """A commit beside its JoinGroup had moved the time at which its group wakes, and woke nobody:
     after 38 s instead of 6."""
     with group(sessions=(6.0, 30.0), rate=60.0) as made:
@@ -450,7 +450,7 @@ def test_a_dead_member_is_missed_after_its_own_session() -> None:
         assert len(members(made)) == 1
 
 
-def test_a_topic_whose_leader_was_away_is_read_when_it_is_back() -> None:
+def test_topic_is_read_again_when_the_partition_leader_returns() -> None:
     """What is read of the other topic waits for it and fills all there is: nobody asked for it."""
     with group(alive=1, lines=1, words=2, pair=(2, 2), rate=150.0, memory="256KiB") as made:
         made.homes[0].kill()
@@ -502,7 +502,7 @@ def after(kind: str, *, dies: bool) -> tuple[dict[str, set[TaskId]], int]:
 
 @pytest.mark.parametrize("kind", ["up", "down", "swap"])
 @pytest.mark.slow
-def test_a_leader_that_dies_amid_a_change_of_size_changes_nothing_of_it(kind: str) -> None:
+def test_group_leader_dying_amid_a_resize_does_not_change_the_result(kind: str) -> None:
     """Nobody learns anything twice, and everybody has as many tasks in the end; where a leader
     comes back to more than it is to keep, which ones go on from there is for its disk to say.
     """

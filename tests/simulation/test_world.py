@@ -26,7 +26,7 @@ def test_three_workers_count_words_while_nothing_goes_wrong() -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", [(6, 20), pytest.param((3, 11), marks=pytest.mark.slow)])
-def test_a_seed_is_one_story_twice_and_under_every_hash_seed(seeds: tuple[int, ...]) -> None:
+def test_seed_gives_the_same_story_under_every_hash_seed(seeds: tuple[int, ...]) -> None:
     """Of 3 and 6 commits of several partitions are refused, of 11 a disk is full."""
     told = set[tuple[str, ...]]()
     command = [sys.executable, "-m", "streamsx.simulation", *map(str, seeds), "--digest"]
@@ -38,12 +38,12 @@ def test_a_seed_is_one_story_twice_and_under_every_hash_seed(seeds: tuple[int, .
     assert len(set(digests)) == len(seeds)
 
 
-def test_a_violation_tells_its_seed_its_time_and_which_invariant() -> None:
+def test_violation_names_the_seed_time_and_invariant() -> None:
     with world(1, Scene()) as empty, pytest.raises(Violation, match=r"seed 1 at 93.*: Every"):
         empty.run()
 
 
-def test_a_worker_that_ends_for_a_reason_that_nobody_knows_is_a_violation() -> None:
+def test_worker_ending_for_an_unexpected_reason_is_a_violation() -> None:
     with world(1, Scene(workers=1)) as broken:
         home = broken.homes[0]
         broken.at(1.0, home.start)
@@ -54,7 +54,7 @@ def test_a_worker_that_ends_for_a_reason_that_nobody_knows_is_a_violation() -> N
             broken.run_until(20.0)
 
 
-def test_who_is_drawn_to_be_cut_off_reaches_no_address_of_the_broker() -> None:
+def test_worker_cut_off_reaches_no_address_of_the_broker() -> None:
     with world(1, Scene(workers=1)) as made:
         faults, rng = OtherFaults(made), random.Random(1)
         made.at(1.0, made.homes[0].start)

@@ -93,7 +93,7 @@ def app_of(name: str) -> Any:
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
 @pytest.mark.slow
-def test_a_shop_out_of_files_in_the_order_of_time(boot: Boot, tmp_path: Path, form: str) -> None:
+def test_bootstrap_from_files_reads_in_order_of_time(boot: Boot, tmp_path: Path, form: str) -> None:
     rows = sorted(history(600, 40), key=lambda row: row.timestamp)  # stable, as a file is
     write(tmp_path / "orders", history(600, 40), form, 250)
     done = boot(SHOP, {"orders": f"{tmp_path}/orders/*.{form}"}, partitions=COUNTS)
@@ -103,7 +103,7 @@ def test_a_shop_out_of_files_in_the_order_of_time(boot: Boot, tmp_path: Path, fo
 
 
 @pytest.mark.slow
-def test_files_with_offsets_are_taken_in_their_order_and_end_at_until(
+def test_files_with_offsets_are_read_in_offset_order_up_to_until(
     boot: Boot, tmp_path: Path
 ) -> None:
     records = shop_records()
@@ -127,7 +127,7 @@ def test_files_with_offsets_are_taken_in_their_order_and_end_at_until(
 
 
 @pytest.mark.slow
-def test_a_topic_is_read_to_its_end_in_its_own_order(boot: Boot) -> None:
+def test_topic_is_read_to_the_end_in_offset_order(boot: Boot) -> None:
     app = app_of(WORDS)
     lines = [Fed("wordcount-lines", n % 2, 100 - n, None, b"a b%d a" % (n % 7)) for n in range(60)]
     with Broker(topics={"wordcount-lines": 2, "wordcount-words": 3}) as broker:
@@ -146,7 +146,7 @@ def test_a_topic_is_read_to_its_end_in_its_own_order(boot: Boot) -> None:
 
 
 @pytest.mark.parametrize("connector", ["python", pytest.param("jvm", marks=pytest.mark.slow)])
-def test_what_is_sent_meanwhile_is_behind_the_snapshot(
+def test_records_sent_during_bootstrap_are_behind_the_snapshot(
     boot: Boot, monkeypatch: pytest.MonkeyPatch, connector: str
 ) -> None:
     """Behind the look for the first late record and ahead of the batch: first one that is late, so
@@ -178,7 +178,7 @@ def test_what_is_sent_meanwhile_is_behind_the_snapshot(
 
 
 @pytest.mark.slow
-def test_orders_of_a_topic_come_late_and_are_cancelled_as_they_were(boot: Boot) -> None:
+def test_bootstrap_from_a_topic_keeps_late_and_cancelled_orders(boot: Boot) -> None:
     app, records = app_of(SHOP), shop_records()
     assert None in {each.value for each in records}
     assert records != sorted(records, key=lambda each: each.timestamp)
@@ -197,7 +197,7 @@ def test_orders_of_a_topic_come_late_and_are_cancelled_as_they_were(boot: Boot) 
 
 
 @pytest.mark.parametrize("form", ["jsonl", pytest.param("parquet", marks=pytest.mark.slow)])
-def test_lines_out_of_files_are_counted_as_a_worker_counts_them(
+def test_bootstrap_counts_lines_from_files_as_a_worker_does(
     boot: Boot, tmp_path: Path, form: str
 ) -> None:
     counts = {"wordcount-lines": 2, "wordcount-words": 3}
@@ -220,7 +220,7 @@ def test_lines_out_of_files_are_counted_as_a_worker_counts_them(
     assert len({n for _, n in boot.stored()}) > 1
 
 
-def test_rows_without_a_key_go_where_their_value_says(boot: Boot, tmp_path: Path) -> None:
+def test_keyless_rows_are_partitioned_by_value(boot: Boot, tmp_path: Path) -> None:
     rows = [{"key": None, "value": f"w{n % 7}", "timestamp": n} for n in range(40)]
     (tmp_path / "words.jsonl").write_text("\n".join(map(json.dumps, rows)))
     frail, counts = "tests.spark.apps:frail", {"words": 2}
@@ -231,7 +231,7 @@ def test_rows_without_a_key_go_where_their_value_says(boot: Boot, tmp_path: Path
     assert {n for _, n in boot.stored()} == {0, 1}
 
 
-def test_two_topics_of_one_task_meet_in_the_order_of_time(boot: Boot, tmp_path: Path) -> None:
+def test_topics_of_one_task_are_merged_in_order_of_time(boot: Boot, tmp_path: Path) -> None:
     paired, sides = "tests.unit.spark.apps:paired", ("lefts", "rights")
     records = [
         Fed(sides[n * 7 % 5 < 2], n % 2, n * 37 % 100, None, b"abcdef"[n % 6 : n % 6 + 1],
@@ -244,9 +244,7 @@ def test_two_topics_of_one_task_meet_in_the_order_of_time(boot: Boot, tmp_path: 
     assert boot.stored() == driven(app_of(paired), records, dict.fromkeys(sides, 2))
 
 
-def test_what_comes_late_is_handed_on_in_the_order_of_its_writer(
-    boot: Boot, tmp_path: Path
-) -> None:
+def test_late_records_are_forwarded_in_the_order_of_the_writer(boot: Boot, tmp_path: Path) -> None:
     counts = {"said": 2, "told": 3}
     records = [fed("said", 2, f"k{n % 5}", f"{n} ", (n * 37) % 100) for n in range(120)]
     with_offsets(records, tmp_path)
@@ -297,7 +295,9 @@ OTHERS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_no_file_is_read_by_the_columns_of_another(boot: Boot, tmp_path: Path, other: str) -> None:
+def test_each_file_is_read_by_the_columns_of_that_file(
+    boot: Boot, tmp_path: Path, other: str
+) -> None:
     row, what = OTHERS[other]
     pq.write_table(pa.Table.from_pylist([ROW]), tmp_path / "a.parquet")
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "b.parquet")
@@ -306,7 +306,7 @@ def test_no_file_is_read_by_the_columns_of_another(boot: Boot, tmp_path: Path, o
     assert (newest(open_files(boot.uri)) is None) == bool(what)
 
 
-def test_headers_that_only_some_files_have_are_taken_by_name(boot: Boot, tmp_path: Path) -> None:
+def test_headers_present_in_only_some_files_are_read_by_name(boot: Boot, tmp_path: Path) -> None:
     without = {"key": "k", "value": "a", "timestamp": 1}
     headed = {**without, "timestamp": 2, "headers": [{"value": b"1", "key": "from"}]}
     for name, row in (("a", without), ("b", headed)):
@@ -339,7 +339,7 @@ def test_a_torn_file_is_named(boot: Boot, tmp_path: Path) -> None:
         ("tests.unit.spark.apps:fed_by_itself", {}, {}, "feeds itself"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_read(
+def test_bad_bootstrap_arguments_are_refused_before_anything_is_read(
     boot: Boot, app: str, history: dict[str, str], more: dict[str, Any], what: str
 ) -> None:
     with pytest.raises((UsageError, NotOnSpark), match=what):
@@ -347,7 +347,7 @@ def test_what_cannot_be_is_refused_before_anything_is_read(
     assert not Path(boot.uri).exists()
 
 
-def test_nothing_of_the_past_is_a_snapshot_too(boot: Boot) -> None:
+def test_bootstrap_without_history_makes_an_empty_snapshot(boot: Boot) -> None:
     done = boot(SHOP, {"orders": "none"}, partitions=COUNTS)
     assert boot.stored() == {}
     assert {n: len(store.partitions) for n, store in done.manifest.stores.items()} == {
@@ -355,7 +355,7 @@ def test_nothing_of_the_past_is_a_snapshot_too(boot: Boot) -> None:
     }  # fmt: skip
 
 
-def test_offsets_are_the_order_whichever_file_they_are_in(boot: Boot, tmp_path: Path) -> None:
+def test_records_are_ordered_by_offset_across_files(boot: Boot, tmp_path: Path) -> None:
     size = 6000
     rows = [
         {"topic": "words", "partition": 0, "offset": n, "timestamp": n, "key": b"a", "value": b"a",

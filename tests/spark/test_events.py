@@ -143,9 +143,7 @@ def rows(tables: dict[str, Any], name: str) -> list[tuple[object, ...]]:
     ]
 
 
-def test_a_night_becomes_its_tables_its_files_and_their_summary(
-    read: EventTables, tmp_path: Path
-) -> None:
+def test_event_logs_become_tables_files_and_a_summary(read: EventTables, tmp_path: Path) -> None:
     tables, files = save(read, tmp_path, lambda _: None)
 
     names = ["rebalances", "moves", "gaps", "restores"]
@@ -188,7 +186,7 @@ def test_a_night_becomes_its_tables_its_files_and_their_summary(
 
 
 @pytest.mark.slow
-def test_each_move_says_from_whom(spark: "SparkSession", tmp_path: Path) -> None:
+def test_each_move_names_the_previous_owner(spark: "SparkSession", tmp_path: Path) -> None:
     group = Group(tmp_path)
     group.start(0, "a", "b")
     group.round(1, 1, "first", a=["0_0"], b=[])
@@ -202,7 +200,7 @@ def test_each_move_says_from_whom(spark: "SparkSession", tmp_path: Path) -> None
     assert [(row["from"], row["to"]) for row in moves] == [("a", "b"), ("b", "a"), ("a", "b")]
 
 
-def test_what_is_no_event_log_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+def test_file_that_is_no_event_log_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
     log = tmp_path / "notes.jsonl"
     good = json.dumps({"t": START, "mono": 1.0, "instance": "a", "event": "left"})
     for lines, said in (

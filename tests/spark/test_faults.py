@@ -41,7 +41,7 @@ def feed(spark: "SparkSession", tmp_path: Path) -> Iterator[Feed]:
 
 
 @pytest.mark.slow
-def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(feed: Feed) -> None:
+def test_executors_killed_in_tasks_or_before_the_sink_change_nothing(feed: Feed) -> None:
     """What they held is made again, and is the same; the state is that of those before."""
     feed.feed(*some(0), "kill", *some(40))
     out = feed.folder / "sent"
@@ -70,7 +70,7 @@ def test_executors_that_are_killed_in_tasks_and_before_the_sink_change_nothing(f
     indirect=True,
 )
 @pytest.mark.slow
-def test_a_driver_that_is_killed_between_changelogs_and_manifest_goes_on_exactly(
+def test_driver_killed_between_changelogs_and_manifest_resumes_exactly(
     feed: Feed, either: Broker | ApacheKafka
 ) -> None:
     feed.on_kafka(either)
@@ -162,7 +162,7 @@ def wait_behind(live: "subprocess.Popen[str]", feed: Feed, last: int) -> None:
 
 
 @pytest.mark.slow
-def test_who_was_killed_behind_its_commit_goes_on_and_ends_on_sigterm(feed: Feed, cli: Cli) -> None:
+def test_query_killed_after_a_commit_resumes_and_ends_on_sigterm(feed: Feed, cli: Cli) -> None:
     """With 0, when the batch that runs is over."""
     feed.feed(*some(0, 30))
     killed = cli("--available-now", fault="after_manifest:2")
@@ -177,7 +177,7 @@ def test_who_was_killed_behind_its_commit_goes_on_and_ends_on_sigterm(feed: Feed
 
 
 @pytest.mark.slow
-def test_sigterm_to_the_jvm_too_ends_with_0_and_without_the_batch(feed: Feed, cli: Cli) -> None:
+def test_sigterm_to_driver_and_jvm_exits_0_without_the_batch(feed: Feed, cli: Cli) -> None:
     """As systemd sends it."""
     feed.feed(*some(0))
     live = cli("--every", "100ms")
@@ -187,7 +187,7 @@ def test_sigterm_to_the_jvm_too_ends_with_0_and_without_the_batch(feed: Feed, cl
 
 
 @pytest.mark.slow
-def test_an_executor_that_is_killed_takes_nothing_with_it(feed: Feed, cli: Cli) -> None:
+def test_killed_executor_loses_no_records(feed: Feed, cli: Cli) -> None:
     feed.feed(*some(0), "kill", *some(40), "kill", *some(80))
     live = cli("--available-now", "--master", "local-cluster[2,1,1024]")
     out, said = live.communicate()
@@ -219,7 +219,7 @@ def cut_short(folder: Path) -> None:
         (cut_short, IncompatibleStore, "not a manifest: "),
     ],
 )
-def test_what_is_spoilt_is_refused_and_nothing_is_written(
+def test_damaged_state_is_refused_and_nothing_is_written(
     feed: Feed, spoil: Callable[[Path], None], kind: type[Exception], said: str
 ) -> None:
     feed.feed(*some(0))
@@ -235,7 +235,7 @@ def test_what_is_spoilt_is_refused_and_nothing_is_written(
     assert sorted(copied.rglob("*.*")) == before
 
 
-def test_how_many_tasks_are_done_is_told_while_they_run(
+def test_number_of_finished_tasks_is_reported_while_running(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     gate = str(tmp_path / "gate")

@@ -322,7 +322,7 @@ def sums_of_ours(uri: str, scratch: Path) -> dict[bytes, list[int]]:
 
 
 @pytest.mark.kafka
-def test_figures_of_our_source_beside_spark_s_connector(
+def test_figures_of_streamsx_source_beside_spark_connector(
     spark: "SparkSession", kafka: ApacheKafka
 ) -> None:
     if not spark.sparkContext.getConf().get("spark.jars"):

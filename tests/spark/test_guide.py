@@ -154,7 +154,7 @@ def spark_command(words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 @pytest.mark.slow
-def test_the_guide_does_what_it_says(
+def test_shop_guide_commands_work_as_documented(
     spark: "SparkSession",
     kafka: ApacheKafka,
     shell: Shell,

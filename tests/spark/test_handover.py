@@ -105,7 +105,7 @@ def shop(spark: "SparkSession", either: Broker | ApacheKafka, tmp_path: Path) ->
 
 
 @SLOW_ON_KAFKA
-def test_what_workers_have_left_goes_on_on_spark_and_back(
+def test_state_moves_from_workers_to_spark_and_back(
     shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
 ) -> None:
     shop.sell(0, 30)
@@ -175,7 +175,7 @@ def test_what_workers_have_left_goes_on_on_spark_and_back(
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_what_workers_had_committed_in_another_life_is_not_ahead(
+def test_earlier_worker_offsets_are_not_ahead_of_the_query(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop.sell(0, 60)
@@ -200,7 +200,9 @@ def test_what_workers_had_committed_in_another_life_is_not_ahead(
 
 
 @SLOW_ON_KAFKA
-def test_who_begins_amid_the_first_batch_ends_it(shop: Shop, either: Broker | ApacheKafka) -> None:
+def test_consumer_joining_amid_the_first_batch_ends_the_query(
+    shop: Shop, either: Broker | ApacheKafka
+) -> None:
     """The group says nothing of Spark yet, and asks nobody to wait."""
     shop.sell(0, 30)
     member = Consumer({"bootstrap.servers": either.bootstrap, "group.id": "carried"})
@@ -219,7 +221,7 @@ def test_who_begins_amid_the_first_batch_ends_it(shop: Shop, either: Broker | Ap
 
 
 @SLOW_ON_KAFKA
-def test_of_two_places_that_begin_at_once_one_goes_on(shop: Shop) -> None:
+def test_only_one_state_place_continues_of_concurrent_starts(shop: Shop) -> None:
     """Neither had taken the state when the other looked."""
     shop.sell(0, 30)
     tps = [TopicPartition("sales", n) for n in range(2)]
@@ -239,7 +241,7 @@ def test_of_two_places_that_begin_at_once_one_goes_on(shop: Shop) -> None:
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -> None:
+def test_handover_releases_also_partitions_without_records(shop: Shop) -> None:
     def taken() -> set[TopicPartition]:
         found = SourceOptions(options_of(APP)).ask(
             lambda cluster: admin.committed(cluster, "carried")
@@ -265,7 +267,7 @@ def test_what_is_handed_over_is_free_also_where_no_record_has_come(shop: Shop) -
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_who_has_lost_the_place_goes_on_from_changelogs_and_offsets(shop: Shop) -> None:
+def test_query_with_lost_state_resumes_from_changelogs_and_offsets(shop: Shop) -> None:
     """Both are where the last batch was: also lag is what it is, for whoever looks at the group."""
     shop.sell(0, 30)
     shop.run(sink="noop", max_records=10)
@@ -286,7 +288,7 @@ def test_who_has_lost_the_place_goes_on_from_changelogs_and_offsets(shop: Shop) 
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_run_that_stood_still_writes_no_changelog_any_more(shop: Shop) -> None:
+def test_superseded_run_writes_no_more_changelog(shop: Shop) -> None:
     shop.sell(0, 30)
     shop.run(sink="noop")
     files, before = open_files(shop.uri), shop.logged()
@@ -305,7 +307,7 @@ def test_a_run_that_stood_still_writes_no_changelog_any_more(shop: Shop) -> None
 
 
 @SLOW_ON_KAFKA
-def test_what_workers_have_sent_is_not_sent_again(shop: Shop) -> None:
+def test_query_behind_worker_commits_is_refused_except_a_shadow(shop: Shop) -> None:
     shop.sell(0, 30)
     shop.run(sink="noop")
     handover(APP, shop.uri, scratch=str(shop.folder))
@@ -322,7 +324,7 @@ def test_what_workers_have_sent_is_not_sent_again(shop: Shop) -> None:
 
 
 @SLOW_ON_KAFKA
-def test_what_a_changelog_held_of_another_life_is_not_state(shop: Shop) -> None:
+def test_stale_changelog_rows_are_not_taken_as_state(shop: Shop) -> None:
     shop.sell(0, 30)
     shop.client.create(LOG, 3)
     shop.client.send(TopicPartition(LOG, 1), [(b'"gone"', b"7")])
@@ -339,7 +341,7 @@ def test_what_a_changelog_held_of_another_life_is_not_state(shop: Shop) -> None:
 
 @SLOW_ON_KAFKA
 @pytest.mark.slow
-def test_a_shadow_beside_workers_has_what_they_have(
+def test_shadow_query_beside_workers_has_equal_state(
     shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
 ) -> None:
     env = {"PYTHONPATH": str(Path.cwd())}

@@ -26,7 +26,7 @@ PROGRESS = (
         ("worker", signal.SIGINT),
     ],
 )
-def test_an_interrupt_ends_all_processes_without_a_trace(
+def test_interrupt_ends_all_processes_without_a_traceback(
     until: str, number: signal.Signals, tmp_path: Path
 ) -> None:
     java, held, words = tmp_path / "bin" / "java", tmp_path / "held", tmp_path / "words.jsonl"

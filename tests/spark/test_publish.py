@@ -31,7 +31,7 @@ pytestmark = [
 APP = "streamsx.examples.wordcount"
 
 
-def test_a_batch_is_published_and_the_offsets_behind_it_are_known(
+def test_published_batch_returns_the_next_offsets(
     spark: "SparkSession", either: Broker | ApacheKafka
 ) -> None:
     app_named(APP).override(bootstrap=either.bootstrap)

@@ -95,7 +95,7 @@ def some(start: int, count: int = 40) -> list[str]:
     return [f"w{n * n % 17}" for n in range(start, start + count)]
 
 
-def test_batches_go_on_from_each_other(feed: Feed) -> None:
+def test_each_batch_continues_from_the_previous_batch(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run(max_records=15, sink="kafka")
     assert [done.manifest.number for done in feed.heard] == [0, 1, 2]
@@ -111,7 +111,7 @@ def test_batches_go_on_from_each_other(feed: Feed) -> None:
     assert "checkpoint" not in os.listdir(feed.uri)
 
 
-def test_an_attempt_that_is_killed_after_it_applied_records_leaves_no_trace(feed: Feed) -> None:
+def test_task_attempt_killed_after_applying_records_leaves_no_trace(feed: Feed) -> None:
     feed.feed(*some(0), "die", *some(40), "die")
     feed.run()
     assert sum(done.records for done in feed.heard) == len(feed.fed)
@@ -119,7 +119,7 @@ def test_an_attempt_that_is_killed_after_it_applied_records_leaves_no_trace(feed
 
 
 @pytest.mark.slow
-def test_the_newest_snapshot_alone_says_where_a_query_goes_on(feed: Feed) -> None:
+def test_newest_snapshot_alone_decides_where_a_query_resumes(feed: Feed) -> None:
     """One that is lost is made again; nothing of Spark's repeats or jumps a number."""
     feed.feed(*some(0))
     feed.run(max_records=20)
@@ -130,7 +130,7 @@ def test_the_newest_snapshot_alone_says_where_a_query_goes_on(feed: Feed) -> Non
     assert feed.stored() == feed.truth()
 
 
-def test_latest_is_where_it_was_when_the_first_query_began(feed: Feed) -> None:
+def test_start_latest_is_fixed_when_the_first_query_starts(feed: Feed) -> None:
     old = some(0)
     feed.feed(*old)
     feed.run(start="latest")
@@ -142,7 +142,7 @@ def test_latest_is_where_it_was_when_the_first_query_began(feed: Feed) -> None:
 
 
 @pytest.mark.slow
-def test_where_no_worker_has_committed_anything_it_begins_as_one_would(feed: Feed) -> None:
+def test_start_group_without_commits_starts_as_a_worker_would(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run(start="group")
     assert [done.manifest.number for done in feed.heard] == [1]
@@ -154,7 +154,7 @@ def test_where_no_worker_has_committed_anything_it_begins_as_one_would(feed: Fee
     assert feed.stored() == feed.truth()
 
 
-def test_a_snapshot_without_positions_is_not_taken_for_the_start(feed: Feed) -> None:
+def test_snapshot_without_positions_is_refused(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run()
     held = newest(feed.files)
@@ -164,9 +164,7 @@ def test_a_snapshot_without_positions_is_not_taken_for_the_start(feed: Feed) -> 
         feed.run()
 
 
-def test_a_query_is_known_to_live_while_it_has_nothing_to_do(
-    feed: Feed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_query_renews_the_running_mark(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamsx.spark.writer_lock.RENEW_S", 0.1)
     renewed, begun = threading.Event(), threading.Event()
     names: set[str] = set()
@@ -200,7 +198,7 @@ def test_a_query_is_known_to_live_while_it_has_nothing_to_do(
     assert feed.files.names(RUNNING) == []
 
 
-def test_a_query_that_does_not_begin_leaves_no_mark(
+def test_query_that_fails_to_start_leaves_no_running_mark(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Exception, match=r"(?i)interval|duration|spark"):
@@ -209,7 +207,7 @@ def test_a_query_that_does_not_begin_leaves_no_mark(
 
 
 @pytest.mark.slow
-def test_an_old_manifest_that_cannot_be_read_ends_no_query(
+def test_unreadable_old_manifest_does_not_end_a_query(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamsx.spark.runner.GARBAGE_EVERY", 1)
@@ -222,7 +220,7 @@ def test_an_old_manifest_that_cannot_be_read_ends_no_query(
 
 
 @pytest.mark.slow
-def test_garbage_goes_and_the_newest_snapshots_stay(
+def test_garbage_is_removed_and_newest_snapshots_are_kept(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamsx.spark.runner.GARBAGE_EVERY", 5)
@@ -232,7 +230,7 @@ def test_garbage_goes_and_the_newest_snapshots_stay(
     assert feed.stored() == feed.truth()
 
 
-def test_of_two_that_write_one_state_the_second_is_refused(feed: Feed) -> None:
+def test_second_writer_of_one_state_is_refused(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run()
     feed.feed(*some(40))
@@ -246,7 +244,7 @@ def test_of_two_that_write_one_state_the_second_is_refused(feed: Feed) -> None:
     assert numbers(feed.files) == [0, 1]
 
 
-def test_records_that_are_passed_over_are_told(feed: Feed) -> None:
+def test_skipped_records_are_reported(feed: Feed) -> None:
     feed.client.send(TopicPartition("words", 0), [(b"a", b"\xff")] * 5)
     feed.run()
     (told,) = [line for line in feed.said if "passed over" in line]
@@ -255,7 +253,7 @@ def test_records_that_are_passed_over_are_told(feed: Feed) -> None:
 
 
 @pytest.mark.slow
-def test_garbage_that_stays_is_told_and_ends_nothing(feed: Feed) -> None:
+def test_garbage_that_cannot_be_removed_is_reported_only(feed: Feed) -> None:
     feed.feed("a")
     feed.run()
     held = newest(feed.files)
@@ -269,7 +267,7 @@ def test_garbage_that_stays_is_told_and_ends_nothing(feed: Feed) -> None:
     assert f"{manifest_name(3)}: Input/output error" in told
 
 
-def test_a_sink_that_executors_see_otherwise_is_refused(
+def test_sink_path_not_shared_with_executors_is_refused(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamsx.spark.session.is_local", lambda _: False)
@@ -282,7 +280,7 @@ def test_a_sink_that_executors_see_otherwise_is_refused(
     assert feed.stored() == feed.truth()
 
 
-def test_a_stop_lets_the_batch_end(feed: Feed) -> None:
+def test_stop_lets_the_running_batch_finish(feed: Feed) -> None:
     feed.feed(*some(0))
     stop = threading.Event()
     live = run(
@@ -303,9 +301,7 @@ def test_a_stop_lets_the_batch_end(feed: Feed) -> None:
         ({"stores": {}}, "another layout: .*'seen'.*found {}"),
     ],
 )
-def test_a_snapshot_of_something_else_is_refused(
-    feed: Feed, change: dict[str, Any], what: str
-) -> None:
+def test_incompatible_snapshot_is_refused(feed: Feed, change: dict[str, Any], what: str) -> None:
     feed.feed("a")
     feed.run()
     held = newest(feed.files)
@@ -322,7 +318,7 @@ def without_transactions(service: Service, call: ServedRequest) -> ReplyBody | N
     return answered(service, call)
 
 
-def test_what_is_not_there_is_refused_before_anything_is_written(feed: Feed) -> None:
+def test_missing_transactions_or_topics_are_refused_before_writing(feed: Feed) -> None:
     with Broker(topics=COUNTS, answer=without_transactions) as older:
         feed.app.override(bootstrap=older.bootstrap)
         with pytest.raises(UsageError, match=r"brokers without transactions: .*--no-publish"):
@@ -335,7 +331,7 @@ def test_what_is_not_there_is_refused_before_anything_is_written(feed: Feed) -> 
 
 
 @pytest.mark.slow
-def test_records_that_are_gone_are_not_passed_over(feed: Feed) -> None:
+def test_deleted_unread_records_fail_the_query(feed: Feed) -> None:
     feed.feed(*["a"] * 5)
     feed.run(max_records=2)
     feed.feed(*["a"] * 5)
@@ -347,7 +343,7 @@ def test_records_that_are_gone_are_not_passed_over(feed: Feed) -> None:
 
 
 @pytest.mark.kafka
-def test_changelogs_hold_the_state_that_manifests_say(feed: Feed, kafka: ApacheKafka) -> None:
+def test_changelogs_hold_the_state_named_by_manifests(feed: Feed, kafka: ApacheKafka) -> None:
     feed.on_kafka(kafka)
     feed.feed(*some(0))
     feed.run(max_records=25, sink="kafka", publishes=True)

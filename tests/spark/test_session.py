@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
 
 
-def test_tasks_run_in_this_python_with_chunks_of_ten_thousand(spark: "SparkSession") -> None:
+def test_spark_tasks_use_the_same_python_and_chunks_of_ten_thousand(spark: "SparkSession") -> None:
     def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         sizes = [batch.num_rows for batch in batches]
         yield pa.RecordBatch.from_pydict({"python": [sys.executable], "most": [max(sizes)]})
@@ -27,7 +27,7 @@ def test_tasks_run_in_this_python_with_chunks_of_ten_thousand(spark: "SparkSessi
     assert tuple(row) == (sys.executable, 10_000)
 
 
-def test_a_second_session_is_the_first_one_with_what_it_can_still_take(
+def test_second_session_reuses_the_first_and_refuses_fixed_settings(
     spark: "SparkSession",
 ) -> None:
     again = session({"spark.master": "local[2,4]", "spark.sql.shuffle.partitions": "7"})
@@ -37,7 +37,7 @@ def test_a_second_session_is_the_first_one_with_what_it_can_still_take(
         session({"spark.driver.memory": "3g"})
 
 
-def test_a_session_that_may_merge_tasks_is_refused(spark: "SparkSession") -> None:
+def test_session_with_adaptive_execution_is_refused(spark: "SparkSession") -> None:
     theirs = spark.newSession()
     accept(theirs)
     theirs.conf.set("spark.sql.adaptive.enabled", "true")
@@ -48,7 +48,7 @@ def test_a_session_that_may_merge_tasks_is_refused(spark: "SparkSession") -> Non
 WORDCOUNT = "streamsx.examples.wordcount"
 
 
-def test_executors_are_asked_for_version_app_and_files(
+def test_probe_checks_executors_for_version_app_and_files(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe(spark, WORDCOUNT, str(tmp_path))

@@ -47,7 +47,7 @@ def options(bootstrap: str, **more: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": bootstrap, **topics, **more}
 
 
-def test_each_task_is_a_partition_of_spark_in_the_order_of_time(
+def test_each_task_is_one_spark_partition_in_order_of_time(
     spark: "SparkSession", bootstrap: str
 ) -> None:
     from pyspark.sql.functions import spark_partition_id
@@ -63,7 +63,7 @@ def test_each_task_is_a_partition_of_spark_in_the_order_of_time(
     assert len(rows) == 24
 
 
-def test_an_empty_topic_has_no_rows_and_one_that_is_not_there_is_named(
+def test_empty_topic_has_no_rows_and_missing_topic_is_named(
     spark: "SparkSession", bootstrap: str
 ) -> None:
     read = spark.read.format("streamsx-kafka").options(**options(bootstrap))
@@ -72,7 +72,7 @@ def test_an_empty_topic_has_no_rows_and_one_that_is_not_there_is_named(
         read.options(subscribe="nowhere", tasks="[]").load().count()
 
 
-def test_a_stream_goes_on_where_its_checkpoint_says(
+def test_stream_resumes_from_the_checkpoint(
     spark: "SparkSession", bootstrap: str, tmp_path: Path
 ) -> None:
     batches: list[list[tuple[str, int, int]]] = []
@@ -100,7 +100,7 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
     assert batches[3:] == [[("empty", 0, 0)]]
 
 
-def test_what_is_written_is_there(spark: "SparkSession", bootstrap: str) -> None:
+def test_written_rows_are_read_back(spark: "SparkSession", bootstrap: str) -> None:
     given = options(bootstrap, subscribe="orders", tasks="[]")
     to_clicks = "'empty' topic", "int(0) partition", "key", "value", "headers", "timestamp"
     read = spark.read.format("streamsx-kafka").options(**given).load().selectExpr(*to_clicks)
@@ -112,7 +112,7 @@ def test_what_is_written_is_there(spark: "SparkSession", bootstrap: str) -> None
 
 @pytest.mark.kafka  # its jars come through Maven too
 @pytest.mark.slow
-def test_spark_s_own_connector_gives_the_same_rows(
+def test_spark_kafka_connector_gives_the_same_rows(
     spark: "SparkSession", bootstrap: str, tmp_path: Path
 ) -> None:
     if not spark.sparkContext.getConf().get("spark.jars"):

@@ -87,7 +87,7 @@ def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
     return json.loads(said.out.splitlines()[-1])
 
 
-def test_compacted_rescaled_and_live_state_are_what_a_replay_gives(
+def test_compacted_rescaled_and_live_state_equal_a_replay(
     spark: "SparkSession",
     shop: tuple[str, Replayed],
     tmp_path: Path,
@@ -124,7 +124,7 @@ def test_compacted_rescaled_and_live_state_are_what_a_replay_gives(
         rescale(SHOP, uri, other, counts, spark=spark)
 
 
-def test_a_store_is_queried_by_columns_by_sql_and_as_bytes(
+def test_store_is_queried_by_columns_by_sql_and_as_bytes(
     spark: "SparkSession",
     shop: tuple[str, Replayed],
     tmp_path: Path,
@@ -171,7 +171,7 @@ def test_a_store_is_queried_by_columns_by_sql_and_as_bytes(
         assert "Traceback" not in line
 
 
-def test_words_are_text_as_they_are_written(spark: "SparkSession", tmp_path: Path) -> None:
+def test_text_keys_are_read_as_written(spark: "SparkSession", tmp_path: Path) -> None:
     from streamsx.spark.compact import compact
     from streamsx.spark.state import state
 
@@ -191,7 +191,7 @@ def test_words_are_text_as_they_are_written(spark: "SparkSession", tmp_path: Pat
     discard_all()
 
 
-def test_what_is_raised_in_a_task_is_told_as_it_is(spark: "SparkSession") -> None:
+def test_streamsx_error_in_a_spark_task_is_raised_unchanged(spark: "SparkSession") -> None:
     from streamsx.spark.stored import of_each
 
     def work(number: int) -> float:
@@ -206,7 +206,7 @@ def test_what_is_raised_in_a_task_is_told_as_it_is(spark: "SparkSession") -> Non
         of_each(spark, work, [1, 0])
 
 
-def test_records_behind_a_snapshot_are_copied_once_by_their_keys(
+def test_records_behind_a_snapshot_are_copied_once_by_key(
     spark: "SparkSession", shop: tuple[str, Replayed], tmp_path: Path
 ) -> None:
     from streamsx.spark.compact import compact

@@ -24,7 +24,7 @@ def told(path: Path) -> list[object]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_an_event_is_a_line_of_the_file_as_soon_as_it_is_told(tmp_path: Path) -> None:
+def test_event_is_written_to_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
     journal = Journal("w", Stopped(), path)
     journal("promoted", task="1_0", lag=12)
@@ -33,7 +33,7 @@ def test_an_event_is_a_line_of_the_file_as_soon_as_it_is_told(tmp_path: Path) ->
     journal.close()
 
 
-def test_a_successor_writes_behind_the_line_that_its_predecessor_tore(tmp_path: Path) -> None:
+def test_journal_starts_a_new_line_after_a_torn_one(tmp_path: Path) -> None:
     path = tmp_path / "w.jsonl"
     path.write_text('{"event": "to')
     for _ in range(2):
@@ -45,13 +45,13 @@ def test_a_successor_writes_behind_the_line_that_its_predecessor_tore(tmp_path: 
     assert [json.loads(line)["event"] for line in whole] == ["left", "left"]
 
 
-def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+def test_unopenable_events_file_is_an_error_with_the_path(tmp_path: Path) -> None:
     path = tmp_path / "none" / "w.jsonl"
     with pytest.raises(UsageError, match=f"events file: {path}: No such file"):
         Journal("w", Stopped(), path)
 
 
-def test_a_file_that_is_full_ends_itself_and_not_the_worker(
+def test_full_events_file_is_closed_and_the_worker_continues(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     journal = Journal("w", Stopped(), Path("/dev/full"))
@@ -64,7 +64,7 @@ def test_a_file_that_is_full_ends_itself_and_not_the_worker(
 @pytest.mark.parametrize(
     ("event", "level"), [("promoted", logging.INFO), ("commit", logging.DEBUG), ("error", 40)]
 )
-def test_people_see_it_at_its_level_and_with_spaces_quoted(
+def test_event_is_logged_at_the_right_level_with_spaces_quoted(
     event: str, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "streamsx")
@@ -75,7 +75,7 @@ def test_people_see_it_at_its_level_and_with_spaces_quoted(
     )  # fmt: skip
 
 
-def test_the_log_has_a_deadline_as_its_own_times_and_no_monotonic_one(
+def test_logged_event_shows_deadline_as_utc_and_no_monotonic_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It showed `deadline=1795734538.540551` and `at=5468.41406111`."""

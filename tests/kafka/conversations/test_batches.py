@@ -63,7 +63,7 @@ BATCHES: dict[str, tuple[Callable[[], bytes | bytearray], E]] = {
 }
 
 
-def test_whatever_a_batch_is_it_is_taken_or_refused(talk: Talk) -> None:
+def test_malformed_batches_are_accepted_or_refused_as_kafka_does(talk: Talk) -> None:
     name = talk.topic()
     for label, (made, code) in BATCHES.items():
         talk.check(label, talk.produce(name, made())[0], code)
@@ -77,7 +77,7 @@ def test_whatever_a_batch_is_it_is_taken_or_refused(talk: Talk) -> None:
         talk.check(f"acks {acks}", told, (E.INVALID_REQUIRED_ACKS, -1))
 
 
-def test_topics_say_which_batches_they_take(talk: Talk) -> None:
+def test_topic_configs_decide_which_batches_are_accepted(talk: Talk) -> None:
     check, small = talk.check, talk.topic(configs={"max.message.bytes": "100"})
     check("too long", talk.produce(small, batch(bytes(100)))[0], E.MESSAGE_TOO_LARGE)
     check("short enough", talk.produce(small, batch(bytes(20))), (E.NONE, 0))
@@ -129,7 +129,7 @@ PRODUCER = {
 }
 
 
-def test_a_producer_s_sequences_and_epochs(talk: Talk) -> None:
+def test_producer_sequences_and_epochs_are_checked(talk: Talk) -> None:
     check, name = talk.check, talk.topic()
     made = talk.ready(
         Api.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=1000, producer_id=-1,
@@ -185,7 +185,7 @@ def of_times(*times: int, compression: str = "none", key: bytes | None = b"k") -
     return builder.close()
 
 
-def test_records_of_a_time_that_their_topic_does_not_take_are_named(talk: Talk) -> None:
+def test_records_with_a_refused_timestamp_are_named(talk: Talk) -> None:
     check, name = talk.check, talk.topic()
     ahead = NOW + 2 * HOUR_MS
     check("far ahead", refused(talk, name, of_times(ahead)), (E.INVALID_TIMESTAMP, [0]))
@@ -219,7 +219,7 @@ def test_records_of_a_time_that_their_topic_does_not_take_are_named(talk: Talk) 
     check("one without a key, one far ahead", told, (E.INVALID_TIMESTAMP, [0, 1]))
 
 
-def test_topic_of_append_times_gives_each_batch_the_time_of_the_broker(talk: Talk) -> None:
+def test_log_append_time_topic_stamps_each_batch_with_broker_time(talk: Talk) -> None:
     check = talk.check
     name = talk.topic(configs={"message.timestamp.type": "LogAppendTime"})
     told = produced(talk, name, of_times(0, NOW + 2 * HOUR_MS, -1))

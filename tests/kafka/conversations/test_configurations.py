@@ -43,7 +43,7 @@ def described(talk: Talk, kind: int, name: str, *keys: str) -> tuple[int, list[t
     return told.error_code, sorted((c.name, c.value, c.config_source) for c in told.configs)
 
 
-def test_configurations_are_taken_or_refused(talk: Talk) -> None:
+def test_topic_configs_are_accepted_or_refused(talk: Talk) -> None:
     def created(*configs: str) -> int:
         named = (config.partition("=") for config in configs)
         topic = {
@@ -66,7 +66,7 @@ def test_configurations_are_taken_or_refused(talk: Talk) -> None:
     talk.check("the length of files", told, (E.INVALID_CONFIG, str(1 << 30)))
 
 
-def test_a_topic_has_all_configurations(talk: Talk) -> None:
+def test_described_topic_has_all_configs(talk: Talk) -> None:
     name = talk.topic(configs={RETENTION: "5000"})
     differs = {"min.insync.replicas", "segment.bytes"}  # set by KRaft for all; of another length
     told = [each for each in described(talk, TOPIC, name)[1] if each[0] not in differs]
@@ -130,7 +130,7 @@ STEPS: tuple[Step, ...] = (
 )  # fmt: skip
 
 
-def test_configurations_change_step_by_step(talk: Talk) -> None:
+def test_configs_change_incrementally(talk: Talk) -> None:
     name = talk.topic()
 
     def alter(kind: int, resource: str, *changes: tuple[str, int, str | None], **about: Any) -> int:

@@ -8,7 +8,7 @@ from streamsx.protocol.error_codes import ErrorCode as E
 from tests.support.talk import KIND, Consumers, Group, Talk
 
 
-def test_a_group_goes_over_to_the_consumer_protocol_and_back(talk: Talk) -> None:
+def test_group_converts_to_the_consumer_protocol_and_back(talk: Talk) -> None:
     """With a classic member that is there all the time."""
     check, new = talk.check, Consumers(talk)
     old = Group(talk)
@@ -71,7 +71,7 @@ def test_a_group_goes_over_to_the_consumer_protocol_and_back(talk: Talk) -> None
     check("classic again", new.listed(), [("consumer", "PreparingRebalance", "classic")])
 
 
-def test_who_is_refused_makes_no_other_group_of_an_empty_one(talk: Talk) -> None:
+def test_refused_join_does_not_convert_an_empty_group(talk: Talk) -> None:
     check, new = talk.check, Consumers(talk)
     old = Group(talk)
     old.id = new.id
@@ -83,7 +83,7 @@ def test_who_is_refused_makes_no_other_group_of_an_empty_one(talk: Talk) -> None
     check("is still", new.described()[:3], (E.NONE, "Empty", 3))
 
 
-def test_a_group_of_others_does_not_go_over(group: Group, talk: Talk) -> None:
+def test_group_of_another_protocol_type_is_not_converted(group: Group, talk: Talk) -> None:
     group.first()
     new = Consumers(talk)
     new.id = group.id

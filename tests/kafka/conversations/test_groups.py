@@ -130,7 +130,7 @@ def test_groups_are_listed(talk: Talk, group: Group) -> None:
     check("by another type", listed(types_filter=["consumer"]), set())
 
 
-def test_who_is_asked_tells_who_it_is(talk: Talk) -> None:
+def test_broker_describes_the_cluster_coordinator_and_api_versions(talk: Talk) -> None:
     check, port = talk.check, int(talk.bootstrap.rpartition(":")[2])
     cluster = talk.ask(Api.DESCRIBE_CLUSTER, 1, endpoint_type=1)
     check("brokers", [(b.host, b.port) for b in cluster.brokers], [("127.0.0.1", port)])

@@ -8,7 +8,7 @@ from streamsx.protocol.wire import Api
 from tests.support.talk import NOW, Talk, batch
 
 
-def test_batches_are_taken_or_refused_and_read_again(talk: Talk) -> None:
+def test_batches_are_accepted_or_refused_and_fetched(talk: Talk) -> None:
     check, name = talk.check, talk.topic()
     good = batch(b"a", b"b")
     damaged, old = bytearray(good), bytearray(good)
@@ -78,7 +78,7 @@ def test_batches_are_taken_or_refused_and_read_again(talk: Talk) -> None:
     check("a fetch waits", columns(bytes(found.records), 4).values, [b"e"])
 
 
-def test_a_producer_is_heard_once(talk: Talk) -> None:
+def test_idempotent_producer_is_deduplicated_and_fenced(talk: Talk) -> None:
     check, name = talk.check, talk.topic()
     made = talk.ready(
         Api.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=1000, producer_id=-1,

@@ -147,7 +147,9 @@ def records(talk: Talk) -> Ask:
     return after
 
 
-def test_what_was_told_is_so_behind_a_kill(broker: EmbeddedBroker | ApacheKafka) -> None:
+def test_acknowledged_groups_and_records_survive_a_broker_kill(
+    broker: EmbeddedBroker | ApacheKafka,
+) -> None:
     ours = isinstance(broker, EmbeddedBroker)
     with Talk(broker.bootstrap, ours=ours) as before:
         asked = [ask(before) for ask in (stable, joining, static, left, records)]

@@ -186,7 +186,7 @@ class Seen:
         return [(h.base_offset, h.producer_epoch, h.control) for _, _, h in scan(data, check=True)]
 
 
-def test_an_id_is_one_producers_at_a_time(talk: Talk, one: Producer) -> None:
+def test_transactional_id_belongs_to_one_producer_at_a_time(talk: Talk, one: Producer) -> None:
     check = talk.check
     for timeout_ms in (-1, 0, 900_001):
         code = one.init(timeout_ms=timeout_ms)
@@ -204,7 +204,7 @@ def test_an_id_is_one_producers_at_a_time(talk: Talk, one: Producer) -> None:
     check("in an old version", one.init((mine, 0), version=3), E.INVALID_PRODUCER_EPOCH)
 
 
-def test_who_may_add_and_end(talk: Talk, one: Producer) -> None:
+def test_only_the_current_producer_may_add_partitions_and_end(talk: Talk, one: Producer) -> None:
     check, topic = talk.check, talk.topic()
     one.init()
     one.init()
@@ -232,7 +232,7 @@ def test_who_may_add_and_end(talk: Talk, one: Producer) -> None:
         check(f"end nothing: {commit}", one.end(commit=commit), (E.INVALID_TXN_STATE, 0))
 
 
-def test_records_count_from_the_marker_on(talk: Talk, one: Producer) -> None:
+def test_transactional_records_are_visible_from_the_marker_on(talk: Talk, one: Producer) -> None:
     check, seen = talk.check, Seen(talk)
     topic = seen.topic
     one.init()
@@ -274,7 +274,7 @@ def batch_of(value: bytes) -> bytearray:
     return builder.close()
 
 
-def test_in_the_second_version_each_end_raises_the_epoch(talk: Talk, one: Producer) -> None:
+def test_each_transaction_end_raises_the_epoch_in_version_2(talk: Talk, one: Producer) -> None:
     check, seen = talk.check, Seen(talk)
     topic = seen.topic
     one.init(version=5)
@@ -309,7 +309,7 @@ def test_in_the_second_version_each_end_raises_the_epoch(talk: Talk, one: Produc
     check("init", (one.init((pid, 3)), one.owner), (E.NONE, (pid, 4)))
 
 
-def test_who_asks_for_the_id_ends_what_is_open(talk: Talk, one: Producer) -> None:
+def test_init_of_the_same_id_aborts_the_open_transaction(talk: Talk, one: Producer) -> None:
     check, seen = talk.check, Seen(talk)
     other = Producer(talk, one.name)
     one.init()
@@ -326,7 +326,7 @@ def test_who_asks_for_the_id_ends_what_is_open(talk: Talk, one: Producer) -> Non
     check("its own, amid", (other.init(mine), other.owner), (E.NONE, (mine[0], mine[1] + 1)))
 
 
-def test_offsets_count_from_the_commit_on(talk: Talk, one: Producer) -> None:
+def test_transactional_offsets_are_visible_from_the_commit_on(talk: Talk, one: Producer) -> None:
     check, topic, group = talk.check, talk.topic(), f"g-{uuid.uuid4()}"
     one.init()
 
@@ -379,7 +379,7 @@ def test_offsets_count_from_the_commit_on(talk: Talk, one: Producer) -> None:
     check("commit that", (one.end(), settled()), ((E.NONE, 0), (E.NONE, -1)))
 
 
-def test_a_member_that_was_replaced_commits_nothing(talk: Talk, one: Producer) -> None:
+def test_replaced_member_commits_no_transactional_offsets(talk: Talk, one: Producer) -> None:
     """KIP-447."""
     group, topic = Group(talk), talk.topic()
     member = group.first()
@@ -395,7 +395,7 @@ def test_a_member_that_was_replaced_commits_nothing(talk: Talk, one: Producer) -
         talk.check(label, code_told, code)
 
 
-def test_transactions_are_offered(talk: Talk) -> None:
+def test_transaction_version_feature_is_offered(talk: Talk) -> None:
     told = talk.ask(
         Api.API_VERSIONS, 3, client_software_name="talk", client_software_version="1"
     ).finalized_features  # fmt: skip
@@ -404,7 +404,7 @@ def test_transactions_are_offered(talk: Talk) -> None:
     talk.check("features", found, [(2, 2)])
 
 
-def test_a_consumer_commits_within_a_transaction_at_its_epoch(talk: Talk, one: Producer) -> None:
+def test_transactional_offset_commit_checks_the_consumer_epoch(talk: Talk, one: Producer) -> None:
     """KIP-1251: as without one, but that the code is an older one."""
     check, group = talk.check, Consumers(talk)
     group.beat("a", 0)

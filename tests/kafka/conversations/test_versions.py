@@ -98,7 +98,7 @@ def test_records_are_fetched_in_every_version(talk: Talk) -> None:
             )
 
 
-def test_as_much_is_fetched_as_is_wanted(talk: Talk) -> None:
+def test_fetch_returns_as_much_as_requested(talk: Talk) -> None:
     name = talk.topic()
     size = len(batch(b"x" * 50, b"y"))
     for _ in range(4):
@@ -127,7 +127,7 @@ def test_as_much_is_fetched_as_is_wanted(talk: Talk) -> None:
     talk.check("less than nothing to wait for", told(8, min_bytes=-1, max_wait=9000)[0], E.NONE)
 
 
-def test_sessions_begin_and_are_not_known(talk: Talk) -> None:
+def test_fetch_sessions_start_but_are_not_kept(talk: Talk) -> None:
     name = talk.topic()
     for session, epoch, code in (
         (0, -1, E.NONE), (0, 0, E.NONE), (5, 0, E.NONE), (5, -1, E.NONE),
@@ -140,7 +140,7 @@ def test_sessions_begin_and_are_not_known(talk: Talk) -> None:
         talk.check(f"session {session} epoch {epoch}", told.error_code, code)
 
 
-def test_a_leader_has_one_epoch(talk: Talk) -> None:
+def test_partition_leader_has_one_epoch(talk: Talk) -> None:
     name = talk.topic()
     talk.produce(name, batch(b"a", b"b"))
     later = E.UNKNOWN_LEADER_EPOCH
@@ -174,7 +174,7 @@ def test_a_leader_has_one_epoch(talk: Talk) -> None:
             )
 
 
-def test_topics_are_told_in_every_version(talk: Talk) -> None:
+def test_topics_are_described_in_every_metadata_version(talk: Talk) -> None:
     name = talk.topic(2)
     for version in range(14):
         told = talk.ask(

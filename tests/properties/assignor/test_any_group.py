@@ -104,7 +104,7 @@ def groups(draw: st.DrawFn) -> Group:
 
 @settings(max_examples=300)
 @given(groups(), rules, st.randoms(use_true_random=False))
-def test_any_group_gets_a_lawful_plan_whatever_the_order_it_is_told_in(
+def test_any_group_gets_a_lawful_plan_in_any_input_order(
     group: Group, rules: Rules, random: Random
 ) -> None:
     """P1, V1-V11. `assign()` raises IllegalPlan for a plan that is not lawful."""
@@ -180,13 +180,13 @@ def plan_worlds(every: int) -> int:
     )
 
 
-def test_one_in_31_of_all_small_worlds_gets_a_lawful_plan() -> None:
+def test_one_in_31_of_all_small_groups_gets_a_lawful_plan() -> None:
     """A prime, because 30 would always hit the same half of each inner loop."""
     assert plan_worlds(every=31) == 12_227
 
 
 @pytest.mark.slow
-def test_every_small_world_gets_a_lawful_plan() -> None:
+def test_every_small_group_gets_a_lawful_plan() -> None:
     assert plan_worlds(every=1) == 150_544 + 228_488
 
 
@@ -214,7 +214,7 @@ for seed in range(10):
 """
 
 
-def test_no_order_of_a_set_leaves_the_assignor() -> None:
+def test_plan_does_not_depend_on_the_hash_seed() -> None:
     answers = [
         subprocess.run(
             [sys.executable, "-c", ORDERED],

@@ -88,9 +88,7 @@ def test_the_number_of_moves_is_the_least_that_balances(owned: list[int], orphan
 
 
 @given(st.integers(1, 40), st.integers(1, 6))
-def test_a_newcomer_takes_from_the_others_and_they_nothing_from_each_other(
-    tasks: int, members: int
-) -> None:
+def test_tasks_move_only_to_the_new_member(tasks: int, members: int) -> None:
     """P6."""
     group = resized(dealt(tasks, members), members + 1)
 
@@ -101,7 +99,7 @@ def test_a_newcomer_takes_from_the_others_and_they_nothing_from_each_other(
     assert moved <= {f"n{members:03}"}
 
 
-def test_a_task_changes_hands_once_per_change_of_the_group(direct: "type[Play]") -> None:
+def test_task_moves_at_most_once_per_change_of_the_group(direct: "type[Play]") -> None:
     """P7: a learner is promoted where it then stays."""
     moved = 0
     for seed in range(GROUPS):
@@ -133,7 +131,7 @@ def test_a_task_changes_hands_once_per_change_of_the_group(direct: "type[Play]")
     ("tasks", "before", "after", "rebalances"),
     [(32, 1, 2, 17), (32, 3, 4, 9), (96, 3, 6, 17), (96, 10, 11, 9)],
 )
-def test_each_wave_of_hand_overs_costs_two_rebalances(
+def test_each_wave_of_handovers_takes_two_rebalances(
     direct: "type[Play]", tasks: int, before: int, after: int, rebalances: int
 ) -> None:
     """One to withhold, one to grant: so many as two learners per receiver need waves, and one to
@@ -205,7 +203,9 @@ def in_bytes() -> tuple[Callable[[], Outcome], Told]:
     return once, said
 
 
-def test_a_large_group_fits_into_its_record(in_bytes: tuple[Callable[[], Outcome], Told]) -> None:
+def test_large_group_fits_into_one_offsets_record(
+    in_bytes: tuple[Callable[[], Outcome], Told],
+) -> None:
     """The record holds every Subscription and Assignment; 150 bytes a member are Kafka's own."""
     once, said = in_bytes
     outcome = once()
@@ -214,6 +214,8 @@ def test_a_large_group_fits_into_its_record(in_bytes: tuple[Callable[[], Outcome
 
 
 @pytest.mark.perf
-def test_in_bytes_it_takes_little_longer(in_bytes: tuple[Callable[[], Outcome], Told]) -> None:
+def test_assignor_in_bytes_takes_less_than_the_time_limit(
+    in_bytes: tuple[Callable[[], Outcome], Told],
+) -> None:
     once, _ = in_bytes
     assert takes(once) < SECONDS_MAX

@@ -188,17 +188,17 @@ GATE_DIRECT, GATE_IN_BYTES = 100, 30
 """Seeds per commit; `just slow` plays all the others, both ways."""
 
 
-def test_every_group_comes_to_rest_evenly(direct: "type[Play]") -> None:
+def test_every_group_settles_evenly(direct: "type[Play]") -> None:
     for seed in range(GATE_DIRECT):
         live(direct, seed)
 
 
-def test_every_group_comes_to_rest_evenly_in_bytes(wired: "type[Play]") -> None:
+def test_every_group_settles_evenly_in_bytes(wired: "type[Play]") -> None:
     for seed in range(GATE_IN_BYTES):
         live(wired, seed)
 
 
 @pytest.mark.slow
-def test_many_groups_come_to_rest_evenly(play: "type[Play]") -> None:
+def test_many_groups_settle_evenly(play: "type[Play]") -> None:
     for seed in range(GATE_IN_BYTES, 3_000):
         live(play, seed)

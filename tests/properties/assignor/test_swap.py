@@ -51,7 +51,7 @@ def kind() -> "type[Play]":
     st.integers(1, 24), st.integers(0, 8), st.integers(1, 6), st.integers(0, 5), st.booleans(),
     st.sampled_from([None, 1, 3]),
 )  # fmt: skip
-def test_the_successor_has_the_seat_and_nobody_else_moves(
+def test_successor_takes_the_seat_and_no_other_member_moves(
     kind: "type[Play]", stateful: int, stateless: int, members: int, leaver: int, new: bool,
     limit: int | None,
 ) -> None:  # fmt: skip
@@ -76,7 +76,7 @@ def test_the_successor_has_the_seat_and_nobody_else_moves(
         assert kept(group) == expected
 
 
-def test_a_successor_that_is_not_there_makes_it_a_leave_as_any_other(kind: "type[Play]") -> None:
+def test_swap_to_an_absent_successor_is_an_ordinary_leave(kind: "type[Play]") -> None:
     group = kind([TaskId(0, n) for n in range(6)])
     for name in "abc":
         group.start(name)

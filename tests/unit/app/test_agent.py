@@ -85,7 +85,7 @@ def ways_to_a_table(counts: Table[Any, int]) -> dict[str, Callable[[Any], object
 
 
 @pytest.mark.parametrize("way", ways_to_a_table(Table(App("x"), "t")))
-def test_a_table_is_found_by_every_way_that_leads_to_it(app: App, drive: Drive, way: str) -> None:
+def test_agent_table_found_through_every_reference(app: App, drive: Drive, way: str) -> None:
     counts = app.Table("counts", default=int)
     count = ways_to_a_table(counts)[way]
 
@@ -100,7 +100,7 @@ def test_a_table_is_found_by_every_way_that_leads_to_it(app: App, drive: Drive, 
     assert driver.table("counts") == {"a": 2}
 
 
-def test_an_attribute_with_the_name_of_a_table_is_not_it(app: App) -> None:
+def test_attribute_named_like_a_table_is_not_taken_for_the_table(app: App) -> None:
     scope: dict[str, Any] = {"counts": app.Table("counts"), "__name__": "some_module"}
     exec("async def body(stream):\n    async for word in stream:\n        word.counts()", scope)
     app.agent("words")(scope["body"])
@@ -108,7 +108,7 @@ def test_an_attribute_with_the_name_of_a_table_is_not_it(app: App) -> None:
     assert app.topology().notes == ("table without an agent: counts: nobody can write it",)
 
 
-def test_what_one_function_takes_of_a_module_hides_nothing_of_it_from_another(app: App) -> None:
+def test_tables_of_a_module_found_in_body_and_helper_alike(app: App) -> None:
     """The body names the module's first table; a helper of its names the second."""
     shop = ModuleType(__name__)
     shop.first, shop.second = app.Table("first"), app.Table("second")  # type: ignore[attr-defined]
@@ -125,7 +125,7 @@ def test_what_one_function_takes_of_a_module_hides_nothing_of_it_from_another(ap
     assert touched(app) == {"words": ["first", "second"]}
 
 
-def test_what_one_function_calls_of_a_class_hides_nothing_of_it_from_another(app: App) -> None:
+def test_tables_behind_a_class_found_in_body_and_helper_alike(app: App) -> None:
     counter = Counter(app.Table("counts", default=int))
     other = app.Table("other", default=int)
 
@@ -150,7 +150,7 @@ def test_what_one_function_calls_of_a_class_hides_nothing_of_it_from_another(app
     assert touched(app) == {"words": ["counts", "other"]}
 
 
-def test_all_tables_are_meant_by_the_apps_tables(app: App) -> None:
+def test_agent_using_app_tables_gets_all_tables(app: App) -> None:
     app.Table("one")
     app.Table("two")
 
@@ -162,7 +162,7 @@ def test_all_tables_are_meant_by_the_apps_tables(app: App) -> None:
     assert touched(app) == {"words": ["one", "two"]}
 
 
-def test_tables_that_are_named_are_those_and_no_others(app: App) -> None:
+def test_agent_with_named_tables_gets_exactly_these(app: App) -> None:
     one, two = app.Table("one"), app.Table("two")
 
     @app.agent("words", tables=[one, "two"])
@@ -178,13 +178,13 @@ def test_tables_that_are_named_are_those_and_no_others(app: App) -> None:
     assert touched(app) == {"lines": [], "words": ["one", "two"]}
 
 
-def test_a_table_that_is_named_must_be_there(app: App) -> None:
+def test_agent_naming_an_unknown_table_is_an_error(app: App) -> None:
     app.agent("words", tables=["nope"])(reading)
     with pytest.raises(TopologyError, match="no such table: nope: agent"):
         app.topology()
 
 
-def test_topics_and_agents_in_a_body_are_where_it_sends_to(app: App) -> None:
+def test_topics_and_agents_sent_to_in_a_body_are_outputs(app: App) -> None:
     out = app.topic("out")
     other = app.agent("asked")(reading)
 
@@ -198,7 +198,7 @@ def test_topics_and_agents_in_a_body_are_where_it_sends_to(app: App) -> None:
     assert outputs(app) == {"out", "asked", "sunk"}
 
 
-def test_what_is_yielded_goes_to_every_sink(app: App, drive: Drive) -> None:
+def test_yielded_value_goes_to_every_sink(app: App, drive: Drive) -> None:
     heard: list[Any] = []
 
     async def listen(value: Any) -> None:
@@ -222,7 +222,7 @@ def test_what_is_yielded_goes_to_every_sink(app: App, drive: Drive) -> None:
     assert heard == ["aa", "aa", ("agent", "aa")]
 
 
-def test_a_table_of_a_sink_is_one_of_its_agent(app: App, drive: Drive) -> None:
+def test_table_written_by_a_sink_belongs_to_the_agent_of_the_sink(app: App, drive: Drive) -> None:
     counts = app.Table("counts", default=int)
 
     def count(value: Any) -> None:
@@ -238,13 +238,13 @@ def test_a_table_of_a_sink_is_one_of_its_agent(app: App, drive: Drive) -> None:
     assert driver.table("counts") == {"a": 1}
 
 
-def test_sinks_need_an_agent_that_yields(app: App) -> None:
+def test_sinks_on_an_agent_without_yield_are_an_error(app: App) -> None:
     app.agent("words", sink=[print])(reading)
     with pytest.raises(TopologyError, match="sinks without values"):
         app.topology()
 
 
-def test_an_agent_without_a_topic_reads_its_own(app: App, drive: Drive) -> None:
+def test_agent_without_a_topic_reads_a_topic_named_after_the_agent(app: App, drive: Drive) -> None:
     heard: list[Any] = []
 
     @app.agent(name="ears", value_type=str, value_serializer="raw", partitions=3)
@@ -263,7 +263,7 @@ def test_an_agent_without_a_topic_reads_its_own(app: App, drive: Drive) -> None:
     assert {spec.name: spec.partitions for spec in driver.topology.topics} == {"shop-ears": 3}
 
 
-def test_an_agent_of_several_topics_reads_them_all(app: App, drive: Drive) -> None:
+def test_agent_on_several_topics_reads_all_of_them(app: App, drive: Drive) -> None:
     heard: list[Any] = []
 
     @app.agent(app.topic("one", "two"))
@@ -277,12 +277,12 @@ def test_an_agent_of_several_topics_reads_them_all(app: App, drive: Drive) -> No
     assert heard == [1, 2]
 
 
-def test_only_async_functions_are_agents(app: App) -> None:
+def test_agent_must_be_an_async_function(app: App) -> None:
     with pytest.raises(TypeError, match="not an async function"):
         app.agent("words")(lambda stream: None)
 
 
-def test_what_a_topic_is_like_is_said_where_it_is_made(app: App) -> None:
+def test_topic_options_on_an_agent_with_a_topic_are_refused(app: App) -> None:
     with pytest.raises(TypeError, match="for a topic, not for an agent: value_type"):
         app.agent(app.topic("words"), value_type=str)(reading)
 
@@ -296,7 +296,7 @@ def test_two_agents_of_one_name_are_an_error(app: App) -> None:
 # -- a body that is looked into
 
 
-def test_a_body_that_fails_before_its_first_record_is_the_users_error(app: App) -> None:
+def test_body_failing_before_the_first_record_is_a_topology_error(app: App) -> None:
     @app.agent("words")
     async def body(stream: Any) -> None:
         raise ZeroDivisionError("early")
@@ -305,7 +305,7 @@ def test_a_body_that_fails_before_its_first_record_is_the_users_error(app: App) 
         app.topology()
 
 
-def test_a_body_that_returns_is_the_users_error(app: App) -> None:
+def test_body_that_returns_is_a_topology_error(app: App) -> None:
     @app.agent("words")
     async def body(stream: Any) -> None:
         pass
@@ -315,7 +315,7 @@ def test_a_body_that_returns_is_the_users_error(app: App) -> None:
 
 
 @pytest.mark.parametrize("wait", ["sleep(0)", "sleep(1)"])
-def test_a_body_that_waits_first_is_noted_and_has_derived_nothing(app: App, wait: str) -> None:
+def test_body_awaiting_before_the_stream_is_noted_and_derives_nothing(app: App, wait: str) -> None:
     scope: dict[str, Any] = {"__name__": "some_module"}
     text = f"""
         import asyncio
@@ -330,7 +330,7 @@ def test_a_body_that_waits_first_is_noted_and_has_derived_nothing(app: App, wait
     assert "some_module.body: it waits for something" in topology.notes[0]
 
 
-def test_a_body_that_awaits_things_at_its_end_is_looked_into(app: App, drive: Drive) -> None:
+def test_body_awaiting_at_the_end_is_still_discovered(app: App, drive: Drive) -> None:
     """As a client does that is closed behind the loop."""
     counts, ended = app.Table("counts", default=int), list[str]()
 
@@ -356,9 +356,7 @@ def test_a_body_that_awaits_things_at_its_end_is_looked_into(app: App, drive: Dr
     assert ended == ["client", "client"], "of each task"
 
 
-def test_what_a_body_does_before_its_first_record_is_done_again_in_its_task(
-    app: App, drive: Drive
-) -> None:
+def test_body_code_before_the_first_record_runs_again_in_the_task(app: App, drive: Drive) -> None:
     out, counts = app.topic("out"), app.Table("counts", default=int)
 
     @app.agent("words")

@@ -8,7 +8,7 @@ from streamsx import App
 from streamsx.errors import NameClash, SettingError, TopologyError
 
 
-def test_settings_are_read_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     app = App("shop", comit_interval=1)
     with pytest.raises(SettingError, match="comit_interval"):
         app.finalize()
@@ -17,7 +17,7 @@ def test_settings_are_read_when_they_are_asked_for(monkeypatch: pytest.MonkeyPat
     assert (app.conf.topic_partitions, app.conf.commit_interval_s) == (3, 0.25)
 
 
-def test_the_command_line_overrides_what_was_read_before() -> None:
+def test_command_line_overrides_settings_read_before() -> None:
     app = App("shop", broker="kafka://a", topic_partitions=3)
     assert app.conf.bootstrap == ("a:9092",)
     app.override(bootstrap="b:1", state_dir="here")
@@ -25,7 +25,7 @@ def test_the_command_line_overrides_what_was_read_before() -> None:
     assert app.conf.topic_partitions == 3
 
 
-def test_names_follow_the_version_of_the_app(app: App) -> None:
+def test_topic_names_carry_the_app_version(app: App) -> None:
     app = App("shop", version=2)
     table = app.Table("t")
 
@@ -37,7 +37,7 @@ def test_names_follow_the_version_of_the_app(app: App) -> None:
     assert [spec.name for spec in app.topology().topics] == ["shop-v2-a", "shop-v2-t-changelog"]
 
 
-def test_a_changelog_with_the_name_of_a_topic_is_an_error(app: App) -> None:
+def test_changelog_named_like_a_topic_is_an_error(app: App) -> None:
     table = app.Table("t")
 
     @app.agent("shop-t-changelog", tables=[table])
@@ -49,7 +49,7 @@ def test_a_changelog_with_the_name_of_a_topic_is_an_error(app: App) -> None:
         app.topology()
 
 
-def test_an_agent_whose_name_is_no_topic_says_so(app: App) -> None:
+def test_agent_name_invalid_as_topic_name_is_an_error(app: App) -> None:
     @app.agent(name="what is this?")
     async def body(stream: Any) -> None:
         async for _ in stream:
@@ -59,7 +59,7 @@ def test_an_agent_whose_name_is_no_topic_says_so(app: App) -> None:
         app.topology()
 
 
-def test_topics_that_timers_and_tasks_send_to_are_part_of_it(app: App) -> None:
+def test_topics_sent_to_by_timers_and_tasks_are_in_the_topology(app: App) -> None:
     ticks, started = app.topic("ticks", partitions=3), app.topic("started")
 
     @app.timer(1.0)
@@ -74,6 +74,6 @@ def test_topics_that_timers_and_tasks_send_to_are_part_of_it(app: App) -> None:
     assert kinds == {"started": ("output", None), "ticks": ("output", 3)}
 
 
-def test_an_app_without_agents_is_an_empty_topology(app: App) -> None:
+def test_app_without_agents_has_an_empty_topology(app: App) -> None:
     assert app.topology().subtopologies == ()
     assert not app.is_leader()

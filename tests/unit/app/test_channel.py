@@ -16,7 +16,7 @@ from streamsx.topology.internal_topics import BROKER_DEFAULT, TopicKind
 Drive = Callable[..., TestDriver]
 
 
-def test_what_is_sent_has_the_time_of_the_record_at_hand(app: App, drive: Drive) -> None:
+def test_sent_record_has_the_timestamp_of_the_current_record(app: App, drive: Drive) -> None:
     out = app.topic("out", key_type=str, partitions=1)
     headers: dict[str, bytes | str | None] = {"a": "1", "b": b"2"}
 
@@ -34,7 +34,7 @@ def test_what_is_sent_has_the_time_of_the_record_at_hand(app: App, drive: Drive)
     assert second.headers == {"a": b"1", "b": b"2"}
 
 
-def test_a_record_without_a_time_gives_none_to_what_is_sent(app: App, drive: Drive) -> None:
+def test_record_without_timestamp_passes_none_to_sent_records(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=1)
 
     @app.agent("words")
@@ -62,7 +62,7 @@ def test_a_record_without_a_time_gives_none_to_what_is_sent(app: App, drive: Dri
     ],
     ids=["header value", "header name", "before 1970", "no number", "nanoseconds"],
 )
-def test_record_that_no_topic_takes_fails_and_the_next_one_is_sent(
+def test_record_no_topic_accepts_fails_and_the_next_is_sent(
     app: App, drive: Drive, how: Any, says: str
 ) -> None:
     out = app.topic("out", partitions=1)
@@ -80,7 +80,7 @@ def test_record_that_no_topic_takes_fails_and_the_next_one_is_sent(
     assert f"{type(failure.error).__name__}: {failure.error}".startswith(says)
 
 
-def test_a_partition_can_be_given(app: App, drive: Drive) -> None:
+def test_send_to_a_given_partition(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=4)
 
     @app.agent("words")
@@ -94,7 +94,7 @@ def test_a_partition_can_be_given(app: App, drive: Drive) -> None:
     assert [(each.partition, each.value) for each in driver.read("out")] == [(2, "b"), (3, "a")]
 
 
-def test_serializers_can_be_given_for_one_record(app: App, drive: Drive) -> None:
+def test_send_with_serializers_for_one_record(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=1)
     driver = drive(app)
     kinds: Any = {"key_serializer": "json", "value_serializer": "raw"}
@@ -107,7 +107,7 @@ def test_serializers_can_be_given_for_one_record(app: App, drive: Drive) -> None
     assert log == [(b'{"k":1}', b"plain"), (None, b"null")]
 
 
-def test_outside_of_a_task_it_has_the_current_time(app: App, drive: Drive) -> None:
+def test_send_outside_a_task_uses_the_current_time(app: App, drive: Drive) -> None:
     out = app.topic("out")
     driver = drive(app, now=50.0)
     driver.advance("2s")
@@ -120,7 +120,7 @@ def test_outside_of_a_task_it_has_the_current_time(app: App, drive: Drive) -> No
 
 
 @pytest.mark.parametrize("at", [0.0, 1.001, 4.35, 1_700_000_000.255, 1_700_000_000.999])
-def test_a_time_is_kept_to_the_millisecond(app: App, drive: Drive, at: float) -> None:
+def test_timestamp_is_kept_to_the_millisecond(app: App, drive: Drive, at: float) -> None:
     app.topic("out")
     driver = drive(app)
     driver.pipe("out", [(None, 1, at)])
@@ -128,18 +128,18 @@ def test_a_time_is_kept_to_the_millisecond(app: App, drive: Drive, at: float) ->
     assert [each.timestamp for each in driver.read("out")] == [at, at]
 
 
-def test_nothing_can_be_sent_while_nothing_runs(app: App) -> None:
+def test_send_without_a_running_app_is_an_error(app: App) -> None:
     with pytest.raises(UsageError, match="not running: app shop: start a worker"):
         assert app.topic("out").send(value=1).done()
 
 
-def test_several_topics_cannot_be_sent_to(app: App, drive: Drive) -> None:
+def test_send_to_several_topics_is_an_error(app: App, drive: Drive) -> None:
     drive(app)
     with pytest.raises(ValueError, match="not one topic: a,b"):
         assert app.topic("a", "b").send(value=1).done()
 
 
-def test_what_cannot_be_written_is_the_record_s_failure(app: App, drive: Drive) -> None:
+def test_unserializable_value_fails_the_current_record(app: App, drive: Drive) -> None:
     out = app.topic("out", value_serializer="raw")
 
     @app.agent("words")
@@ -152,7 +152,7 @@ def test_what_cannot_be_written_is_the_record_s_failure(app: App, drive: Drive) 
     assert "not raw: object" in str(driver.failures[0].error)
 
 
-def test_a_topic_is_created_as_it_asks(app: App) -> None:
+def test_topic_options_become_topic_config(app: App) -> None:
     topic = app.topic(
         "t", partitions=4, replicas=3, retention=timedelta(hours=1), compacting=True, deleting=True,
         config={"segment.bytes": 1024}, acks=False, internal=True, maxsize=5,
@@ -165,7 +165,7 @@ def test_a_topic_is_created_as_it_asks(app: App) -> None:
     assert next(iter(app.topic("plain").specs(TopicKind.OUTPUT))).config == {}
 
 
-def test_how_many_copies_a_topic_has_is_for_the_cluster_to_say_unless_it_is_set() -> None:
+def test_replication_factor_is_left_to_the_cluster_unless_set() -> None:
     ours, set_for_all = App("shop"), App("shop", topic_replication_factor=2)
     assert next(iter(ours.topic("t").specs(TopicKind.REPARTITION))).replication == BROKER_DEFAULT
     assert ours.Table("totals").spec().replication == BROKER_DEFAULT
@@ -173,19 +173,19 @@ def test_how_many_copies_a_topic_has_is_for_the_cluster_to_say_unless_it_is_set(
     assert set_for_all.Table("totals").spec().replication == 2
 
 
-def test_serializers_of_the_app_are_those_of_its_topics() -> None:
+def test_app_serializers_are_the_default_of_topics() -> None:
     app = App("shop", key_serializer="json", value_serializer="raw")
     topic = app.topic("t")
     assert (topic.key_codec.name, topic.value_codec.name) == ("json", "raw")
 
 
-def test_topics_need_not_be_declared(app: App) -> None:
+def test_topic_declare_need_not_be_awaited(app: App) -> None:
     for declared in (app.topic("t").declare(), app.topic("t").maybe_declare()):
         with pytest.raises(StopIteration):
             declared.send(None)
 
 
-def test_a_topic_that_is_made_for_each_record_is_not_kept(app: App, drive: Drive) -> None:
+def test_topic_object_made_for_each_record_is_not_kept(app: App, drive: Drive) -> None:
     """It was, with what a body has looked up; and each wake went through all of them."""
     words = app.topic("words", value_type=str, value_serializer="raw")
     app.topic("echoed")

@@ -65,7 +65,7 @@ def public(cls: type) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", THEIRS)
-def test_each_attribute_of_faust_s_is_ours_or_refused(ours: dict[str, Any], kind: str) -> None:
+def test_each_faust_attribute_is_supported_or_refused(ours: dict[str, Any], kind: str) -> None:
     there, theirs = set(dir(ours[kind])), public(THEIRS[kind])
     said = compat.ATTRIBUTES[kind].keys()
     assert said & there == set(), "refused, and ours"
@@ -75,7 +75,7 @@ def test_each_attribute_of_faust_s_is_ours_or_refused(ours: dict[str, Any], kind
             getattr(ours[kind], name)
 
 
-def test_what_a_property_raises_is_not_said_to_be_missing(app: App) -> None:
+def test_attribute_error_inside_a_property_is_not_masked(app: App) -> None:
     class Shop(App):
         @property
         def opened(self) -> str:
@@ -87,17 +87,17 @@ def test_what_a_property_raises_is_not_said_to_be_missing(app: App) -> None:
         _ = app.no_such_thing  # type: ignore[attr-defined]
 
 
-def test_what_is_said_of_services_is_of_faust_s() -> None:
+def test_refused_service_attributes_exist_in_faust() -> None:
     assert compat.SERVICE.keys() <= public(faust.Service)
 
 
 @pytest.mark.parametrize("kind", THEIRS)
-def test_what_nobody_has_is_an_attribute_error(ours: dict[str, Any], kind: str) -> None:
+def test_unknown_attribute_is_an_attribute_error(ours: dict[str, Any], kind: str) -> None:
     assert not hasattr(ours[kind], "no_such_name")
     assert not hasattr(ours[kind], "__no_such_name__")
 
 
-def test_each_name_of_faust_s_module_is_ours_or_refused_or_as_good_as_ours() -> None:
+def test_each_faust_module_name_is_supported_or_refused() -> None:
     refused = set(compat.ATTRIBUTES["streamsx"])
     assert set(faust.__all__) == refused | FROM_FAUST | THEIRS.keys()
     for name in refused:
@@ -105,7 +105,7 @@ def test_each_name_of_faust_s_module_is_ours_or_refused_or_as_good_as_ours() -> 
             getattr(streamsx, name)
 
 
-def test_each_setting_of_faust_s_is_ours_or_refused_or_noted() -> None:
+def test_each_faust_setting_is_supported_refused_or_noted() -> None:
     assert compat.SETTINGS.keys() <= Settings.SETTINGS.keys() - SETTINGS.keys()
     for name in Settings.SETTINGS.keys() - SETTINGS.keys() - compat.SETTINGS.keys():
         assert App("shop", **{name: "x"}).settled.notes == (
@@ -114,7 +114,7 @@ def test_each_setting_of_faust_s_is_ours_or_refused_or_noted() -> None:
 
 
 @pytest.mark.parametrize("name", compat.SETTINGS)
-def test_a_setting_that_would_be_missed_is_refused(name: str) -> None:
+def test_unsupported_setting_is_refused_unless_at_the_usual_value(name: str) -> None:
     with pytest.raises(NotSupported, match=rf"setting {name} \(app shop\): \w+"):
         App("shop", **{name: "x"}).finalize()
     usual: dict[str, Any] = {name: compat.SETTINGS[name].usual}
@@ -131,7 +131,7 @@ def test_a_setting_that_would_be_missed_is_refused(name: str) -> None:
         ("app.task", faust.App.task, App.task),
     ],
 )
-def test_each_argument_of_faust_s_is_ours_or_known(
+def test_each_faust_argument_is_supported_or_known(
     call: str, theirs: Callable[..., Any], own: Callable[..., Any]
 ) -> None:
     known = {*signature(own).parameters, *compat.ARGUMENTS[call], "kwargs", "app", "topics"}
@@ -141,7 +141,7 @@ def test_each_argument_of_faust_s_is_ours_or_known(
 
 
 @pytest.mark.parametrize("call", ["@app.agent", "app.topic", "app.Table"])
-def test_an_argument_is_refused_or_noted_unless_it_is_what_it_is_anyway(
+def test_unsupported_argument_is_refused_or_noted_unless_at_the_usual_value(
     app: App, call: str
 ) -> None:
     make: dict[str, Callable[..., Any]] = {
@@ -163,7 +163,7 @@ def test_an_argument_is_refused_or_noted_unless_it_is_what_it_is_anyway(
             assert any(f"{call}({name}=): " in note for note in app.topology().notes)
 
 
-def test_what_a_body_takes_later_is_refused_before_anything_is_consumed(app: App) -> None:
+def test_unsupported_call_late_in_a_body_is_refused_before_consuming(app: App) -> None:
     other = app.agent("others", name="other")(reading)
 
     @app.agent("orders", name="a")
@@ -176,7 +176,7 @@ def test_what_a_body_takes_later_is_refused_before_anything_is_consumed(app: App
         TestDriver(app)
 
 
-def test_a_name_of_the_module_is_refused_before_anything_is_consumed(app: App) -> None:
+def test_unsupported_module_name_in_a_body_is_refused_before_consuming(app: App) -> None:
     @app.agent("orders", name="a")
     async def body(stream: Any) -> None:
         async for _ in stream:
@@ -187,7 +187,7 @@ def test_a_name_of_the_module_is_refused_before_anything_is_consumed(app: App) -
 
 
 @pytest.mark.parametrize("line", ["stream.take(10, within=1)", "stream.noack()"])
-def test_what_a_body_does_to_its_stream_is_refused_as_it_is(app: App, line: str) -> None:
+def test_unsupported_stream_operation_is_refused_unchanged(app: App, line: str) -> None:
     scope: dict[str, Any] = {"__name__": __name__}
     exec(f"async def body(stream):\n async for _ in {line}:\n  pass", scope)
     app.agent("orders", name="a")(scope["body"])
@@ -195,7 +195,7 @@ def test_what_a_body_does_to_its_stream_is_refused_as_it_is(app: App, line: str)
         app.topology()
 
 
-def test_remedy_for_take_says_what_a_list_in_the_body_loses(app: App) -> None:
+def test_remedy_for_take_warns_of_losing_a_local_list(app: App) -> None:
     @app.agent("orders", name="a")
     async def body(stream: Any) -> None:
         async for _ in stream.take(10, within=1):
@@ -206,7 +206,7 @@ def test_remedy_for_take_says_what_a_list_in_the_body_loses(app: App) -> None:
         app.topology()
 
 
-def test_what_an_event_lacks_ends_the_task_and_passes_no_record(app: App) -> None:
+def test_unsupported_event_method_ends_the_task_and_skips_no_record(app: App) -> None:
     out = app.topic("out")
 
     @app.agent(app.topic("orders", partitions=1), name="a")
@@ -220,7 +220,9 @@ def test_what_an_event_lacks_ends_the_task_and_passes_no_record(app: App) -> Non
         assert driver.failures == []
 
 
-def test_an_import_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_of_an_unsupported_name_is_refused_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Finder:
         """A module that takes what there is not."""
 
@@ -233,7 +235,7 @@ def test_an_import_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
         app_named("shop_of_faust")
 
 
-def test_a_name_of_ours_in_a_subclass_is_the_subclass_s() -> None:
+def test_subclass_may_define_a_refused_name() -> None:
     class Shop(App):
         def page(self) -> str:
             return "mine"
@@ -244,6 +246,6 @@ def test_a_name_of_ours_in_a_subclass_is_the_subclass_s() -> None:
     assert isinstance(streamsx, ModuleType)
 
 
-def test_an_unknown_setting_is_nobody_s() -> None:
+def test_unknown_setting_is_an_error() -> None:
     with pytest.raises(SettingError, match="unknown setting"):
         App("shop", no_such_thing=1).finalize()

@@ -194,7 +194,7 @@ def test_topics_are_named_as_faust_names_them(load: Load, name: str) -> None:
     assert our_names(app) == expected
 
 
-def test_repartition_topics_bear_the_app_s_id_and_version(load: Load) -> None:
+def test_repartition_topics_carry_app_id_and_version(load: Load) -> None:
     app = load("orders", ours=True).app
     assert our_names(app)["derived"] == {
         "orders.process_order": (
@@ -212,7 +212,7 @@ def test_repartition_topics_bear_the_app_s_id_and_version(load: Load) -> None:
     assert topology.notes[0].startswith(f"topics without the app's id: {faust_s}: every app")
 
 
-def test_the_names_are_these(load: Load) -> None:
+def test_faust_topic_names_of_the_orders_app(load: Load) -> None:
     """So that an error in how they are asked for cannot hide."""
     assert names_by_faust(load("orders", ours=False).app) == {
         "agents": {
@@ -232,7 +232,7 @@ def test_the_names_are_these(load: Load) -> None:
     }
 
 
-def test_the_word_count_counts(load: Load) -> None:
+def test_word_count_app_counts_words(load: Load) -> None:
     module = load("word_count", ours=True)
     with TestDriver(module.app) as driver:
         driver.pipe("posts", ["the quick brown the", "the end"])
@@ -240,7 +240,7 @@ def test_the_word_count_counts(load: Load) -> None:
     assert module.last_count["the"] == 3
 
 
-def test_orders_are_grouped_by_a_field_of_their_record(load: Load) -> None:
+def test_orders_are_grouped_by_a_record_field(load: Load) -> None:
     module = load("orders", ours=True)
     with TestDriver(module.app, partitions={"orders": 3}) as driver:
         order = module.Order("ann", "p1", 2, 1500.0)
@@ -251,7 +251,7 @@ def test_orders_are_grouped_by_a_field_of_their_record(load: Load) -> None:
         assert driver.failures == []
 
 
-def test_a_timer_sends_as_time_goes_by(load: Load) -> None:
+def test_timer_sends_as_time_advances(load: Load) -> None:
     module = load("page_views", ours=True)
     with TestDriver(module.app) as driver:
         driver.advance("10s")

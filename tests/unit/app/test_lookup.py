@@ -26,18 +26,18 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_each_test_has_the_module_that_it_wrote(write: Write, name: str) -> None:
+def test_each_case_loads_the_module_written_for_the_case(write: Write, name: str) -> None:
     write("shop0.py", APP + f"app = App({name!r})\n")
     assert repr(app_named("shop0")) == f"<App: {name}>"
 
 
-def test_the_app_of_a_module_is_called_app(write: Write) -> None:
+def test_module_with_several_apps_gives_the_one_called_app(write: Write) -> None:
     write("shop1.py", APP + "other = App('b')\napp = App('a')\n")
     assert repr(app_named("shop1")) == "<App: a>"
     assert repr(app_named("shop1:other")) == "<App: b>"
 
 
-def test_the_only_app_may_have_any_name(write: Write) -> None:
+def test_only_app_of_a_module_may_have_any_name(write: Write) -> None:
     write("shop2.py", APP + "application = again = App('a')\n")
     assert repr(app_named("shop2")) == "<App: a>"
 
@@ -59,7 +59,9 @@ def test_the_only_app_may_have_any_name(write: Write) -> None:
         ("nowhere.at.all", "", "no such module: nowhere.at.all"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(write: Write, name: str, text: str, says: str) -> None:
+def test_failed_lookup_is_reported_in_one_line(
+    write: Write, name: str, text: str, says: str
+) -> None:
     if text:
         write(f"{name.partition(':')[0]}.py", text)
     with pytest.raises(UsageError, match=says):

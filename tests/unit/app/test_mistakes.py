@@ -54,12 +54,12 @@ def plain() -> None:
         (lambda app: app.Table("t", default=0), "not a function: default=0: table t"),
     ],
 )
-def test_a_wrong_argument_is_a_type_error(app: App, mistake: Mistake, says: str) -> None:
+def test_wrong_argument_is_a_type_error(app: App, mistake: Mistake, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         mistake(app)
 
 
-def test_a_decorated_task_may_look_plain(app: App) -> None:
+def test_decorated_sync_task_is_accepted(app: App) -> None:
     from functools import wraps
 
     @wraps(nothing)
@@ -82,7 +82,7 @@ def test_a_decorated_task_may_look_plain(app: App) -> None:
         (lambda app: app.Table("t", value_type=type), "table t: unknown type: <class 'type'>"),
     ],
 )
-def test_what_no_topic_can_be_is_said_with_its_name(app: App, mistake: Mistake, says: str) -> None:
+def test_invalid_topic_is_an_error_naming_the_topic(app: App, mistake: Mistake, says: str) -> None:
     mistake(app)
     with pytest.raises(TopologyError, match=says):
         app.topology()
@@ -109,7 +109,7 @@ def by_a_name(stream: Any) -> Any:
         (by_a_name, "group_by 'user': agent round: give it a field of a Record, or a function"),
     ],
 )
-def test_a_stream_that_cannot_be_derived_is_refused(app: App, derive: Mistake, says: str) -> None:
+def test_stream_impossible_to_derive_is_refused(app: App, derive: Mistake, says: str) -> None:
     @app.agent("a", name="round")
     async def body(stream: Any) -> None:
         async for _ in derive(stream):
@@ -119,11 +119,11 @@ def test_a_stream_that_cannot_be_derived_is_refused(app: App, derive: Mistake, s
         app.topology()
 
 
-def test_a_topic_that_is_named_twice_is_read_once(app: App) -> None:
+def test_topic_named_twice_is_read_once(app: App) -> None:
     assert app.topic("a", "b", "a").topics == ("a", "b")
 
 
-def test_a_topic_to_group_by_may_be_given_by_its_name(app: App) -> None:
+def test_group_by_topic_may_be_given_by_name(app: App) -> None:
     @app.agent("a")
     async def body(stream: Any) -> None:
         async for _ in stream.group_by(len, name="n", topic="mine"):
@@ -132,13 +132,13 @@ def test_a_topic_to_group_by_may_be_given_by_its_name(app: App) -> None:
     assert [topic.name for topic in app.topology().topics] == ["a", "mine"]
 
 
-def test_what_is_kept_for_ever_is_so_in_kafka_s_words(app: App) -> None:
+def test_infinite_retention_becomes_retention_ms_minus_one(app: App) -> None:
     app.topic("kept", retention="infinite")
     (spec,) = app.topology().topics
     assert spec.config == {"retention.ms": "-1"}
 
 
-def test_a_class_of_the_user_s_may_bear_the_name_of_one_of_ours() -> None:
+def test_user_class_may_have_the_name_of_a_library_class() -> None:
     class App(streamsx.App):
         pass
 

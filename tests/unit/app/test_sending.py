@@ -66,7 +66,7 @@ def in_a_thread(app: App, wait: Callable[[Use], Awaitable[Any]]) -> None:
 
 
 @pytest.mark.parametrize("use", USES)
-def test_thread_is_refused_while_a_body_is_at_work(
+def test_use_from_another_thread_is_refused_during_a_body(
     app: App, drive: Drive, pool: ThreadPoolExecutor, use: str
 ) -> None:
     errors: list[BaseException | None] = []
@@ -86,7 +86,7 @@ def test_thread_is_refused_while_a_body_is_at_work(
 
 
 @pytest.mark.parametrize("use", USES)
-def test_thread_that_a_body_awaits_is_refused_and_costs_that_record(
+def test_thread_awaited_by_a_body_is_refused_and_fails_the_record(
     app: App, drive: Drive, use: str
 ) -> None:
     """`to_thread` copies the body's context, and an executor does not."""
@@ -124,7 +124,7 @@ def test_thread_of_a_timer_is_refused(app: App, drive: Drive, use: str) -> None:
     assert driver.read("out") == []
 
 
-def test_context_of_a_body_does_not_outlive_its_turn_in_a_thread(
+def test_bound_send_kept_by_a_thread_works_after_the_turn_of_the_body(
     app: App, drive: Drive, pool: ThreadPoolExecutor
 ) -> None:
     """The bound `send` was kept by a thread: it asks again whose turn it is."""
@@ -186,7 +186,7 @@ WAYS: dict[str, Callable[[Any], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("within", ["agent", "timer"])
 @pytest.mark.parametrize("way", WAYS)
-def test_send_works_in_every_form_and_gives_what_kafka_has(
+def test_send_works_in_every_form_and_returns_record_metadata(
     app: App, drive: Drive, way: str, within: str
 ) -> None:
     """Twice, since the second `send` of a body takes another way than its first."""
@@ -217,7 +217,7 @@ def test_send_works_in_every_form_and_gives_what_kafka_has(
     assert [each.value for each in driver.read("out")] == [0, 1]
 
 
-def test_what_send_gives_is_a_future_that_is_done(app: App, drive: Drive) -> None:
+def test_send_returns_a_done_future(app: App, drive: Drive) -> None:
     app.topic("out", partitions=1)
     driver = drive(app)
     sent = app.send("out", value=1)
@@ -231,7 +231,7 @@ def test_what_send_gives_is_a_future_that_is_done(app: App, drive: Drive) -> Non
     assert len(driver.read("out")) == 1
 
 
-def test_error_of_a_send_is_raised_before_anything_is_sent(app: App, drive: Drive) -> None:
+def test_send_error_is_raised_before_anything_is_sent(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=1)
     errors: list[BaseException] = []
 

@@ -33,7 +33,7 @@ def run_for(loop: asyncio.AbstractEventLoop, app: App, duration_s: float) -> Non
     loop.run_until_complete(main())
 
 
-def test_a_timer_ticks_after_each_interval(app: App, loop: Any) -> None:
+def test_timer_ticks_after_each_interval(app: App, loop: Any) -> None:
     ticks: list[float] = []
 
     @app.timer("2s")
@@ -44,7 +44,7 @@ def test_a_timer_ticks_after_each_interval(app: App, loop: Any) -> None:
     assert ticks == [2.0, 4.0, 6.0]
 
 
-def test_ticks_that_a_slow_call_slept_through_are_left_out(app: App, loop: Any) -> None:
+def test_timer_skips_ticks_missed_by_a_slow_call(app: App, loop: Any) -> None:
     ticks: list[float] = []
 
     @app.timer(1.0)
@@ -60,11 +60,11 @@ def test_ticks_that_a_slow_call_slept_through_are_left_out(app: App, loop: Any) 
 @pytest.mark.parametrize(
     ("due", "now", "then"), [(1.0, 1.0, 2.0), (1.0, 1.9, 2.0), (1.0, 2.0, 3.0), (1.0, 0.5, 2.0)]
 )
-def test_the_next_tick_is_never_over(due: float, now: float, then: float) -> None:
+def test_next_tick_is_never_in_the_past(due: float, now: float, then: float) -> None:
     assert next_tick(due, 1.0, now) == then
 
 
-def test_a_timer_that_fails_is_logged_and_goes_on(
+def test_failing_timer_is_logged_and_ticks_again(
     app: App, loop: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ticks: list[float] = []
@@ -81,7 +81,7 @@ def test_a_timer_that_fails_is_logged_and_goes_on(
     assert caplog.records[0].exc_info is not None
 
 
-def test_a_task_runs_once_and_may_take_the_app(app: App, loop: Any) -> None:
+def test_task_runs_once_and_may_take_the_app(app: App, loop: Any) -> None:
     heard: list[Any] = []
 
     @app.task
@@ -97,7 +97,7 @@ def test_a_task_runs_once_and_may_take_the_app(app: App, loop: Any) -> None:
     assert [each.name.rpartition(".")[2] for each in app.jobs] == ["once", "with_app"]
 
 
-def test_a_task_that_fails_ends_alone(
+def test_failing_task_does_not_stop_a_timer(
     app: App, loop: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     ticks: list[float] = []
@@ -115,7 +115,7 @@ def test_a_task_that_fails_ends_alone(
     assert "test_services.fails" in caplog.text
 
 
-def test_what_is_for_the_leader_runs_there_alone(app: App, loop: Any, drive: Drive) -> None:
+def test_on_leader_timer_runs_on_the_leader_only(app: App, loop: Any, drive: Drive) -> None:
     ticks: list[str] = []
 
     @app.timer(1.0, on_leader=True)
@@ -129,12 +129,12 @@ def test_what_is_for_the_leader_runs_there_alone(app: App, loop: Any, drive: Dri
 
 
 @pytest.mark.parametrize("interval", [0, "infinite", "-1s", "soon"])
-def test_an_interval_is_one(app: App, interval: object) -> None:
+def test_invalid_timer_interval_is_refused(app: App, interval: object) -> None:
     with pytest.raises(ValueError, match=r"an interval|a duration is written"):
         app.timer(interval)
 
 
-def test_time_in_a_driver_moves_by_ticks(app: App, drive: Drive) -> None:
+def test_driver_time_moves_from_tick_to_tick(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=1)
 
     @app.timer(3.0)
@@ -153,7 +153,7 @@ def test_time_in_a_driver_moves_by_ticks(app: App, drive: Drive) -> None:
     ]  # fmt: skip
 
 
-def test_a_timer_in_a_driver_may_sleep_through_its_ticks(app: App, drive: Drive) -> None:
+def test_driver_timer_may_sleep_through_ticks(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=1)
 
     @app.timer(1.0)
@@ -166,7 +166,7 @@ def test_a_timer_in_a_driver_may_sleep_through_its_ticks(app: App, drive: Drive)
     assert [each.timestamp for each in driver.read("out")] == [2.5, 4.5]
 
 
-def test_a_task_in_a_driver_runs_when_it_starts_and_as_time_goes_by(app: App, drive: Drive) -> None:
+def test_driver_task_runs_at_start_and_as_time_advances(app: App, drive: Drive) -> None:
     out = app.topic("out", partitions=1)
 
     @app.task
@@ -181,7 +181,7 @@ def test_a_task_in_a_driver_runs_when_it_starts_and_as_time_goes_by(app: App, dr
     assert [each.value for each in driver.read("out")] == [0, 1, 2]
 
 
-def test_a_timer_that_fails_in_a_driver_is_raised_each_time(app: App, drive: Drive) -> None:
+def test_driver_raises_a_failing_timer_each_time(app: App, drive: Drive) -> None:
     @app.timer(1.0)
     async def fails() -> None:
         raise ZeroDivisionError
@@ -194,7 +194,7 @@ def test_a_timer_that_fails_in_a_driver_is_raised_each_time(app: App, drive: Dri
     drive(app, raises=False).advance("1s")
 
 
-def test_a_task_that_fails_in_a_driver_leaves_its_app_as_it_was(app: App) -> None:
+def test_driver_start_failed_by_a_task_leaves_the_app_reusable(app: App) -> None:
     failing = [True]
 
     @app.task

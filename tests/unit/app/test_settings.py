@@ -18,7 +18,7 @@ def settle(
     return resolve_config("shop", code or {}, command_line or {}, environment)
 
 
-def test_the_command_line_counts_more_than_ours_faust_and_the_code() -> None:
+def test_command_line_precedes_own_variables_then_faust_then_code() -> None:
     sources: Any = {"TOPIC_PARTITIONS": "2", "STREAMSX_TOPIC_PARTITIONS": "3"}
     code = {"topic_partitions": 1}
     assert settle().config.topic_partitions == 8
@@ -28,7 +28,7 @@ def test_the_command_line_counts_more_than_ours_faust_and_the_code() -> None:
     assert settle(code, {"topic_partitions": 4}, **sources).config.topic_partitions == 4
 
 
-def test_who_is_static_stays_when_it_stops_unless_told_otherwise() -> None:
+def test_static_member_stays_on_stop_unless_on_stop_is_set() -> None:
     stops = [
         settle(given).config.on_stop
         for given in (
@@ -40,7 +40,7 @@ def test_who_is_static_stays_when_it_stops_unless_told_otherwise() -> None:
     assert stops == ["leave", "stay", "leave"]
 
 
-def test_names_of_faust_and_of_kafka_mean_the_same_setting() -> None:
+def test_faust_and_kafka_names_map_to_the_same_settings() -> None:
     config = settle(
         {
             "broker": "kafka://a;b:1",
@@ -55,7 +55,7 @@ def test_names_of_faust_and_of_kafka_mean_the_same_setting() -> None:
     assert config.producer_linger_s == 0.007
 
 
-def test_the_variables_of_both_are_read() -> None:
+def test_own_and_faust_variables_are_read() -> None:
     config = settle(
         STREAMSX_BOOTSTRAP="a:1",
         STREAMSX_MAX_LEARNERS_PER_MEMBER="none",
@@ -67,23 +67,23 @@ def test_the_variables_of_both_are_read() -> None:
 
 
 @pytest.mark.parametrize(("word", "meant"), [("warn", "warning"), ("CRIT", "critical")])
-def test_log_levels_have_faust_s_names_too(word: str, meant: str) -> None:
+def test_log_levels_accept_faust_names(word: str, meant: str) -> None:
     assert settle(command_line={"log_level": word}).config.log_level == meant
     assert settle(STREAMSX_LOG_LEVEL=word).config.log_level == meant
 
 
-def test_none_in_the_code_is_not_set_unless_it_is_a_value() -> None:
+def test_none_in_code_counts_as_unset_unless_none_is_a_value() -> None:
     config = settle({"broker": None, "max_learners_per_member": None}).config
     assert config.bootstrap == ("localhost:9092",)
     assert config.max_learners_per_member is None
 
 
-def test_the_id_bears_the_version() -> None:
+def test_app_id_carries_the_version() -> None:
     assert settle({"version": 2}).config.id == "shop-v2"
     assert settle({"version": 3, "id_format": "{id}.{self.version}"}).config.id == "shop.3"
 
 
-def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
+def test_revoke_timeout_defaults_to_the_rebalance_timeout() -> None:
     assert settle({"rebalance_timeout": 90}).config.revoke_timeout_s == 90
     assert settle({"rebalance_timeout": 90, "revoke_timeout": 5}).config.revoke_timeout_s == 5
 
@@ -135,23 +135,23 @@ def test_a_revoke_may_take_as_long_as_a_rebalance() -> None:
         ({"config": {"no.such.thing": 1}}, "unknown setting: no_such_thing"),
     ],
 )
-def test_what_is_wrong_is_an_error_that_says_what_to_do(code: dict[str, object], says: str) -> None:
+def test_invalid_setting_is_an_error_with_a_remedy(code: dict[str, object], says: str) -> None:
     with pytest.raises(SettingError, match=says):
         settle(code)
 
 
-def test_a_setting_of_faust_without_meaning_here_is_one_note() -> None:
+def test_faust_setting_without_effect_gives_one_note() -> None:
     assert settle({"web_port": 8080}).notes == (
         "setting without meaning here: web_port (app shop): it does nothing",
     )
 
 
-def test_every_setting_of_faust_is_taken() -> None:
+def test_every_faust_setting_is_accepted() -> None:
     for name in Settings.SETTINGS:
         assert settle({name: None}).config.id == "shop"
 
 
-def test_an_unknown_variable_of_ours_is_a_note() -> None:
+def test_unknown_own_variable_gives_a_note() -> None:
     assert settle(STREAMSX_COMIT_INTERVAL="1s").notes == (
         "unknown variable: STREAMSX_COMIT_INTERVAL: did you mean STREAMSX_COMMIT_INTERVAL?",
     )

@@ -29,7 +29,7 @@ async def reading(stream: Any) -> None:
         pass
 
 
-def test_items_are_keys_with_values(app: App, drive: Drive) -> None:
+def test_items_yield_keys_with_values(app: App, drive: Drive) -> None:
     heard: list[Any] = []
 
     @app.agent(app.topic("words", key_type=str))
@@ -41,7 +41,7 @@ def test_items_are_keys_with_values(app: App, drive: Drive) -> None:
     assert sorted(heard, key=str) == [("k", 1), (None, 2)]
 
 
-def test_a_key_that_cannot_be_decoded_is_a_record_that_cannot(app: App, drive: Drive) -> None:
+def test_undecodable_key_fails_the_record_as_a_decode_error(app: App, drive: Drive) -> None:
     heard: list[Any] = []
 
     @app.agent(app.topic("words", key_type=int, partitions=1))
@@ -55,7 +55,7 @@ def test_a_key_that_cannot_be_decoded_is_a_record_that_cannot(app: App, drive: D
     assert [(each.offset, each.decode) for each in driver.failures] == [(1, True)]
 
 
-def test_events_have_the_record_around_them(app: App, drive: Drive) -> None:
+def test_events_carry_their_record(app: App, drive: Drive) -> None:
     heard: list[Event] = []
 
     @app.agent(app.topic("words", partitions=1))
@@ -93,7 +93,7 @@ def test_group_by_passes_bytes_and_headers_and_changes_the_key(app: App, drive: 
     assert (record.key, record.headers) == (b"Ulm", {"h": b"1"})
 
 
-def test_a_record_whose_key_cannot_be_made_is_reported_and_skipped(app: App, drive: Drive) -> None:
+def test_group_by_key_error_is_reported_and_skipped(app: App, drive: Drive) -> None:
     heard: list[Any] = []
 
     @app.agent(app.topic("orders", partitions=1), name="a")
@@ -115,7 +115,7 @@ def test_a_record_whose_key_cannot_be_made_is_reported_and_skipped(app: App, dri
         ({"a": 1}, "a dict as key: agent a, topic orders: it must be str, bytes or a number"),
     ],
 )
-def test_a_record_that_group_by_gives_no_key_fails(
+def test_group_by_without_a_key_fails_the_record(
     user: object, says: str, app: App, drive: Drive
 ) -> None:
     """Without a key it went to any partition: one group was counted by several tasks."""
@@ -134,7 +134,7 @@ def test_a_record_that_group_by_gives_no_key_fails(
     assert keys == [b"7", b"1.5"]
 
 
-def test_a_stream_can_be_grouped_twice(app: App, drive: Drive) -> None:
+def test_stream_can_be_grouped_twice(app: App, drive: Drive) -> None:
     heard: list[Any] = []
 
     @app.agent("orders", name="a")
@@ -166,7 +166,7 @@ def test_through_keeps_the_key(app: App, drive: Drive) -> None:
     assert kinds == {"orders": ("source", None), "copy": ("source", None), "again": ("source", 5)}
 
 
-def test_group_by_can_use_a_topic_of_the_user(app: App, drive: Drive) -> None:
+def test_group_by_can_use_a_user_topic(app: App, drive: Drive) -> None:
     heard: list[Any] = []
     mine = app.topic("mine", key_serializer="json", key_type=int)
 
@@ -179,7 +179,7 @@ def test_group_by_can_use_a_topic_of_the_user(app: App, drive: Drive) -> None:
     assert heard == [(2, 1)]
 
 
-def test_the_count_that_group_by_asks_for_is_that_of_its_topic(app: App) -> None:
+def test_group_by_partitions_apply_to_the_repartition_topic(app: App) -> None:
     @app.agent("orders", name="a")
     async def body(stream: Any) -> None:
         async for _ in stream.group_by(str, name="n", partitions=3):
@@ -193,7 +193,7 @@ async def async_key(value: Any) -> Any:
     return value
 
 
-def test_agents_of_one_topic_derive_each_on_its_own(app: App, drive: Drive) -> None:
+def test_agents_on_one_topic_derive_independently(app: App, drive: Drive) -> None:
     """Neither the key that one of them makes is the other's, nor what it cannot do."""
     orders = app.topic("orders", partitions=1)
     heard: dict[str, list[Any]] = {"users": [], "archive": [], "plain": []}
@@ -223,7 +223,7 @@ def test_agents_of_one_topic_derive_each_on_its_own(app: App, drive: Drive) -> N
 @pytest.mark.parametrize(
     ("key", "name", "says"), [(str, None, "give it a name"), (async_key, "n", "async function")]
 )
-def test_a_function_needs_a_name_and_may_not_be_async(
+def test_group_by_function_needs_a_name_and_must_be_sync(
     app: App, key: Any, name: str | None, says: str
 ) -> None:
     @app.agent("orders", name="a")
@@ -235,7 +235,7 @@ def test_a_function_needs_a_name_and_may_not_be_async(
         app.topology()
 
 
-def test_what_was_not_found_out_before_cannot_be_derived(app: App, drive: Drive) -> None:
+def test_stream_derived_too_late_is_an_error(app: App, drive: Drive) -> None:
     @app.agent("orders", name="a")
     async def body(stream: Any) -> None:
         async for _ in stream:
@@ -246,7 +246,7 @@ def test_what_was_not_found_out_before_cannot_be_derived(app: App, drive: Drive)
         driver.pipe("orders", [1])
 
 
-def test_the_setting_stop_stops(drive: Drive) -> None:
+def test_policy_stop_stops_the_task(drive: Drive) -> None:
     app = App("shop", on_error="stop")
 
     @app.agent("orders")

@@ -42,7 +42,7 @@ def inside(app: App, drive: Drive) -> Inside:
     return run
 
 
-def test_a_key_of_tuples_comes_back_as_it_was(app: App, drive: Drive) -> None:
+def test_nested_tuple_key_is_returned_unchanged(app: App, drive: Drive) -> None:
     table, key = app.Table("t"), ("a", ("b", ("c", (1,))))
 
     @app.agent("words")
@@ -55,7 +55,7 @@ def test_a_key_of_tuples_comes_back_as_it_was(app: App, drive: Drive) -> None:
     assert driver.table("t") == {key: 1}
 
 
-def test_what_is_asked_of_its_keys_decodes_no_value(
+def test_key_queries_decode_no_value(
     app: App, drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = app.Table("t", value_type=Point)
@@ -72,7 +72,7 @@ def test_what_is_asked_of_its_keys_decodes_no_value(
     assert (bool(table), len(table), list(table)) == (True, 3, ["a", "b", "c"])
 
 
-def test_it_is_a_dict(app: App, inside: Inside) -> None:
+def test_table_behaves_as_a_dict(app: App, inside: Inside) -> None:
     def story(table: Any) -> Any:
         table["a"] = 1
         table["b"] = 2
@@ -98,7 +98,7 @@ def test_it_is_a_dict(app: App, inside: Inside) -> None:
     assert inside(app.Table("t"), story) == [0]
 
 
-def test_a_default_is_not_stored_when_it_is_read(app: App, inside: Inside) -> None:
+def test_default_is_not_stored_on_read(app: App, inside: Inside) -> None:
     def story(table: Any) -> Any:
         assert (table["a"], table.get("a"), "a" in table) == (0, 0, False)
         assert table.pop("a", None) is None
@@ -108,7 +108,7 @@ def test_a_default_is_not_stored_when_it_is_read(app: App, inside: Inside) -> No
     assert inside(app.Table("t", default=int), story) == [{"a": 1}]
 
 
-def test_none_means_absent(app: App, inside: Inside) -> None:
+def test_setting_none_deletes_the_key(app: App, inside: Inside) -> None:
     def story(table: Any) -> Any:
         table["a"] = 1
         table["a"] = None
@@ -118,7 +118,7 @@ def test_none_means_absent(app: App, inside: Inside) -> None:
 
 
 @pytest.mark.parametrize("key", ["a", b"a", b"1", 1, 1.5, True, None, ("a", (1, 2)), b'"a"'])
-def test_keys_of_every_kind_survive_a_restart(app: App, drive: Drive, key: Any) -> None:
+def test_keys_of_every_type_survive_a_restart(app: App, drive: Drive, key: Any) -> None:
     table = app.Table("t", default=int)
 
     @app.agent("steps")
@@ -134,7 +134,7 @@ def test_keys_of_every_kind_survive_a_restart(app: App, drive: Drive, key: Any) 
     assert value == 3
 
 
-def test_one_row_has_one_place_however_its_key_is_written(app: App, inside: Inside) -> None:
+def test_equal_key_bytes_share_one_row(app: App, inside: Inside) -> None:
     def story(table: Any) -> Any:
         table["1"] = "text"
         table[b'"1"'] = "the same, as bytes"
@@ -147,7 +147,7 @@ def test_one_row_has_one_place_however_its_key_is_written(app: App, inside: Insi
     assert inside(table, story) == [expected]
 
 
-def test_records_are_values(app: App, drive: Drive) -> None:
+def test_record_values_survive_a_restart(app: App, drive: Drive) -> None:
     table = app.Table("t", value_type=Point)
 
     @app.agent("steps")
@@ -167,7 +167,7 @@ def test_records_are_values(app: App, drive: Drive) -> None:
 # -- outside of an agent
 
 
-def test_outside_it_is_what_the_running_tasks_hold(app: App, drive: Drive) -> None:
+def test_table_read_outside_tasks_shows_the_running_tasks(app: App, drive: Drive) -> None:
     table = app.Table("t", default=int)
 
     @app.agent("words")
@@ -192,7 +192,7 @@ def test_outside_it_is_what_the_running_tasks_hold(app: App, drive: Drive) -> No
         lambda table: table.update(a=1),
     ],
 )
-def test_outside_nothing_can_be_written(app: App, drive: Drive, write: Any) -> None:
+def test_table_write_outside_an_agent_is_refused(app: App, drive: Drive, write: Any) -> None:
     table = app.Table("t", default=int)
 
     @app.agent("words")
@@ -209,7 +209,7 @@ def test_outside_nothing_can_be_written(app: App, drive: Drive, write: Any) -> N
     "touch",
     [lambda table: table["a"], lambda table: table.__setitem__("a", 1), len],
 )
-def test_a_table_that_is_not_in_the_task_says_how_to_bring_it_there(
+def test_table_not_in_the_task_is_an_error_with_a_remedy(
     app: App, drive: Drive, touch: Any
 ) -> None:
     hidden = app.Table("hidden", default=int)
@@ -229,7 +229,7 @@ def test_a_table_that_is_not_in_the_task_says_how_to_bring_it_there(
 # -- what it becomes
 
 
-def test_its_changelog_is_as_the_table_asks(app: App) -> None:
+def test_changelog_has_the_config_of_the_table(app: App) -> None:
     table = app.Table("t", partitions=3, extra_topic_configs={"segment.bytes": 1024})
 
     @app.agent("words", tables=[table])
@@ -242,14 +242,14 @@ def test_its_changelog_is_as_the_table_asks(app: App) -> None:
     assert spec.config == {"cleanup.policy": "compact", "segment.bytes": "1024"}
 
 
-def test_a_store_can_be_in_memory(app: App) -> None:
+def test_table_store_can_be_in_memory(app: App) -> None:
     assert app.Table("a").node().persistent
     assert not app.Table("b", store="memory://").node().persistent
     with pytest.raises(SettingError, match="unknown store: nope://: table c"):
         app.Table("c", store="nope://").node()
 
 
-def test_names_of_codecs_are_those_of_the_serializers(app: App) -> None:
+def test_table_codecs_follow_key_and_value_types(app: App) -> None:
     node = app.Table("a", key_type=bytes, value_type=Point).node()
     assert (node.keys.name, node.values.name, node.key_type) == ("raw", "json", bytes)
     assert app.Table("b").node().key_type is None
@@ -261,7 +261,7 @@ def test_two_tables_of_one_name_are_an_error(app: App) -> None:
         app.Table("t")
 
 
-def test_tables_are_themselves_and_nobody_else(app: App) -> None:
+def test_tables_compare_by_identity(app: App) -> None:
     one, two = app.Table("one"), app.Table("two")
     assert one != two
     assert {one, two, one} == {one, two}

@@ -26,13 +26,13 @@ def claims(**metadata: bytes) -> dict[str, frozenset[TopicPartition]]:
     return {member.id: member.claims for member in read_members(list(metadata.items()))[0]}
 
 
-def test_the_claim_of_the_highest_generation_counts() -> None:
+def test_claims_of_highest_generation_win() -> None:
     found = claims(old=said(A, B, generation=4), new=said(B, C, generation=5))
 
     assert found == {"old": {A}, "new": {B, C}}
 
 
-def test_an_old_claim_that_nobody_disputes_counts() -> None:
+def test_older_undisputed_claim_counts() -> None:
     """Its SyncGroup failed: it is in the group and runs what it had."""
     assert claims(old=said(A, generation=4), new=said(generation=9))["old"] == {A}
 
@@ -41,7 +41,7 @@ def test_claims_of_one_generation_all_count() -> None:
     assert claims(a=said(A), b=said(A)) == {"a": {A}, "b": {A}}
 
 
-def test_a_member_whose_user_data_cannot_be_read_is_opaque_but_keeps_its_claims() -> None:
+def test_member_with_unreadable_user_data_is_opaque_and_keeps_claims() -> None:
     members, notes = read_members([("damaged", said(A, data=b"\x01\x01\x03"))])
 
     (note,) = notes
@@ -49,14 +49,14 @@ def test_a_member_whose_user_data_cannot_be_read_is_opaque_but_keeps_its_claims(
     assert note.startswith("a member that cannot be read: damaged: user data ends early")
 
 
-def test_a_member_whose_subscription_cannot_be_read_claims_nothing() -> None:
+def test_member_with_unreadable_subscription_claims_nothing() -> None:
     members, notes = read_members([("lost", b"\xff")])
 
     assert members == (MemberMetadata("lost", opaque=True),)
     assert len(notes) == 2
 
 
-def test_a_member_is_what_it_says_it_is() -> None:
+def test_member_is_read_as_written_with_claims() -> None:
     member = MemberMetadata(
         "", instance="x", capacity=2, copies={T: Copy(CopyRole.LEARNER, 5)}, nonce=3
     )
@@ -66,7 +66,7 @@ def test_a_member_is_what_it_says_it_is() -> None:
     )
 
 
-def test_a_promise_of_an_older_plan_is_none() -> None:
+def test_promise_of_an_older_plan_is_dropped() -> None:
     member = MemberMetadata("", heirs=frozenset({T}), round=7)
     newer = replace(member, heirs=frozenset(), round=8)
 
@@ -77,7 +77,7 @@ def test_a_promise_of_an_older_plan_is_none() -> None:
     assert late[0].heirs == frozenset()
 
 
-def test_a_member_knows_the_subtopologies_whose_signatures_are_the_leaders() -> None:
+def test_member_knows_subtopologies_with_the_leaders_signatures() -> None:
     def knows(theirs: tuple[int, ...]) -> frozenset[int] | None:
         metadata = [("m", said(member=MemberMetadata("", signatures=theirs)))]
         return read_members(metadata, (7, 8, 9))[0][0].knows

@@ -29,16 +29,16 @@ def test_numbers_are_leb128(value: int, data: str) -> None:
     assert Reader(bytes.fromhex(data)).number() == value
 
 
-def test_a_number_of_more_than_63_bits_is_refused() -> None:
+def test_number_above_63_bits_is_refused() -> None:
     with pytest.raises(Unreadable, match="63 bits"):
         Reader(number(2**63)).number()
 
 
-def test_texts_say_how_long_they_are() -> None:
+def test_text_is_length_prefixed() -> None:
     assert text("né").hex() == "036ec3a9"
 
 
-def test_task_lists_tell_gaps_and_lags() -> None:
+def test_task_lists_encode_gaps_and_lags() -> None:
     lags = {TaskId(3, 2): None, TaskId(3, 0): 5, TaskId(1, 300): 0}
 
     data = tasks(lags, lags)
@@ -47,7 +47,7 @@ def test_task_lists_tell_gaps_and_lags() -> None:
     assert read_lags(Reader(data), lags=True) == lags
 
 
-def test_fields_are_ascending_and_what_is_absent_takes_no_bytes() -> None:
+def test_fields_are_ascending_and_absent_ones_take_no_bytes() -> None:
     full = MemberMetadata("", instance="a", capacity=2)
 
     assert write_fields(MemberMetadata(""), FIELDS).hex(" ") == "01 01"
@@ -73,6 +73,6 @@ def test_unknown_fields_are_skipped() -> None:
         ("01010e01ff", "tag 14"),
     ],
 )
-def test_damaged_bytes_raise_one_error_that_says_where(data: str, why: str) -> None:
+def test_damaged_bytes_raise_unreadable_with_the_reason(data: str, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         read_fields(bytes.fromhex(data), FIELDS)

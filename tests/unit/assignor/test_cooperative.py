@@ -11,7 +11,7 @@ Tell = Callable[[Plan], dict[str, str]]
 T = TaskId(0, 0)
 
 
-def test_an_heir_with_a_copy_goes_on_learning_with_a_promise(group: Build, tell: Tell) -> None:
+def test_heir_with_a_copy_keeps_learning_with_a_promise(group: Build, tell: Tell) -> None:
     plan = assign(group("0_0", a="owns 0_0 leaving", b="learner 0_0=0"), Rules())
 
     assert tell(plan) == {"a": "", "b": "^0_0"}
@@ -19,14 +19,14 @@ def test_an_heir_with_a_copy_goes_on_learning_with_a_promise(group: Build, tell:
     assert (plan.revoke["id-a"], *plan.withheld) == ((T,), T)
 
 
-def test_an_heir_without_a_copy_has_nothing_to_be_promised(group: Build, tell: Tell) -> None:
+def test_heir_without_a_copy_gets_no_promise(group: Build, tell: Tell) -> None:
     plan = assign(group("| 0_0", a="owns 0_0 leaving", b=""), Rules())
 
     assert tell(plan) == {"a": "", "b": ""}
     assert plan.withheld == {T: Withheld("id-a", "id-b", "still owned by a")}
 
 
-def test_what_two_members_claim_runs_nowhere_until_both_have_let_go(
+def test_task_claimed_by_two_members_is_withheld_until_both_revoke(
     group: Build, tell: Tell
 ) -> None:
     plan = assign(group("0_0", a="owns 0_0", b="owns 0_0"), Rules())
@@ -36,14 +36,14 @@ def test_what_two_members_claim_runs_nowhere_until_both_have_let_go(
     assert plan.revoke == {"id-a": (T,), "id-b": (T,)}
 
 
-def test_a_leaver_is_nobodys_heir(group: Build, tell: Tell) -> None:
+def test_leaver_is_never_an_heir(group: Build, tell: Tell) -> None:
     plan = assign(group("0_0", a="owns 0_0 leaving", b="restoring 0_0=? leaving", c=""), Rules())
 
     assert tell(plan) == {"a": "", "b": "", "c": "+0_0"}
     assert plan.withheld[T].heir is None
 
 
-def test_what_has_been_released_is_given(group: Build, tell: Tell) -> None:
+def test_released_task_is_assigned_at_once(group: Build, tell: Tell) -> None:
     plan = assign(
         group("0_0 0_1", a="owns 0_1 disk 0_0=0", b="learner 0_0=99 promised 0_0"),
         Rules(acceptable_recovery_lag=0),

@@ -40,7 +40,7 @@ def settled(tasks: int, members: int) -> Told:
 
 
 @pytest.mark.parametrize(("restoring", "withheld"), [({}, []), ({"0_0": 90_000}, ["0_0"])])
-def test_an_owner_that_restores_runs_nothing(restoring: Told, withheld: list[str]) -> None:
+def test_restoring_owner_does_not_run_the_task(restoring: Told, withheld: list[str]) -> None:
     """Who is nearer by half need not wait for it."""
     owner = {"id": "a", "owned": ["0_0"], "restoring": restoring, "leaving": True}
     learner = {"id": "b", "learner": {"0_0": 40_000}}
@@ -48,7 +48,7 @@ def test_an_owner_that_restores_runs_nothing(restoring: Told, withheld: list[str
     assert [*plan["withheld"]] == withheld
 
 
-def test_what_is_said_twice_of_a_task_is_what_is_more() -> None:
+def test_copies_listed_beside_ownership_do_not_change_the_plan() -> None:
     """Of an owner: it runs what it follows too, and need not be told so."""
     owner = {"id": "a", "owned": ["0_0"], "leaving": True}
     other = {"id": "b", "learner": {"0_0": 40_000}}
@@ -61,14 +61,14 @@ def test_what_is_said_twice_of_a_task_is_what_is_more() -> None:
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_a_mark_ends_with_who_joins_as_if_new(fresh: bool) -> None:
+def test_mark_ends_when_the_marked_instance_joins_fresh(fresh: bool) -> None:
     memory = {"marks": {"a": {"state": "LEAVING"}}}
     members = [{"id": "a", "fresh": fresh}]
     plan = planned({"tasks": [{"id": "0_0"}], "members": members, "memory": memory})
     assert plan["members"]["a"]["active"] == ["0_0"] * fresh
 
 
-def test_a_kind_that_is_named_twice_is_balanced_once() -> None:
+def test_task_kind_listed_twice_is_balanced_once() -> None:
     """Twice with state was taken for once without."""
     group = settled(6, 1)
     group["members"].append({"id": "new"})
@@ -87,7 +87,7 @@ def test_a_kind_that_is_named_twice_is_balanced_once() -> None:
         (96, 10, 0, 0, {0}),
     ],
 )  # fmt: skip
-def test_no_more_moves_than_a_change_needs(
+def test_plan_makes_no_more_moves_than_a_change_needs(
     tasks: int, before: int, join: int, leave: int, moves: Collection[int]
 ) -> None:
     group = settled(tasks, before)
@@ -97,7 +97,7 @@ def test_no_more_moves_than_a_change_needs(
     assert planned(group)["moves"] in moves
 
 
-def test_the_order_of_what_is_told_says_nothing() -> None:
+def test_input_order_does_not_change_the_plan() -> None:
     group = settled(30, 7)
     group["members"].append({"id": "new", "on_disk": {"0_3": 10, "0_4": 0}})
     first = planned(group)
@@ -113,7 +113,7 @@ def test_the_order_of_what_is_told_says_nothing() -> None:
     assert first["members"]["new"]["learner"] or first["members"]["new"]["active"]
 
 
-def test_marks_and_what_is_on_its_way_come_back_with_the_memory() -> None:
+def test_marks_and_moves_in_progress_return_with_the_memory() -> None:
     group = settled(8, 2)
     mark = {"state": "LEAVING", "deadline_ms": 90_000, "swap_to": None, "epoch_ms": 5}
     memory = {"round": 1, "balancing": ["STATEFUL", "STATELESS"], "marks": {"m001": mark}}
@@ -123,7 +123,7 @@ def test_marks_and_what_is_on_its_way_come_back_with_the_memory() -> None:
     assert planned({**group, "memory": plan["memory"], "now_ms": 1000})["target"] == plan["target"]
 
 
-def test_what_is_restoring_standing_by_or_on_disk_is_a_copy() -> None:
+def test_restoring_standby_and_on_disk_tasks_count_as_copies() -> None:
     copies: Told = {"standby": {"0_0": 5}, "on_disk": {"0_1": None}, "learner": {"0_2": 7}}
     for role, lag in copies.items():
         (name,) = lag
@@ -137,7 +137,7 @@ def test_what_is_restoring_standing_by_or_on_disk_is_a_copy() -> None:
     assert planned(group)["members"]["a"]["active"] == ["0_0", "0_1"]
 
 
-def test_what_a_member_lets_go_of_before_it_joins_is_given_at_once() -> None:
+def test_task_revoked_before_join_is_assigned_at_once() -> None:
     members: list[Told] = [{"id": "a", "owned": ["0_0", "0_1"]}, {"id": "b", "learner": {"0_1": 0}}]
     group = {"tasks": [{"id": "0_0"}, {"id": "0_1"}], "members": members}
     plan = planned(group)
@@ -184,15 +184,15 @@ def with_member(**changes: Any) -> Told:
         ({**with_member(), "config": {"imbalance_percentage": math.nan}}, "0 or more, and an end"),
     ],
 )
-def test_what_is_no_group_is_told_by_line_and_field(document: object, error: str) -> None:
+def test_invalid_group_is_reported_with_line_and_field(document: object, error: str) -> None:
     told(error, document)
 
 
-def test_help_shows_a_line_that_is_one() -> None:
+def test_help_example_is_a_valid_group() -> None:
     assert planned(json.loads(EXAMPLE))["members"]["b"]["learner"]
 
 
-def test_a_bad_line_costs_itself_and_the_exit_code(tmp_path: Path) -> None:
+def test_assign_command_with_bad_lines_reports_each_and_exits_2(tmp_path: Path) -> None:
     """In a process, whatever its hashes are."""
     good = json.dumps(settled(12, 5))
     deep = "[" * 100_000

@@ -28,12 +28,12 @@ def leaves(member: MemberMetadata, mark: Mark) -> LeaveRequest | None:
     return leavers([member], Memory(marks={"a": mark})).get(member.id)
 
 
-def test_a_deadline_is_over_from_its_own_millisecond_on() -> None:
+def test_deadline_is_overdue_from_the_very_millisecond() -> None:
     assert [LeaveRequest(10).overdue(now) for now in (9, 10, 11, 1000)] == [False, True, True, True]
     assert not LeaveRequest().overdue(1 << 60)
 
 
-def test_a_marked_instance_leaves_until_the_mark_s_deadline() -> None:
+def test_marked_instance_leaves_until_the_deadline_of_the_mark() -> None:
     mark = asked(MarkState.LEAVING, 1000)
 
     assert leaves(MemberMetadata("1", instance="a"), mark) == LeaveRequest(1000)
@@ -41,7 +41,7 @@ def test_a_marked_instance_leaves_until_the_mark_s_deadline() -> None:
     assert leaves(MemberMetadata("1"), mark) is None
 
 
-def test_of_two_deadlines_the_sooner_one_counts() -> None:
+def test_sooner_deadline_counts_when_mark_and_member_have_one() -> None:
     signalled = MemberMetadata("1", instance="a", leaving=LeaveRequest(400))
 
     assert leaves(signalled, asked(MarkState.LEAVING, 1000)) == LeaveRequest(400)
@@ -49,7 +49,7 @@ def test_of_two_deadlines_the_sooner_one_counts() -> None:
     assert leaves(signalled, asked(MarkState.LEAVING)) == LeaveRequest(400)
 
 
-def test_a_cancelled_leaver_stays_although_it_has_not_heard_of_it_yet() -> None:
+def test_cancelled_leaver_stays_before_seeing_the_cancellation() -> None:
     old = {"a": asked(MarkState.LEAVING, epoch_ms=4)}
     cancelled = asked(MarkState.CANCELLED)
 
@@ -60,14 +60,14 @@ def test_a_cancelled_leaver_stays_although_it_has_not_heard_of_it_yet() -> None:
     )
 
 
-def test_who_has_heard_of_the_cancellation_and_leaves_has_its_own_reason() -> None:
+def test_leaver_aware_of_the_cancellation_still_leaves() -> None:
     cancelled = asked(MarkState.CANCELLED)
     stopped = MemberMetadata("1", instance="a", leaving=LeaveRequest(9), marks={"a": cancelled})
 
     assert leaves(stopped, cancelled) == LeaveRequest(9)
 
 
-def test_when_nobody_stays_owners_go_on_and_are_told_not_to_wait(group: Build, tell: Tell) -> None:
+def test_group_of_leavers_only_keeps_owners_and_reports_no_takers(group: Build, tell: Tell) -> None:
     plan = assign(
         group("0_0 0_1 0_2 0_3", a="owns 0_0 0_1 leaving", b="owns 0_1 0_2 leaving"), Rules()
     )
@@ -81,13 +81,13 @@ def test_when_nobody_stays_owners_go_on_and_are_told_not_to_wait(group: Build, t
     assert {w.heir for w in plan.withheld.values()} == {None}
 
 
-def test_a_group_of_tools_alone_has_a_plan_too(group: Build) -> None:
+def test_group_of_observers_only_has_a_plan(group: Build) -> None:
     plan = assign(group("0_0", tool="observer"), Rules())
 
     assert (plan.active, plan.no_takers) == ({}, True)
 
 
-def test_marked_instances_are_removed_five_seconds_after_their_deadline() -> None:
+def test_marked_instance_is_evicted_five_seconds_after_the_deadline() -> None:
     members = [
         MemberMetadata("1", instance="a"),
         MemberMetadata("2", instance="b"),
@@ -103,7 +103,7 @@ def test_marked_instances_are_removed_five_seconds_after_their_deadline() -> Non
     assert evictions(members, Memory(marks=marks), now_ms=0) == {"1": 6000}
 
 
-def test_who_comes_back_behind_its_deadline_is_to_hear_of_the_mark_first() -> None:
+def test_member_back_after_the_deadline_gets_five_seconds_before_eviction() -> None:
     """Removed at once it joined again, was removed again, and so for ever."""
     member, marks = MemberMetadata("1", instance="a"), {"a": asked(MarkState.LEAVING, 1000)}
 

@@ -16,13 +16,13 @@ def said(*members: MemberMetadata, memory: Memory | None = None, now_ms: int = 0
     return recall(Group((), members, memory, now_ms))
 
 
-def test_a_new_leader_knows_what_the_others_were_told() -> None:
+def test_new_leader_takes_the_memory_of_the_members() -> None:
     memory = said(MemberMetadata("1", round=7, marks={"x": LEAVE}), MemberMetadata("2", round=6))
 
     assert memory == Memory(7, TaskKind(0), {"x": LEAVE})
 
 
-def test_the_newest_memory_counts_and_not_an_older_one_of_the_leader() -> None:
+def test_newest_memory_wins_over_an_older_one_of_the_leader() -> None:
     """ "y restarts and its mark ends in round 8; z, whose last plan was 7, still tells of it"."""
     own = Memory(7, TaskKind.STATEFUL, {"y": LEAVE})
 
@@ -33,7 +33,7 @@ def test_the_newest_memory_counts_and_not_an_older_one_of_the_leader() -> None:
     assert memory == Memory(8)
 
 
-def test_who_was_away_while_all_others_were_started_again_does_not_know_better() -> None:
+def test_member_back_from_an_earlier_life_of_the_group_brings_no_marks() -> None:
     """w4 is cut off in round 13 and comes back to a group that began anew."""
     begun = said(MemberMetadata("1", fresh=True), now_ms=100_000)
     back = MemberMetadata("4", round=13, marks={"x": LEAVE})
@@ -43,13 +43,13 @@ def test_who_was_away_while_all_others_were_started_again_does_not_know_better()
     assert memory.marks == {}
 
 
-def test_what_is_being_balanced_is_remembered_by_a_leader_that_is_up_to_date() -> None:
+def test_up_to_date_leader_remembers_kinds_being_balanced() -> None:
     own = Memory(8, TaskKind.STATEFUL)
 
     assert said(MemberMetadata("1", round=8), memory=own).balancing is TaskKind.STATEFUL
 
 
-def test_an_observer_brings_news_and_the_newest_word_counts() -> None:
+def test_observer_brings_marks_and_the_newest_mark_wins() -> None:
     member = MemberMetadata("1", instance="x", round=3, marks={"x": LEAVE})
 
     told = said(member, MemberMetadata("2", observer=True, marks={"x": LATER, "y": LEAVE}))
@@ -61,7 +61,7 @@ def test_an_observer_brings_news_and_the_newest_word_counts() -> None:
     assert late.marks == {"x": LATER}
 
 
-def test_of_two_words_of_one_moment_the_same_one_wins_in_every_order() -> None:
+def test_marks_of_one_moment_resolve_alike_in_every_order() -> None:
     early, late = (Mark(MarkState.LEAVING, ms, epoch_ms=100) for ms in (5, 6))
     swap = Mark(MarkState.LEAVING, 6, "y", epoch_ms=100)
     tools = [
@@ -73,7 +73,7 @@ def test_of_two_words_of_one_moment_the_same_one_wins_in_every_order() -> None:
     assert said(*tools[:2]).marks == said(*reversed(tools[:2])).marks == {"x": late}
 
 
-def test_of_two_words_of_one_moment_one_may_be_without_a_deadline() -> None:
+def test_mark_with_deadline_wins_over_one_of_the_same_moment_without() -> None:
     until = replace(LEAVE, deadline_ms=1)
     for first, second in ((LEAVE, until), (until, LEAVE)):
         told = said(
@@ -83,14 +83,14 @@ def test_of_two_words_of_one_moment_one_may_be_without_a_deadline() -> None:
         assert told.marks == {"x": until}
 
 
-def test_a_mark_ends_when_its_instance_has_left_and_come_back() -> None:
+def test_mark_ends_when_the_marked_instance_rejoins_fresh() -> None:
     other = MemberMetadata("2", round=3, marks={"x": LEAVE})
 
     assert said(MemberMetadata("1", instance="x", fresh=True), other).marks == {}
     assert said(MemberMetadata("1", instance="x", round=3), other).marks == {"x": LEAVE}
 
 
-def test_a_mark_that_comes_with_a_fresh_instance_is_meant_for_it() -> None:
+def test_mark_sent_together_with_a_fresh_instance_applies() -> None:
     fresh, tool = (
         MemberMetadata("1", instance="x", fresh=True),
         MemberMetadata("2", observer=True, marks={"x": LEAVE}),
@@ -99,7 +99,7 @@ def test_a_mark_that_comes_with_a_fresh_instance_is_meant_for_it() -> None:
     assert said(fresh, tool).marks == {"x": LEAVE}
 
 
-def test_a_mark_of_an_instance_that_stays_away_ends_after_ten_minutes() -> None:
+def test_mark_of_an_absent_instance_ends_after_ten_minutes() -> None:
     other = MemberMetadata("2", round=3, marks={"x": LEAVE})
     here = MemberMetadata("1", instance="x", round=3)
     end = LEAVE.epoch_ms + MARK_KEPT_MS
@@ -109,7 +109,7 @@ def test_a_mark_of_an_instance_that_stays_away_ends_after_ten_minutes() -> None:
     assert said(other, here, now_ms=end + 1).marks == {"x": LEAVE}
 
 
-def test_a_mark_of_an_instance_that_stays_away_is_kept_until_behind_its_deadline() -> None:
+def test_mark_of_an_absent_instance_is_kept_past_the_deadline() -> None:
     """`leave --timeout 7d`: whoever comes back on the third day leaves."""
     late = replace(LEAVE, deadline_ms=10 * MARK_KEPT_MS)
     other = MemberMetadata("2", round=3, marks={"x": late})
@@ -118,13 +118,13 @@ def test_a_mark_of_an_instance_that_stays_away_is_kept_until_behind_its_deadline
     assert said(other, now_ms=11 * MARK_KEPT_MS + 1).marks == {}
 
 
-def test_a_cancellation_ends_after_ten_minutes_wherever_its_instance_is() -> None:
+def test_cancellation_ends_after_ten_minutes_with_the_instance_present() -> None:
     here = MemberMetadata("1", instance="x", round=3, marks={"x": LATER})
 
     assert said(here, now_ms=LATER.epoch_ms + MARK_KEPT_MS + 1).marks == {}
 
 
-def test_the_oldest_of_too_many_marks_is_forgotten() -> None:
+def test_oldest_mark_beyond_the_limit_is_dropped() -> None:
     marks = {f"m{n:02}": Mark(MarkState.LEAVING, epoch_ms=n) for n in range(MARKS_MAX + 1)}
 
     kept = said(MemberMetadata("1", observer=True, marks=marks)).marks
@@ -132,7 +132,7 @@ def test_the_oldest_of_too_many_marks_is_forgotten() -> None:
     assert kept == {name: mark for name, mark in marks.items() if name != "m00"}
 
 
-def test_kinds_that_are_not_where_they_shall_be_are_being_balanced(group: Build) -> None:
+def test_kinds_off_target_are_remembered_as_being_balanced(group: Build) -> None:
     rules = Rules(acceptable_recovery_lag=0, imbalance_percentage=0)
 
     rest = group("0_0 0_1 | 9_0 9_1", a="owns 0_0 9_0", b="owns 0_1 9_1")
@@ -146,5 +146,5 @@ def test_kinds_that_are_not_where_they_shall_be_are_being_balanced(group: Build)
     assert assign(leave, rules).memory.balancing == TaskKind(0)
 
 
-def test_each_plan_is_a_round(group: Build) -> None:
+def test_each_plan_starts_a_new_round(group: Build) -> None:
     assert assign(group("0_0", Memory(4), a=""), Rules()).memory.round == 5

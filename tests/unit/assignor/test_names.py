@@ -8,7 +8,7 @@ from streamsx.assignor.names import labels, shared
 ALONE = MemberMetadata("m1", "a", "1111111111")
 
 
-def test_a_name_of_one_directory_is_nobody_elses() -> None:
+def test_name_used_from_one_directory_is_not_shared() -> None:
     successor = replace(ALONE, id="m2")
     assert (
         shared([ALONE, successor, MemberMetadata("m3", None, ""), MemberMetadata("m4", None, "")])
@@ -16,12 +16,12 @@ def test_a_name_of_one_directory_is_nobody_elses() -> None:
     )
 
 
-def test_a_name_of_two_directories_is_shared() -> None:
+def test_name_used_from_different_directories_is_shared() -> None:
     other = MemberMetadata("m2", "a", "2222222222")
     assert shared([ALONE, other]) == {"a": {ALONE.process, other.process}}
 
 
-def test_each_is_called_by_its_name_and_by_as_much_more_as_it_takes() -> None:
+def test_member_labels_add_only_as_much_as_needed_to_be_unique() -> None:
     members = [
         ALONE,
         MemberMetadata("m2", "a", "2222222222"),

@@ -43,13 +43,13 @@ def plan(leader: StreamsPartitionAssignor, metadata: list[tuple[str, bytes]]) ->
     return leader.assign(metadata, COUNTS, leader=metadata[0][0], generation=4, now_ms=10)
 
 
-def test_an_observer_holds_nothing_and_tells_its_marks() -> None:
+def test_observer_join_holds_nothing_and_sends_marks() -> None:
     member = read_join(observing({"b": MARK}, nonce=0).user_data(MemberMetadata("", nonce=3)))
 
     assert (member.observer, member.marks, member.nonce) == (True, {"b": MARK}, 3)
 
 
-def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
+def test_observer_as_leader_moves_nothing_and_marks_are_received() -> None:
     a, b = assignor("a"), assignor("b")
     plan(a, [("1", said(a.user_data(MemberMetadata("", nonce=1))))])
     learns = MemberMetadata(
@@ -73,7 +73,7 @@ def test_an_observer_that_leads_moves_nothing_and_its_marks_are_heard() -> None:
     assert {(word.memory.round, word.more) for word in words} == {(1, True)}
 
 
-def test_a_group_is_described_from_its_bytes_alone() -> None:
+def test_group_is_described_from_member_bytes_alone() -> None:
     a, b, c = assignor("a"), assignor("b"), assignor("c")
     lag = {T0: Copy(CopyRole.LEARNER, 90_000)}
     metadata = [
@@ -96,7 +96,7 @@ def test_a_group_is_described_from_its_bytes_alone() -> None:
     assert (third.member.leaving, fourth.member.opaque) == (LeaveRequest(77), True)
 
 
-def test_who_runs_nothing_as_the_leader_does_is_named() -> None:
+def test_instance_sharing_no_subtopology_with_the_leader_is_reported() -> None:
     other = StreamsPartitionAssignor(
         MemberMetadata("", instance="b", process=(b"other".ljust(16)).hex(), version="0.1.0"),
         Rules(),
@@ -121,7 +121,7 @@ def test_who_runs_nothing_as_the_leader_does_is_named() -> None:
     assert [here.alike for here in unknown.instances] == [True, True]
 
 
-def test_withheld_tasks_are_named() -> None:
+def test_withheld_tasks_are_reported() -> None:
     a, b = assignor("a"), assignor("b")
     ready = {T1: Copy(CopyRole.LEARNER, 0)}
     metadata = [
@@ -136,7 +136,7 @@ def test_withheld_tasks_are_named() -> None:
     assert [instance.active for instance in report.instances] == [(T0,), ()]
 
 
-def test_while_it_rebalances_a_group_shows_nothing() -> None:
+def test_rebalancing_group_is_described_as_empty() -> None:
     report = describe([("1", b"", b"")])
 
     assert (report.generation, report.leader) == (-1, None)

@@ -92,7 +92,7 @@ def word_for(outcome: Outcome, member: str) -> AssignmentView:
     return read_assignment(Assignment.read(outcome.assignments[member]).user_data)
 
 
-def test_tasks_and_partitions_are_two_names_for_the_same() -> None:
+def test_tasks_and_partitions_map_to_each_other() -> None:
     me = assignor()
 
     assert me.task_of(TopicPartition("right", 1)) == TaskId(0, 1)
@@ -102,7 +102,7 @@ def test_tasks_and_partitions_are_two_names_for_the_same() -> None:
     assert set(me.partitions_of(TaskId(0, 2), COUNTS)) == tps("left-2")
 
 
-def test_the_signatures_need_numbers_without_gaps() -> None:
+def test_subtopologies_must_be_numbered_without_gaps() -> None:
     with pytest.raises(AssertionError, match="by position"):
         StreamsPartitionAssignor(
             MemberMetadata("", instance="a", process=bytes(16).hex(), version=""),
@@ -111,7 +111,7 @@ def test_the_signatures_need_numbers_without_gaps() -> None:
         )
 
 
-def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
+def test_join_carries_identity_and_copies_beside_claims() -> None:
     copies = {
         TaskId(0, 0): Copy(CopyRole.RUNNING, 0),
         TaskId(0, 1): Copy(CopyRole.RUNNING, 0),
@@ -146,7 +146,7 @@ def test_a_join_tells_who_this_is_and_what_it_holds_beside_its_claims() -> None:
     assert member.reasons == stopped
 
 
-def test_what_the_leader_said_last_is_repeated_at_the_next_join() -> None:
+def test_join_repeats_the_last_assignment_of_the_leader() -> None:
     me = assignor()
     marks = {"a": Mark(MarkState.LEAVING, 50, epoch_ms=3)}
     promised = frozenset({TaskId(1, 0), TaskId(1, 1)})
@@ -160,7 +160,7 @@ def test_what_the_leader_said_last_is_repeated_at_the_next_join() -> None:
     assert member.heirs == {TaskId(1, 0)}
 
 
-def test_a_standby_that_is_wanted_is_a_learner_to_its_worker() -> None:
+def test_wanted_standby_is_reported_by_the_role_in_the_plan() -> None:
     """The group hears what it is to the group, whatever its worker calls it by then."""
     me, (t, u) = assignor(), (TaskId(1, 0), TaskId(1, 1))
     word = AssignmentView(Memory(6), learners=frozenset({u}), standbys=frozenset({t}))
@@ -175,7 +175,7 @@ def test_a_standby_that_is_wanted_is_a_learner_to_its_worker() -> None:
     assert claimed.wanted == frozenset()
 
 
-def test_an_assignment_that_cannot_be_read_changes_nothing_but_says_so() -> None:
+def test_unreadable_assignment_changes_nothing_and_is_reported() -> None:
     me = assignor()
     learns = frozenset({TaskId(1, 0)})
     me.on_assignment(write_assignment(AssignmentView(Memory(6), learners=learns)))
@@ -187,7 +187,7 @@ def test_an_assignment_that_cannot_be_read_changes_nothing_but_says_so() -> None
     assert read_join(me.user_data(NOTHING)).round == 6
 
 
-def test_a_first_group_gets_all_partitions_of_all_tasks() -> None:
+def test_first_group_gets_all_partitions_of_all_tasks() -> None:
     a, b = assignor("a"), assignor("b")
 
     outcome = lead(a, [("1", said(a.user_data(NOTHING))), ("2", said(b.user_data(NOTHING)))])
@@ -198,7 +198,7 @@ def test_a_first_group_gets_all_partitions_of_all_tasks() -> None:
     assert len(outcome.notes) == 1, "the plan in a line"
 
 
-def test_the_leader_is_told_what_tools_want_to_read() -> None:
+def test_leader_receives_withheld_tasks_and_topics_for_tools() -> None:
     a, b = assignor("a"), assignor("b")
     metadata = [("1", said(a.user_data(NOTHING))), ("2", said(b.user_data(NOTHING), "left-0"))]
 
@@ -212,7 +212,7 @@ def test_the_leader_is_told_what_tools_want_to_read() -> None:
     assert (mine.more, other.more) == (True, True)
 
 
-def test_members_hurry_while_somebody_learns_or_a_tool_is_there() -> None:
+def test_rounds_continue_while_a_member_learns_or_an_observer_is_present() -> None:
     """At rest each of these rounds took a heartbeat interval: a leave took 6 to 9 s, not 1 to 3."""
     a, b = assignor("a"), assignor("b")
     both = ("1", said(a.user_data(NOTHING), "left-0 right-0 left-1 right-1 counts-0 counts-1"))
@@ -231,7 +231,7 @@ def test_members_hurry_while_somebody_learns_or_a_tool_is_there() -> None:
     assert [word_for(outcome, "1").more for outcome in (learns, asked, calm)] == [True, True, False]
 
 
-def test_while_nothing_is_known_of_a_source_topic_nothing_moves() -> None:
+def test_unknown_source_topic_freezes_the_assignment() -> None:
     a, b = assignor("a"), assignor("b")
     metadata = [("1", said(a.user_data(NOTHING), "counts-0")), ("2", said(b.user_data(NOTHING)))]
 
@@ -244,7 +244,7 @@ def test_while_nothing_is_known_of_a_source_topic_nothing_moves() -> None:
     assert outcome.notes == ("source topics are missing: right: claims stay, create them",)
 
 
-def test_what_a_topic_that_is_gone_was_read_by_is_given_up_and_all_else_is_planned() -> None:
+def test_tasks_of_a_deleted_topic_are_dropped_and_others_planned() -> None:
     """Every plan was refused instead, once every few seconds, for as long as it was away."""
     a = assignor()
     claims = "left-0 right-0 left-1 right-1 left-2 counts-0 counts-1"
@@ -260,7 +260,7 @@ def test_what_a_topic_that_is_gone_was_read_by_is_given_up_and_all_else_is_plann
     assert given_to(back, "1") == tps(claims)
 
 
-def test_state_reads_all_of_its_topics_or_none() -> None:
+def test_stateful_task_needs_all_source_topics() -> None:
     joined = StreamsPartitionAssignor(
         MemberMetadata("", instance="a", process=bytes(16).hex(), version="0.1.0"),
         Rules(),
@@ -270,7 +270,7 @@ def test_state_reads_all_of_its_topics_or_none() -> None:
     assert given_to(lead(joined, metadata, {"left": 2, "right": 0}), "1") == set()
 
 
-def test_state_has_no_task_for_partitions_that_it_was_not_made_for() -> None:
+def test_stateful_subtopology_gets_no_task_for_added_partitions() -> None:
     a = StreamsPartitionAssignor(
         MemberMetadata("", instance="a", process=bytes(16).hex(), version="0.1.0"),
         Rules(),
@@ -280,7 +280,7 @@ def test_state_has_no_task_for_partitions_that_it_was_not_made_for() -> None:
     assert given_to(lead(a, metadata, {"counts": 4}), "1") == tps("counts-0 counts-1")
 
 
-def test_a_plan_that_is_not_lawful_is_not_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_illegal_plan_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     def illegal(group: Group, rules: Rules) -> Plan:
         raise IllegalPlan("the story")
 
@@ -296,7 +296,7 @@ def test_a_plan_that_is_not_lawful_is_not_shipped(monkeypatch: pytest.MonkeyPatc
     assert given.startswith("its input: Group(tasks=[PlannedTask(")
 
 
-def test_without_a_plan_an_eager_member_keeps_what_it_alone_ran(
+def test_eager_member_keeps_undisputed_tasks_without_a_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It claims nothing: all that it ran stood still, round after round."""
@@ -323,7 +323,7 @@ def test_without_a_plan_an_eager_member_keeps_what_it_alone_ran(
 @pytest.mark.parametrize(
     ("members", "near", "too_large"), [(100, False, False), (120, True, False), (150, True, True)]
 )
-def test_a_group_that_fits_into_no_record_moves_nothing_and_says_what_to_do(
+def test_group_too_large_for_a_record_moves_nothing_with_a_remedy(
     members: int, near: bool, too_large: bool
 ) -> None:
     """Else the coordinator refuses the plan, and all join again, for ever."""
@@ -346,7 +346,7 @@ def test_a_group_that_fits_into_no_record_moves_nothing_and_says_what_to_do(
 
 
 @pytest.mark.parametrize("instance", [None, "p" * 20, "p" * 249], ids=["none", "short", "long"])
-def test_a_record_is_not_larger_than_it_is_taken_for(instance: str | None) -> None:
+def test_record_size_estimate_is_an_upper_bound(instance: str | None) -> None:
     """As Kafka writes it; a static member's id begins with its instance id, which is there too."""
     me = assignor()
     ids = [f"{instance or 'aiokafka-0.14.0'}-{UUID(int=n)}" for n in range(20)]
@@ -366,7 +366,7 @@ def test_a_record_is_not_larger_than_it_is_taken_for(instance: str | None) -> No
     assert len(row) <= outcome.record_bytes <= len(row) + 100 * len(ids)
 
 
-def test_claims_of_no_task_go_back_unless_their_topic_is_known_to_be_gone() -> None:
+def test_claims_of_no_task_are_returned_unless_their_topic_is_deleted() -> None:
     a = assignor()
     metadata = [("1", said(a.user_data(NOTHING), "counts-2 foreign-0 deleted-0"))]
 
@@ -376,7 +376,7 @@ def test_claims_of_no_task_go_back_unless_their_topic_is_known_to_be_gone() -> N
     assert outcome.notes[1:] == ("claims of no task: member 1: handed back: counts-2, foreign-0",)
 
 
-def test_a_claim_of_no_task_that_two_make_goes_to_neither() -> None:
+def test_claim_of_no_task_made_twice_goes_to_neither_member() -> None:
     a, b = assignor("a"), assignor("b")
     data = [said(me.user_data(NOTHING), "foreign-0") for me in (a, b)]
 
@@ -385,7 +385,7 @@ def test_a_claim_of_no_task_that_two_make_goes_to_neither() -> None:
     assert not (given_to(outcome, "1") | given_to(outcome, "2")) & tps("foreign-0")
 
 
-def test_a_member_with_other_code_gets_none_of_its_tasks() -> None:
+def test_member_with_another_signature_gets_no_task_of_the_subtopology() -> None:
     a, b = assignor("a"), assignor("b", signature=8)
 
     outcome = lead(a, [("1", said(a.user_data(NOTHING))), ("2", said(b.user_data(NOTHING)))])
@@ -393,7 +393,7 @@ def test_a_member_with_other_code_gets_none_of_its_tasks() -> None:
     assert given_to(outcome, "1") >= tps("counts-0 counts-1")
 
 
-def test_a_leader_goes_on_balancing_where_its_last_plan_stopped() -> None:
+def test_leader_continues_balancing_begun_by_the_last_plan() -> None:
     """Two on one and none on the other are within the tolerance of a group that is at rest."""
     rules = Rules(imbalance_percentage=1)
     a, b = assignor("a", rules=rules), assignor("b", rules=rules)
@@ -407,7 +407,7 @@ def test_a_leader_goes_on_balancing_where_its_last_plan_stopped() -> None:
     assert word_for(lead(a, metadata), "2").learners == {TaskId(1, 0)}
 
 
-def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
+def test_mark_reaches_every_member_and_sets_an_eviction_deadline() -> None:
     a, b = assignor("a"), assignor("b")
     mark = Mark(MarkState.LEAVING, 2000, epoch_ms=9)
     tool = said(observing({"b": mark}, nonce=0).user_data(MemberMetadata("", nonce=1)))
@@ -425,7 +425,7 @@ def test_a_mark_reaches_every_member_and_its_deadline_comes_back() -> None:
 
 
 @given(st.data())
-def test_no_bytes_of_a_member_stop_the_leader(choose: st.DataObject) -> None:
+def test_damaged_member_bytes_do_not_stop_the_leader(choose: st.DataObject) -> None:
     a, b = assignor("a"), assignor("b")
     copies = {TaskId(1, 0): Copy(CopyRole.LEARNER, 5), TaskId(1, 1): Copy(CopyRole.DORMANT, None)}
     data = bytearray(
@@ -444,7 +444,7 @@ def test_no_bytes_of_a_member_stop_the_leader(choose: st.DataObject) -> None:
     assert outcome.error is ErrorWord.NONE
 
 
-def test_workers_of_two_directories_with_one_name_are_told_so() -> None:
+def test_workers_sharing_a_name_across_directories_are_notified() -> None:
     """And nobody else; a process that died and its successor have one directory."""
     members = [("a", "p1"), ("b", "p2"), ("a", "p3"), ("c", "p4"), ("c", "p4")]
     made = [assignor(instance, process=process) for instance, process in members]
@@ -456,7 +456,7 @@ def test_workers_of_two_directories_with_one_name_are_told_so() -> None:
     assert told == [True, False, True, False, False]
 
 
-def test_an_unchanged_answer_leaves_claims_learners_and_promises_where_they_are() -> None:
+def test_unchanged_assignment_keeps_claims_learners_and_promises() -> None:
     task, (a, b, c) = TaskId(0, 0), sorted(tps("left-0 left-1 left-2"))
     copies = {task: Copy(CopyRole.LEARNER, 5), TaskId(0, 1): Copy(CopyRole.DORMANT, 5)}
     followed = TaskId(0, 2)

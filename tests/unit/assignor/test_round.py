@@ -54,7 +54,7 @@ ROWS: list[tuple[str, str, bool, str, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("rule", "runner", "learns", "tasks", "members"), ROWS)
-def test_the_first_row_that_holds_decides(
+def test_first_matching_rule_decides(
     group: Build, rule: str, runner: str, learns: bool, tasks: str, members: dict[str, str]
 ) -> None:
     view = look(group(tasks, **members), NEAR)
@@ -66,13 +66,11 @@ def test_the_first_row_that_holds_decides(
     assert (choice.rule, choice.runner, choice.learn) == (rule, seats[runner], learns)
 
 
-def test_every_row_is_tried_above() -> None:
+def test_every_rule_has_a_case() -> None:
     assert {row[0] for row in ROWS} | {"unstaged"} == {rule.name for rule in RULES}
 
 
-def test_without_staging_a_task_moves_at_once_and_does_not_come_back(
-    group: Build, tell: Tell
-) -> None:
+def test_task_without_staging_moves_at_once_and_does_not_return(group: Build, tell: Tell) -> None:
     claimed = assign(group("0_0", a="owns 0_0 leaving", b=""), UNSTAGED)
     released = assign(group("0_0 0_1", a="disk 0_0=0 owns 0_1", b=""), UNSTAGED)
 
@@ -80,9 +78,7 @@ def test_without_staging_a_task_moves_at_once_and_does_not_come_back(
     assert tell(released) == {"a": "0_1", "b": "0_0"}
 
 
-def test_of_equally_near_copies_the_one_with_less_to_do_takes_over(
-    group: Build, tell: Tell
-) -> None:
+def test_less_loaded_member_takes_over_among_equally_near_copies(group: Build, tell: Tell) -> None:
     shape = group(
         "0_0 0_1 0_2 0_3",
         a="owns 0_1 0_2 disk 0_0=0",
@@ -109,7 +105,9 @@ def test_failovers_are_shared_out(group: Build, tell: Tell) -> None:
     }
 
 
-def test_each_receiver_learns_its_share_at_once(group: Build, tell: Tell) -> None:
+def test_each_receiver_learns_several_tasks_at_once_up_to_the_limit(
+    group: Build, tell: Tell
+) -> None:
     shape = group(
         "0_0 0_1 0_2 0_3 0_4 0_5 0_6 0_7 0_8",
         a="owns 0_0 0_1 0_2 0_3 0_4 0_5 0_6 0_7 0_8",
@@ -127,7 +125,7 @@ def test_each_receiver_learns_its_share_at_once(group: Build, tell: Tell) -> Non
     assert plan.parked == {TaskId(0, 4): "id-b", TaskId(0, 5): "id-c"}
 
 
-def test_the_group_limit_is_shared_out_to_those_who_learn_least(group: Build, tell: Tell) -> None:
+def test_group_limit_is_shared_among_members_learning_least(group: Build, tell: Tell) -> None:
     rules = Rules(acceptable_recovery_lag=10, max_learners=3, max_learners_per_member=None)
     shape = group("0_0 0_1 0_2 0_3 0_4 0_5", a="owns 0_0 0_1 0_2 0_3 0_4 0_5", b="", c="")
 
@@ -136,7 +134,7 @@ def test_the_group_limit_is_shared_out_to_those_who_learn_least(group: Build, te
     assert (told["b"], told["c"]) == ("+0_0 +0_2", "+0_1")
 
 
-def test_who_already_learns_goes_on_before_anybody_begins(group: Build, tell: Tell) -> None:
+def test_running_learner_continues_before_new_ones_start(group: Build, tell: Tell) -> None:
     rules = Rules(acceptable_recovery_lag=10, max_learners_per_member=1)
     owner = "owns 0_0 0_1 0_2 0_3"
 
@@ -147,16 +145,14 @@ def test_who_already_learns_goes_on_before_anybody_begins(group: Build, tell: Te
     assert tell(assign(stalled, rules))["b"] == "+0_0"
 
 
-def test_what_a_leaver_holds_is_learned_first(group: Build, tell: Tell) -> None:
+def test_tasks_of_a_leaver_are_learned_first(group: Build, tell: Tell) -> None:
     rules = Rules(acceptable_recovery_lag=10, imbalance_percentage=0, max_learners_per_member=1)
     shape = group("0_0 0_1 0_2 0_3 0_4", a="owns 0_0 0_1 0_2 0_3", b="owns 0_4 leaving", c="")
 
     assert tell(assign(shape, rules))["c"] == "+0_4"
 
 
-def test_a_promise_counts_as_a_learner_and_is_kept_beyond_the_limit(
-    group: Build, tell: Tell
-) -> None:
+def test_promise_counts_as_a_learner_and_is_kept_beyond_the_limit(group: Build, tell: Tell) -> None:
     rules = Rules(acceptable_recovery_lag=10, imbalance_percentage=0, max_learners_per_member=1)
     shape = group(
         "0_0 0_1 0_2 0_3 0_4 0_5", a="owns 0_0 0_1 0_2 0_3 0_4 0_5", b="learner 0_0=0 0_1=0 0_2=99"

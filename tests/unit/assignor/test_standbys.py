@@ -207,7 +207,7 @@ CASES: list[tuple[str, Rules, str, dict[str, str], dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("what", "rules", "tasks", "members", "plan"), CASES)
-def test_standbys_are(
+def test_standbys_are_placed_as_expected(
     group: Build, tell: Tell, what: str, rules: Rules, tasks: str, members: dict[str, str],
     plan: dict[str, str],
 ) -> None:  # fmt: skip
@@ -216,7 +216,7 @@ def test_standbys_are(
     assert {name: has for name, has in told.items() if has} == plan, what
 
 
-def test_why_one_takes_the_place_of_another(group: Build) -> None:
+def test_standby_move_is_explained(group: Build) -> None:
     shape = group("0_0", a="zone=x owns 0_0", b="zone=x standby 0_0=0", c="zone=y")
 
     (decision,) = assign(shape, ZONES).explain
@@ -228,7 +228,7 @@ def test_why_one_takes_the_place_of_another(group: Build) -> None:
     assert (decision.task, decision.owner, decision.to) == (TaskId(0, 0), "id-a", "id-c")
 
 
-def test_at_a_thousand_tasks_everybody_has_as_many(group: Build) -> None:
+def test_thousand_tasks_are_spread_evenly_over_zones(group: Build) -> None:
     tasks = [f"0_{p}" for p in range(1000)]
     members = {f"m{n:02}": f"zone={'xyz'[n % 3]}" for n in range(21)}
 
@@ -242,7 +242,7 @@ def test_at_a_thousand_tasks_everybody_has_as_many(group: Build) -> None:
 
 
 @pytest.mark.perf
-def test_as_many_places_as_members_take_hardly_longer(group: Build) -> None:
+def test_planning_time_grows_little_with_one_zone_per_member(group: Build) -> None:
     """15 times as long, while each place was asked for each task."""
     tasks = " ".join(f"0_{p}" for p in range(3000))
 

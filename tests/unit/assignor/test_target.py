@@ -20,13 +20,13 @@ def target(group: Group, imbalance: float = 0) -> dict[str, str]:
     return {name: " ".join(tasks) for name, tasks in found.items()}
 
 
-def test_the_first_donor_gives_and_the_first_receiver_gets(group: Build) -> None:
+def test_first_donor_gives_and_first_receiver_gets(group: Build) -> None:
     shape = group("0_0 0_1 0_2 0_3", a="owns 0_0 0_1", b="owns 0_2 0_3", c="", d="owns")
 
     assert target(shape) == {"a": "0_1", "b": "0_3", "c": "0_0", "d": "0_2"}
 
 
-def test_what_nobody_runs_is_dealt_round_robin(group: Build) -> None:
+def test_unowned_tasks_are_dealt_round_robin(group: Build) -> None:
     assert target(group("0_0 0_1 0_2", a="", b="")) == {"a": "0_0 0_2", "b": "0_1"}
 
 
@@ -36,26 +36,26 @@ def test_shares_follow_capacity(group: Build) -> None:
     assert target(shape) == {"a": "0_0 0_2 0_4 0_5", "b": "0_1 0_3"}
 
 
-def test_a_spare_seat_goes_to_who_has_a_copy(group: Build) -> None:
+def test_spare_seat_goes_to_a_member_with_a_copy(group: Build) -> None:
     shape = group("0_0 0_1 0_2", a="owns 0_0", b="owns 0_1 disk 0_2=500")
 
     assert target(shape) == {"a": "0_0", "b": "0_1 0_2"}
 
 
-def test_a_spare_seat_that_no_copy_takes_goes_to_the_first_who_waits(group: Build) -> None:
+def test_spare_seat_without_a_copy_goes_to_the_first_waiting_member(group: Build) -> None:
     assert target(group("0_0 0_1 0_2", a="owns 0_0", b="owns 0_1")) == {
         "a": "0_0 0_2",
         "b": "0_1",
     }
 
 
-def test_a_member_gives_what_another_has_ready(group: Build) -> None:
+def test_donor_gives_tasks_the_receiver_has_ready(group: Build) -> None:
     shape = group("0_0 0_1 0_2 0_3", a="owns 0_0 0_1 0_2 0_3", b="disk 0_2=5 0_3=11")
 
     assert target(shape) == {"a": "0_1 0_3", "b": "0_0 0_2"}
 
 
-def test_a_member_gives_what_another_has_ready_who_waits_for_a_spare_seat(group: Build) -> None:
+def test_donor_gives_the_task_a_member_waiting_for_a_spare_seat_has_ready(group: Build) -> None:
     shape = group("0_0 0_1 0_2 0_3 0_4", a="owns 0_0 0_1 0_2 0_3", b="owns 0_4 disk 0_3=0", c="")
 
     assert target(shape) == {"a": "0_1 0_2", "b": "0_3 0_4", "c": "0_0"}
@@ -69,23 +69,23 @@ def test_every_spare_seat_can_go_to_a_copy(group: Build) -> None:
     assert target(shape) == {"a": "0_0", "b": "0_1 0_3", "c": "0_2 0_4"}
 
 
-def test_who_would_have_nothing_comes_before_who_has_more_capacity(group: Build) -> None:
+def test_empty_member_comes_before_a_member_with_more_capacity(group: Build) -> None:
     assert target(group("0_0 0_1 0_2", a="capacity=3", b="")) == {"a": "0_0 0_2", "b": "0_1"}
 
 
-def test_of_equal_copies_the_one_with_more_room_is_taken(group: Build) -> None:
+def test_member_with_more_room_wins_among_equal_copies(group: Build) -> None:
     shape = group("0_0 1_0 2_0 2_1", a="owns 1_0 disk 0_0=9", b="disk 0_0=9")
 
     assert target(shape) == {"a": "1_0 2_0", "b": "0_0 2_1"}
 
 
-def test_a_seat_that_may_come_counts_as_room(group: Build) -> None:
+def test_possible_spare_seat_counts_as_room(group: Build) -> None:
     shape = group("0_0 1_0", a="capacity=2 disk 0_0=9", b="disk 0_0=9", c="")
 
     assert target(shape) == {"a": "1_0", "b": "0_0", "c": ""}
 
 
-def test_who_owns_a_task_or_was_promised_it_comes_before_a_nearer_copy(group: Build) -> None:
+def test_owner_or_promised_member_comes_before_a_nearer_copy(group: Build) -> None:
     promised = group("0_0 1_0", a="disk 0_0=0", b="disk 0_0=99 promised 0_0", c="leaving")
     owned = group("0_0 0_1 0_2", a="disk 0_0=0", b="owns 0_0", c="owns 0_1 0_2 learner 0_0=50")
 
@@ -93,13 +93,13 @@ def test_who_owns_a_task_or_was_promised_it_comes_before_a_nearer_copy(group: Bu
     assert target(owned) == {"a": "0_1", "b": "0_0", "c": "0_2"}
 
 
-def test_of_moves_that_are_not_made_the_one_furthest_behind_is_given_back(group: Build) -> None:
+def test_pending_move_furthest_behind_is_given_back_first(group: Build) -> None:
     shape = group("0_0 0_1 0_2", a="owns 0_0 0_1", b="owns 0_2 learner 0_0=50 0_1=90")
 
     assert target(shape) == {"a": "0_1", "b": "0_0 0_2"}
 
 
-def test_a_member_gives_back_moves_that_are_not_made_before_what_it_runs(group: Build) -> None:
+def test_pending_moves_are_given_back_before_running_tasks(group: Build) -> None:
     """The promised one last, else the furthest first."""
     shape = group(
         "0_0 0_1 0_2 0_3 0_4",
@@ -110,20 +110,20 @@ def test_a_member_gives_back_moves_that_are_not_made_before_what_it_runs(group: 
     assert target(shape) == {"a": "0_0 0_1", "b": "0_2 0_3 0_4"}
 
 
-def test_a_member_gives_from_the_subtopology_that_it_has_most_of(group: Build) -> None:
+def test_donor_gives_from_the_subtopology_held_most(group: Build) -> None:
     shape = group("0_0 1_0 1_1 1_2", a="owns 0_0 1_0 1_1 1_2", b="")
 
     assert target(shape) == {"a": "0_0 1_2", "b": "1_0 1_1"}
 
 
-def test_copies_that_are_equally_near_spread_a_subtopology(group: Build) -> None:
+def test_equally_near_copies_spread_a_subtopology(group: Build) -> None:
     """A cold start with all state everywhere."""
     disk = "disk 0_0 0_1 1_0 1_1"
 
     assert target(group("0_0 0_1 1_0 1_1", a=disk, b=disk)) == {"a": "0_0 1_0", "b": "0_1 1_1"}
 
 
-def test_nothing_moves_inside_the_tolerance(group: Build) -> None:
+def test_nothing_moves_within_the_tolerance(group: Build) -> None:
     shape = group("0_0 0_1 0_2 0_3 0_4 0_5", a="owns 0_0 0_1 0_2 0_3", b="owns 0_4 0_5")
 
     assert target(shape, imbalance=0.4) == {"a": "0_0 0_1 0_2 0_3", "b": "0_4 0_5"}
@@ -131,7 +131,7 @@ def test_nothing_moves_inside_the_tolerance(group: Build) -> None:
     assert target(shape, imbalance=1e308) == target(shape, imbalance=0.4)
 
 
-def test_a_sixth_more_than_its_share_may_stay_and_a_quarter_more_may_not(group: Build) -> None:
+def test_default_tolerance_allows_a_sixth_over_share_but_not_a_quarter(group: Build) -> None:
     """Without a word of the user's."""
     config, rules = Config(id="a"), Rules()
     names = {"standby": "num_standby_replicas"}
@@ -147,7 +147,7 @@ def test_a_sixth_more_than_its_share_may_stay_and_a_quarter_more_may_not(group: 
         assert len(target(shape, rules.imbalance_percentage)["a"].split()) == keeps
 
 
-def test_one_member_that_has_too_much_is_enough_to_begin(group: Build) -> None:
+def test_one_overloaded_member_starts_balancing(group: Build) -> None:
     """The others are within 30 % of 4.5, it is not."""
     owned = {
         name: f"owns {' '.join(f'{number}_{p}' for p in range(count))}"
@@ -160,13 +160,13 @@ def test_one_member_that_has_too_much_is_enough_to_begin(group: Build) -> None:
     assert counts == [5, 5, 4, 4]
 
 
-def test_who_is_over_its_share_counts_with_what_has_yet_to_be_dealt(group: Build) -> None:
+def test_overload_is_judged_with_undealt_tasks_counted(group: Build) -> None:
     shape = group("0_0 0_1 0_2 0_3 0_4 0_5", a="owns 0_0 0_1 0_2 0_3", b="owns 0_4")
 
     assert target(shape, imbalance=0.4) == {"a": "0_0 0_1 0_2 0_3", "b": "0_4 0_5"}
 
 
-def test_what_has_yet_to_be_dealt_counts_for_who_has_least_for_its_capacity(group: Build) -> None:
+def test_undealt_tasks_count_for_the_member_least_loaded_by_capacity(group: Build) -> None:
     shape = group(
         "0_0 0_1 0_2 0_3 0_4 0_5 0_6 0_7 0_8 0_9 1_0",
         a="owns 0_0 0_1",
@@ -181,7 +181,7 @@ def test_what_has_yet_to_be_dealt_counts_for_who_has_least_for_its_capacity(grou
     }
 
 
-def test_what_moves_because_its_owner_leaves_is_no_balancing(group: Build) -> None:
+def test_move_from_a_leaver_does_not_start_balancing(group: Build) -> None:
     shape = group(
         "0_0 0_1 0_2 0_3 0_4 0_5 0_6 0_7",
         a="owns 0_0 0_1 0_2 0_3 0_4",
@@ -192,7 +192,7 @@ def test_what_moves_because_its_owner_leaves_is_no_balancing(group: Build) -> No
     assert target(shape, imbalance=0.4)["a"] == "0_0 0_1 0_2 0_3 0_4"
 
 
-def test_balancing_that_has_begun_does_not_stop_inside_the_tolerance(group: Build) -> None:
+def test_started_balancing_continues_within_the_tolerance(group: Build) -> None:
     tasks, b = "0_0 0_1 0_2 0_3 0_4 0_5", "owns 0_4 0_5"
     even = {"a": "0_1 0_2 0_3", "b": "0_0 0_4 0_5"}
 
@@ -205,11 +205,11 @@ def test_balancing_that_has_begun_does_not_stop_inside_the_tolerance(group: Buil
     assert target(other_kind, imbalance=0.4) != even
 
 
-def test_tasks_without_state_even_out_what_those_with_state_left_uneven(group: Build) -> None:
+def test_stateless_tasks_even_out_uneven_stateful_tasks(group: Build) -> None:
     assert target(group("0_0 | 9_0", a="", b="")) == {"a": "0_0", "b": "9_0"}
 
 
-def test_tasks_without_state_go_to_who_has_least_for_its_capacity(group: Build) -> None:
+def test_stateless_task_goes_to_the_member_least_loaded_by_capacity(group: Build) -> None:
     stateful = {"a": "owns 0_0 0_1", "b": "capacity=2 owns 0_2 0_3 0_4"}
 
     shape = group("0_0 0_1 0_2 0_3 0_4 | 9_0", **stateful)
@@ -217,13 +217,13 @@ def test_tasks_without_state_go_to_who_has_least_for_its_capacity(group: Build) 
     assert target(shape) == {"a": "0_0 0_1", "b": "0_2 0_3 0_4 9_0"}
 
 
-def test_the_tolerance_of_tasks_without_state_counts_all_tasks(group: Build) -> None:
+def test_tolerance_for_stateless_tasks_counts_all_tasks(group: Build) -> None:
     shape = group("0_0 0_1 0_2 | 9_0 9_1 9_2", a="owns 0_0 0_1 9_0 9_1", b="owns 0_2 9_2")
 
     assert target(shape, imbalance=0.3) == {"a": "0_0 0_1 9_1", "b": "0_2 9_0 9_2"}
 
 
-def test_tasks_without_state_that_make_the_whole_even_enough_stay(group: Build) -> None:
+def test_stateless_tasks_stay_when_the_total_is_within_the_tolerance(group: Build) -> None:
     """4 and 8 in all: each a third from its share."""
     a, b = "owns 0_0 0_1 9_0 9_1", "owns 0_2 0_3 0_4 0_5 9_2 9_3 9_4 9_5"
     tasks = "0_0 0_1 0_2 0_3 0_4 0_5 | 9_0 9_1 9_2 9_3 9_4 9_5"
@@ -231,19 +231,19 @@ def test_tasks_without_state_that_make_the_whole_even_enough_stay(group: Build) 
     assert found == {"a": a.removeprefix("owns "), "b": b.removeprefix("owns ")}
 
 
-def test_what_few_can_run_is_placed_first_and_counts_for_the_rest(group: Build) -> None:
+def test_task_few_members_can_run_is_placed_first_and_counted(group: Build) -> None:
     shape = group("| 0_0 1_0", a="knows=0,1", b="knows=1")
 
     assert target(shape) == {"a": "0_0", "b": "1_0"}
 
 
-def test_what_an_unreadable_member_has_stays_with_it(group: Build) -> None:
+def test_tasks_of_an_opaque_member_stay_there(group: Build) -> None:
     shape = group("0_0 0_1 0_2", a="owns 0_0 0_1 0_2 opaque", b="", c="")
 
     assert target(shape) == {"a": "0_0 0_1 0_2", "b": "", "c": ""}
 
 
-def test_what_a_leaver_has_goes_to_those_who_learn_it(group: Build) -> None:
+def test_tasks_of_a_leaver_go_to_their_learners(group: Build) -> None:
     shape = group("0_0 0_1", a="owns 0_0 0_1 leaving", b="learner 0_1=99", c="")
 
     assert target(shape) == {"a": "", "b": "0_1", "c": "0_0"}

@@ -52,7 +52,7 @@ BROKEN: list[tuple[str, str, dict[str, str], dict[str, object]]] = [
 
 
 @pytest.mark.parametrize(("number", "tasks", "members", "changes"), BROKEN)
-def test_a_broken_plan_is_not_shipped(
+def test_broken_plan_is_refused(
     group: Build, number: str, tasks: str, members: dict[str, str], changes: dict[str, object]
 ) -> None:
     shape = group(tasks, **members)
@@ -66,7 +66,7 @@ def test_a_broken_plan_is_not_shipped(
     assert named[number] in str(broken.value)
 
 
-def test_the_group_limit_is_watched_too(group: Build) -> None:
+def test_plan_over_the_group_limit_is_refused(group: Build) -> None:
     rules = replace(RULES, max_learners=1, max_learners_per_member=None)
     shape = group("0_0 0_1 0_2 0_3", a="owns 0_0 0_1 0_2 0_3", b="")
     plan = assign(shape, rules)
@@ -75,7 +75,7 @@ def test_the_group_limit_is_watched_too(group: Build) -> None:
         verify(look(shape, rules), replace(plan, learner={"id-b": (T0, T1)}))
 
 
-def test_each_invariant_is_broken_above() -> None:
+def test_each_invariant_has_a_case() -> None:
     assert {number for number, *_ in BROKEN} == {f"V{n}" for n in range(1, len(INVARIANTS) + 1)}
 
 
@@ -158,7 +158,7 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
 
 
 @pytest.mark.parametrize(("why", "tasks", "members"), EXPLAINED)
-def test_a_decision_is_told_with_its_numbers(
+def test_decision_is_explained_with_numbers(
     group: Build, why: str, tasks: str, members: dict[str, str]
 ) -> None:
     decision = assign(group(tasks, **members), RULES).explain[0]
@@ -166,13 +166,13 @@ def test_a_decision_is_told_with_its_numbers(
     assert f"{decision.decision}: {decision.why}" == why
 
 
-def test_who_holds_a_task_past_its_deadline_is_named(group: Build) -> None:
+def test_owner_past_the_deadline_is_named_in_the_reason(group: Build) -> None:
     shape = group("0_0", a="ran 0_1 owns 0_0 leaving=0", b="learner 0_0=5")
 
     assert assign(shape, RULES).withheld[T0].reason == "still owned by a"
 
 
-def test_the_group_limit_is_named_when_it_is_the_reason(group: Build) -> None:
+def test_group_limit_is_named_as_the_reason(group: Build) -> None:
     rules = replace(RULES, max_learners=1, max_learners_per_member=None)
 
     plan = assign(group("0_0 0_1", a="owns 0_0 0_1 leaving", b=""), rules)
@@ -180,11 +180,11 @@ def test_the_group_limit_is_named_when_it_is_the_reason(group: Build) -> None:
     assert plan.explain[1].why.startswith("the group already learns 1 (max_learners); ")
 
 
-def test_a_task_that_stays_where_it_is_needs_no_explanation(group: Build) -> None:
+def test_unmoved_task_has_no_explanation(group: Build) -> None:
     assert assign(group("0_0", a="owns 0_0"), RULES).explain == ()
 
 
-def test_a_plan_in_a_line_names_what_changes_for_whom(group: Build) -> None:
+def test_plan_line_names_the_changes_of_each_member(group: Build) -> None:
     rules = replace(RULES, max_learners=1, max_learners_per_member=None)
     shape = group(
         "0_0 0_1 0_2 0_3 | 9_0 9_1", a="owns 0_0 0_1 9_0 9_1 leaving", b="owns 0_2 0_3", c=""
@@ -201,7 +201,7 @@ def test_a_plan_in_a_line_names_what_changes_for_whom(group: Build) -> None:
     )
 
 
-def test_who_fails_over_takes_over_and_not_the_target(group: Build) -> None:
+def test_plan_line_names_the_failover_member_and_not_the_target(group: Build) -> None:
     plan = assign(group("0_0 0_1", a="", b="owns 0_1 disk 0_0=90000"), RULES)
 
     assert (plan.explain[0].decision, plan.target[T0]) == ("failover", "id-a")
@@ -210,7 +210,7 @@ def test_who_fails_over_takes_over_and_not_the_target(group: Build) -> None:
     )
 
 
-def test_members_for_whom_nothing_changes_are_not_all_named(group: Build) -> None:
+def test_plan_line_sums_up_unchanged_members(group: Build) -> None:
     owns = {f"m{number:02}": f"owns 0_{number}" for number in range(12)}
     plan = assign(group(" ".join(word.split()[1] for word in owns.values()), **owns), RULES)
 
@@ -219,5 +219,5 @@ def test_members_for_whom_nothing_changes_are_not_all_named(group: Build) -> Non
     assert (told[0], told[8:]) == ("m00 runs 1", ["4 others go on"])
 
 
-def test_every_rule_has_its_sentence() -> None:
+def test_every_rule_has_an_explanation() -> None:
     assert {row.name for row in ROWS} - {"keep"} | {"withheld", "parked"} == set(WHY)

@@ -97,22 +97,20 @@ strangers = st.lists(st.tuples(st.integers(100, 10_000), st.binary(max_size=5)),
 
 
 @given(members, strangers)
-def test_a_join_arrives_as_it_was_written_beside_fields_of_the_future(
-    member: MemberMetadata, strangers: bytes
-) -> None:
+def test_join_round_trips_beside_unknown_fields(member: MemberMetadata, strangers: bytes) -> None:
     assert read_join(write_join(member) + strangers) == member
     assert read_join(write_join(member)[:2] + strangers + write_join(member)[2:]) == member
 
 
 @given(assignments, strangers)
-def test_an_assignment_arrives_as_it_was_written_beside_fields_of_the_future(
+def test_assignment_round_trips_beside_unknown_fields(
     data: AssignmentView, strangers: bytes
 ) -> None:
     assert read_assignment(write_assignment(data) + strangers) == data
 
 
 @given(members | assignments, st.data())
-def test_damaged_bytes_are_read_or_refused_and_nothing_else(
+def test_damaged_bytes_are_read_or_raise_unreadable(
     said: MemberMetadata | AssignmentView, choose: st.DataObject
 ) -> None:
     data = bytearray(
@@ -126,14 +124,14 @@ def test_damaged_bytes_are_read_or_refused_and_nothing_else(
             read(cut)
 
 
-def test_reasons_are_bounded_and_whatever_users_code_has_raised() -> None:
+def test_reasons_are_bounded_and_survive_any_text() -> None:
     reasons = {TaskId(0, number): "\udcff{}" + "x" * 1000 for number in range(60)}
     told = read_join(write_join(MemberMetadata("", reasons=reasons))).reasons
     assert list(told) == [TaskId(0, number) for number in range(REASONS_MAX)]
     assert set(told.values()) == {"?{}" + "x" * (REASON_CHARS_MAX - 3)}
 
 
-def test_the_bytes_of_a_join_are_these() -> None:
+def test_join_bytes_are_stable() -> None:
     """Members of other versions read them: a change here is a change of the format."""
     member = MemberMetadata(
         "",
@@ -171,7 +169,7 @@ def test_the_bytes_of_a_join_are_these() -> None:
     assert write_join(member).hex() == "0101" + "".join(fields)
 
 
-def test_the_bytes_of_an_assignment_are_these() -> None:
+def test_assignment_bytes_are_stable() -> None:
     data = AssignmentView(
         memory=Memory(9, TaskKind.STATELESS, {"b": Mark(MarkState.LEAVING, 4, "c", 7)}),
         more=True,
@@ -217,7 +215,7 @@ OLD_ASSIGNMENT = (
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["833c08b", "1273d67"])
-def test_what_older_versions_have_written_is_read(*, later: bool) -> None:
+def test_join_of_an_older_version_is_read(*, later: bool) -> None:
     read = read_join(bytes.fromhex(OLD_JOIN + LATER * later))
 
     learned = frozenset({TaskId(0, 1)})
@@ -238,7 +236,7 @@ def test_what_older_versions_have_written_is_read(*, later: bool) -> None:
     assert read == member
 
 
-def test_an_assignment_of_an_older_leader_is_read() -> None:
+def test_assignment_of_an_older_leader_is_read() -> None:
     learned = frozenset({TaskId(0, 1)})
     memory = Memory(8, TaskKind.STATEFUL, {"b": Mark(MarkState.CANCELLED, None, None, 9)})
     assert read_assignment(bytes.fromhex(OLD_ASSIGNMENT)) == AssignmentView(
@@ -247,7 +245,7 @@ def test_an_assignment_of_an_older_leader_is_read() -> None:
     )  # fmt: skip
 
 
-def test_decisions_are_bounded_and_take_little() -> None:
+def test_decisions_are_bounded_when_written() -> None:
     told = tuple(
         Decision(TaskId(0, n), "stage", f"b is {n} records behind (limit 10); a runs", "a", "b", n)
         for n in range(3000)
@@ -256,7 +254,7 @@ def test_decisions_are_bounded_and_take_little() -> None:
     assert read_assignment(data).decisions == told[:DECISIONS_MAX]
 
 
-def test_of_decisions_with_long_names_as_many_are_told_as_will_be_read() -> None:
+def test_decisions_with_long_names_are_cut_to_the_readable_size() -> None:
     """All of them, and the leader could not read its own assignment."""
     name = "w" * 249
     why = f"{name} is 9 records behind and restores; {name} is 7 records behind and goes on"
@@ -270,7 +268,7 @@ def test_of_decisions_with_long_names_as_many_are_told_as_will_be_read() -> None
     assert len(data) < 16_000
 
 
-def test_the_numbers_of_error_words_are_these() -> None:
+def test_error_word_numbers_are_stable() -> None:
     assert {word.name: word.value for word in ErrorWord} == {
         "NONE": 0,
         "SOURCE_TOPIC_MISSING": 1,
@@ -278,7 +276,7 @@ def test_the_numbers_of_error_words_are_these() -> None:
     }
 
 
-def test_roles_states_and_words_of_the_future_are_passed_over() -> None:
+def test_unknown_roles_and_mark_states_are_skipped_and_error_words_mapped() -> None:
     role = bytes.fromhex("0101") + bytes.fromhex("0906090100010005")
     mark = text("x") + text("") + number(7) + number(0) + number(1)
     told = bytes.fromhex("0101") + number(11) + number(len(mark)) + mark
@@ -288,11 +286,11 @@ def test_roles_states_and_words_of_the_future_are_passed_over() -> None:
     assert read_assignment(bytes.fromhex("01010c0109")).error is ErrorWord.ASSIGNMENT_FAILED
 
 
-def test_a_member_without_capacity_cannot_be_read() -> None:
+def test_member_without_capacity_is_unreadable() -> None:
     with pytest.raises(Unreadable, match="capacity"):
         read_join(write_join(replace(MemberMetadata(""), capacity=0)))
 
 
-def test_roles_have_the_numbers_that_members_of_other_versions_know() -> None:
+def test_copy_role_numbers_are_stable() -> None:
     numbers = {"RUNNING": 0, "RESTORING": 1, "LEARNER": 2, "STANDBY": 3, "DORMANT": 4}
     assert {role.name: role.value for role in CopyRole} == numbers

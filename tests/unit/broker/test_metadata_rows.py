@@ -87,11 +87,11 @@ ROWS = st.one_of(
 
 
 @given(ROWS)
-def test_a_row_is_read_as_it_was_written(row: tuple[Key, Value]) -> None:
+def test_row_read_as_written(row: tuple[Key, Value]) -> None:
     assert read_row(*row_bytes(*row)) == row
 
 
-def test_a_group_is_written_as_kafka_writes_version_4() -> None:
+def test_group_written_as_kafka_version_4() -> None:
     protocols = (ProtocolValue("range", b"x"), ProtocolValue("sticky", b"y"))
     member = MemberValue("m", None, "c", "h", 1, 2, b"y", b"a", protocols)
     value = GroupValue("consumer", 3, "sticky", "m", 5, (member,), True)
@@ -102,20 +102,20 @@ def test_a_group_is_written_as_kafka_writes_version_4() -> None:
     assert row_bytes(GroupKey("g"), value)[1].startswith(kafkas)
 
 
-def test_an_offset_is_written_as_kafka_writes_version_3() -> None:
+def test_offset_written_as_kafka_version_3() -> None:
     assert row_bytes(OffsetKey("g", "t", 0), OffsetValue(1, -1, "note", 2))[1] == (
         b"\0\x03\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\0\x04note\0\0\0\0\0\0\0\x02"
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("key", [b"", b"Z\0g", b"G\0\xff", b"O\0only", b"O\0g\0t\0x"])
-def test_a_row_that_is_not_ours_is_corrupt(key: bytes) -> None:
+def test_foreign_row_raises_store_corrupt(key: bytes) -> None:
     _, data = row_bytes(OffsetKey("g", "t", 0), OffsetValue(1, -1, "", 2))
     with pytest.raises(StoreCorrupt, match="not ours"):
         read_row(key, data)
 
 
-def test_a_topic_is_written_as_it_was_ever_since() -> None:
+def test_topic_row_format_is_unchanged() -> None:
     """A directory outlives the broker that made it."""
     value = TopicValue(bytes(range(16)), 3, (ConfigValue("a", "b"),))
     key, data = row_bytes(TopicKey("t"), value)
@@ -123,13 +123,13 @@ def test_a_topic_is_written_as_it_was_ever_since() -> None:
     assert data == b"\0\0" + bytes(range(16)) + b"\0\0\0\x03\x02\x02a\x02b\0\0"
 
 
-def test_rows_of_different_kinds_have_different_keys() -> None:
+def test_keys_of_different_kinds_are_distinct() -> None:
     """Of one member they have the same parts."""
     keys = [ConsumerMemberKey("g", "m"), TargetKey("g", "m"), CurrentKey("g", "m")]
     assert len({*keys, ConsumerGroupKey("g"), GroupKey("g")}) == 5
 
 
-def test_epochs_of_partitions_lie_where_kafka_looks() -> None:
+def test_partition_epochs_written_where_kafka_reads_them() -> None:
     """Version, epoch, epoch before, state, one topic with one partition, tag 0: one epoch."""
     places = (PlacesValue(b"i" * 16, (7,), (5,)),)
     _, data = row_bytes(CurrentKey("g", "m"), CurrentValue(6, 4, 1, places, ()))

@@ -24,7 +24,7 @@ OFFSETS = [(OffsetKey("g", "t", p), OffsetValue(p, -1, "", 0)) for p in range(3)
 TOPIC = (TopicKey("t"), TopicValue(b"i" * 16, 3, (ConfigValue("segment.bytes", "1000"),)))
 
 
-def test_rows_come_back_by_kind_and_key(tmp_path: Path) -> None:
+def test_rows_read_back_by_kind_and_key(tmp_path: Path) -> None:
     meta = MetadataStore(tmp_path / "meta", sync=False)
     meta.write([*reversed(OFFSETS), TOPIC, GROUP])
     meta.write(deletes=[OFFSETS[1][0]])
@@ -35,7 +35,7 @@ def test_rows_come_back_by_kind_and_key(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_producer_id_is_given_once_whatever_happens(tmp_path: Path) -> None:
+def test_producer_id_is_never_given_twice(tmp_path: Path) -> None:
     meta = MetadataStore(tmp_path / "meta", sync=False)
     given = [meta.next_producer_id() for _ in range(PRODUCER_IDS_AT_ONCE + 2)]
     meta.close()
@@ -46,7 +46,7 @@ def test_a_producer_id_is_given_once_whatever_happens(tmp_path: Path) -> None:
     assert len(set(given)) == len(given)
 
 
-def test_no_producer_id_is_given_that_was_not_written_down(
+def test_producer_id_not_given_before_persisted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk was full when the next thousand were to be set aside, and then it was not."""
@@ -67,7 +67,7 @@ def failing(*_: object, **__: object) -> None:
     raise OSError("No space left on device")
 
 
-def test_a_directory_of_a_newer_format_is_left_alone(
+def test_store_of_newer_format_refused_and_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
@@ -81,7 +81,7 @@ def test_a_directory_of_a_newer_format_is_left_alone(
     assert "use the streamsx that wrote it" in str(refused.value)
 
 
-def test_what_is_to_outlive_a_power_failure_is_written_through(
+def test_producer_ids_always_written_with_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An id that is given twice would make records of two producers one."""
@@ -101,7 +101,7 @@ def test_what_is_to_outlive_a_power_failure_is_written_through(
         assert [options.sync for options in written] == [sync, True]
 
 
-def test_what_is_no_database_is_corrupt(tmp_path: Path) -> None:
+def test_file_in_place_of_database_raises_store_corrupt(tmp_path: Path) -> None:
     (tmp_path / "meta").write_text("no database")
     with pytest.raises(StoreCorrupt, match="restore a copy"):
         MetadataStore(tmp_path / "meta", sync=False)
@@ -125,7 +125,7 @@ class Refusing:
         self._db.close()
 
 
-def test_behind_a_write_that_failed_there_is_what_a_restart_would_find(tmp_path: Path) -> None:
+def test_failed_write_leaves_rows_as_restart_would_find(tmp_path: Path) -> None:
     """RocksDB refuses everything then; its log may hold what it has refused."""
     meta = MetadataStore(tmp_path / "meta", sync=True)
     meta._db = cast("Any", Refusing(meta, all_the_same=False))
@@ -139,7 +139,7 @@ def test_behind_a_write_that_failed_there_is_what_a_restart_would_find(tmp_path:
     meta.close()
 
 
-def test_what_was_not_written_to_the_disk_at_once_is_with_the_next_flush(tmp_path: Path) -> None:
+def test_unsynced_write_announced_for_next_flush(tmp_path: Path) -> None:
     meta, told = MetadataStore(tmp_path / "meta", sync=False), []
     meta.written = lambda: told.append(1)
     meta.write([TOPIC], sync=True)
@@ -154,7 +154,7 @@ def test_what_was_not_written_to_the_disk_at_once_is_with_the_next_flush(tmp_pat
     meta.close()
 
 
-def test_a_database_that_cannot_be_closed_is_on_a_disk_that_fails(
+def test_failing_close_of_database_raises_os_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written is there, but a new file finds no room."""

@@ -21,7 +21,7 @@ JOIN = {
 NAME = re.compile(r"streamsx_broker_[a-z_]+")
 
 
-def test_rows_bear_names_that_prometheus_takes_and_each_stands_once() -> None:
+def test_metrics_have_prometheus_names_and_appear_once() -> None:
     counts = BrokerCounts(received_bytes=7, sent_bytes=8, hung_up=1)
     counts.requests += {Api.PRODUCE: 2, Api.FETCH: 1}
     rows = counts.rows({"group_generation": 3}, connections=4)
@@ -41,7 +41,7 @@ def test_rows_bear_names_that_prometheus_takes_and_each_stands_once() -> None:
     )
 
 
-def test_what_a_broker_does_is_counted(tmp_path: Path) -> None:
+def test_broker_activity_is_counted(tmp_path: Path) -> None:
     with Broker(tmp_path, topics={"t": 2}) as broker, dial(broker) as sock:
         converse(sock, Api.API_VERSIONS, 3, VERSIONS)
         before = {row.name[16:]: row.value for row in broker.server.metrics() if not row.label}
@@ -70,7 +70,7 @@ def test_what_a_broker_does_is_counted(tmp_path: Path) -> None:
     assert found["log_bytes", None] > 1000
 
 
-def test_they_are_told_while_there_is_something_to_tell(
+def test_metrics_logged_only_while_requests_arrive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("streamsx.broker.net.server.TELL_S", 0.01)

@@ -45,7 +45,7 @@ def batch() -> memoryview:
     return memoryview(builder.close())
 
 
-def test_topics_are_there_again_with_ids_partitions_configs_and_records(places: Places) -> None:
+def test_topics_restored_with_ids_partitions_configs_and_records(places: Places) -> None:
     store = places.open()
     topic = store.create("t", b"1" * 16, 2, {"segment.bytes": "1000"})
     store.grow([(topic, 3)])
@@ -65,7 +65,7 @@ def test_topics_are_there_again_with_ids_partitions_configs_and_records(places: 
             found.log(partition)
 
 
-def test_a_deleted_topic_leaves_nothing(places: Places) -> None:
+def test_deleted_topic_leaves_nothing(places: Places) -> None:
     store, changes = places.open(), list[Mapping[str, tuple[bytes, int] | None]]()
     store.changed = changes.append
     topic = store.create("t", b"1" * 16, 2, {})
@@ -76,7 +76,7 @@ def test_a_deleted_topic_leaves_nothing(places: Places) -> None:
     assert (store.partitions, store.by_id, places.open().catalog()) == (0, {}, {})
 
 
-def test_what_is_done_in_one_step_is_told_in_one(places: Places) -> None:
+def test_topic_changes_of_one_step_reported_once(places: Places) -> None:
     """Each time all committed offsets are looked at."""
     store, changes = places.open(), list[Mapping[str, tuple[bytes, int] | None]]()
     made = [StoredTopic(name, name.encode() * 16, {}) for name in "ab"]
@@ -87,7 +87,7 @@ def test_what_is_done_in_one_step_is_told_in_one(places: Places) -> None:
 
 
 @pytest.mark.perf
-def test_the_last_of_many_topics_is_made_as_fast_as_the_first(places: Places) -> None:
+def test_topic_creation_time_does_not_grow_with_number_of_topics(places: Places) -> None:
     """What is told of one topic does not grow with the others. The fastest of a hundred."""
     store, took = places.open(), list[float]()
     machine = Coordinator()
@@ -101,7 +101,7 @@ def test_the_last_of_many_topics_is_made_as_fast_as_the_first(places: Places) ->
     assert machine.catalog.identity("t999") == ((999).to_bytes(16), 1)
 
 
-def test_what_a_crash_left_of_a_deleted_topic_does_not_greet_its_namesake(places: Places) -> None:
+def test_leftover_of_deleted_topic_not_read_by_recreated_topic(places: Places) -> None:
     store = places.open()
     log = store.create("t", b"1" * 16, 1, {}).logs[0]
     appending.append(log, batch(), 1000)
@@ -113,20 +113,20 @@ def test_what_a_crash_left_of_a_deleted_topic_does_not_greet_its_namesake(places
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", ".a"])
-def test_good_names(name: str) -> None:
+def test_valid_topic_names_accepted(name: str) -> None:
     assert NAME.fullmatch(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "x" * 250, "a\n", "a\0", "٣"])
-def test_bad_names(name: str) -> None:
+def test_invalid_topic_names_refused(name: str) -> None:
     assert not NAME.fullmatch(name)
 
 
-def test_defaults_are_values_that_their_configuration_takes() -> None:
+def test_config_defaults_are_valid() -> None:
     assert not [name for name, config in CONFIGS.items() if wrong(name, config.default)]
 
 
-def test_wrong_configurations_are_told_from_right_ones() -> None:
+def test_config_values_validated_by_type() -> None:
     right = {
         "cleanup.policy": "compact,delete", "retention.ms": "-1", "preallocate": "true",
         "min.cleanable.dirty.ratio": "0.9", "compression.type": "lz4",
@@ -141,7 +141,7 @@ def test_wrong_configurations_are_told_from_right_ones() -> None:
     assert {config.kind for config in CONFIGS.values()} == set(ConfigType)
 
 
-def test_a_log_that_is_lost_is_told_of(places: Places, caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_log_folder_is_logged(places: Places, caplog: pytest.LogCaptureFixture) -> None:
     places.open().create("t", b"1" * 16, 2, {})
     places.open()
     assert "log_lost" not in caplog.text
@@ -154,7 +154,7 @@ def failing(*_: object, **__: object) -> None:
     raise OSError("planted")
 
 
-def test_a_topic_that_was_refused_is_not_there_later(
+def test_failed_topic_creation_or_growth_leaves_nothing(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = places.open()
@@ -172,7 +172,7 @@ def test_a_topic_that_was_refused_is_not_there_later(
     assert places.open().catalog() == store.catalog() == {"t": (b"1" * 16, 1)}
 
 
-def test_a_log_out_of_service_refuses_all_until_it_is_opened_anew(
+def test_failed_log_refuses_requests_until_reopened(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = places.open()
@@ -192,7 +192,7 @@ def test_a_log_out_of_service_refuses_all_until_it_is_opened_anew(
     store.flush()
 
 
-def test_the_last_flush_of_all_leaves_word_of_it_where_it_fails(
+def test_failed_last_flush_leaves_unflushed_note(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next start took for flushed what the system had given up to write."""
@@ -206,7 +206,7 @@ def test_the_last_flush_of_all_leaves_word_of_it_where_it_fails(
     assert read_note(log.folder, UNFLUSHED) == [0, 1]
 
 
-def test_a_log_that_cannot_be_opened_anew_keeps_no_other_out_of_service(
+def test_log_failing_to_reopen_does_not_keep_others_failed(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = places.open()
@@ -226,7 +226,7 @@ def test_a_log_that_cannot_be_opened_anew_keeps_no_other_out_of_service(
     assert [log.failed for log in topic.logs] == [True, False]
 
 
-def test_a_deleted_log_leaves_the_folder_of_its_namesake_alone(
+def test_deleted_log_leaves_folder_of_recreated_topic_alone(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of that name was flushed for it, and the note of a failure was of its end: at the
@@ -245,7 +245,7 @@ def test_a_deleted_log_leaves_the_folder_of_its_namesake_alone(
     assert [path.name for path in log.folder.iterdir()] == [f"{0:020d}.log"]
 
 
-def test_what_is_removed_later_is_in_nobodys_way_and_gone_at_the_next_start(
+def test_folders_awaiting_removal_obstruct_no_topic_and_go_at_next_start(
     places: Places,
 ) -> None:
     store, kept = places.open(), list[Path]()
@@ -260,7 +260,7 @@ def test_what_is_removed_later_is_in_nobodys_way_and_gone_at_the_next_start(
     assert not [folder for folder in kept if folder.exists()]
 
 
-def test_a_long_name_is_set_aside_too(places: Places) -> None:
+def test_folder_of_longest_topic_name_is_removed(places: Places) -> None:
     """Its folder stayed, with all that was in it: what it was to be called was too long."""
     store, name = places.open(), "n" * 249
     appending.append(store.create(name, b"1" * 16, 1, {}).log(0), batch(), 1000)
@@ -271,7 +271,7 @@ def test_a_long_name_is_set_aside_too(places: Places) -> None:
     assert list((places.folder / "logs").iterdir()) == [taken]
 
 
-def test_a_folder_that_cannot_be_removed_is_in_nobodys_way(
+def test_unremovable_folder_blocks_recreation_until_removed(
     places: Places, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = places.open()

@@ -57,7 +57,7 @@ def creates(code: Iterator[int]) -> Answer:
     return answer
 
 
-def test_topics_are_created_with_their_configs() -> None:
+def test_topics_created_with_configs() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         compacted = {"cleanup.policy": "compact"}
         await admin.create_topics(cluster, [NewTopic("a", 3, 1, compacted), NewTopic("b")])
@@ -70,7 +70,7 @@ def test_topics_are_created_with_their_configs() -> None:
     run(story, {Api.CREATE_TOPICS: creates(codes())}, {"a": 3, "b": 1})
 
 
-def test_a_topic_that_exists_is_no_error() -> None:
+def test_create_of_existing_topic_succeeds() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await admin.create_topics(cluster, [NewTopic("a", 2)])
         assert len(broker.asked_for(Api.CREATE_TOPICS)) == 1
@@ -78,7 +78,7 @@ def test_a_topic_that_exists_is_no_error() -> None:
     run(story, {Api.CREATE_TOPICS: creates(codes(36))}, {"a": 2})
 
 
-def test_no_topics_ask_nobody() -> None:
+def test_create_without_topics_sends_no_request() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await admin.create_topics(cluster, [])
         assert broker.asked_for(Api.CREATE_TOPICS) == []
@@ -86,7 +86,7 @@ def test_no_topics_ask_nobody() -> None:
     run(story)
 
 
-def test_a_topic_that_the_broker_refuses_is_the_users_error_in_the_brokers_words() -> None:
+def test_refused_topic_creation_raises_setting_error_of_broker() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         with pytest.raises(SettingError, match="INVALID_CONFIG: topic b: because"):
             await admin.create_topics(cluster, [NewTopic("a"), NewTopic("b"), NewTopic("c")])
@@ -95,7 +95,7 @@ def test_a_topic_that_the_broker_refuses_is_the_users_error_in_the_brokers_words
     run(story, {Api.CREATE_TOPICS: answer})
 
 
-def test_what_was_created_before_one_that_failed_is_no_error_when_both_are_tried_again() -> None:
+def test_retried_creation_accepts_topics_created_before() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await admin.create_topics(cluster, [NewTopic("a"), NewTopic("b")])
         asked = broker.asked_for(Api.CREATE_TOPICS)
@@ -105,7 +105,7 @@ def test_what_was_created_before_one_that_failed_is_no_error_when_both_are_tried
     run(story, {Api.CREATE_TOPICS: answer}, {"a": 1, "b": 1})
 
 
-def test_what_fails_for_too_long_is_told() -> None:
+def test_lasting_creation_failure_raises_world_error() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         cluster.tries_for_s = 1.0
         says = "NOT_CONTROLLER: topic a: because: tried for 1 s: try again when the brokers are up"
@@ -115,7 +115,7 @@ def test_what_fails_for_too_long_is_told() -> None:
     run(story, {Api.CREATE_TOPICS: creates(repeat(41))})
 
 
-def test_a_created_topic_is_awaited_until_metadata_know_it() -> None:
+def test_created_topic_awaited_until_in_metadata() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await cluster.follow(["a"])
         answers = iter(range(5))
@@ -132,7 +132,7 @@ def test_a_created_topic_is_awaited_until_metadata_know_it() -> None:
     run(story, {Api.CREATE_TOPICS: creates(codes())})
 
 
-def test_a_created_topic_is_not_awaited_for_ever() -> None:
+def test_created_topic_awaited_with_limited_tries() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         before = len(broker.asked_for(Api.METADATA))
         await admin.create_topics(cluster, [NewTopic("a", 2)])
@@ -141,7 +141,7 @@ def test_a_created_topic_is_not_awaited_for_ever() -> None:
     run(story, {Api.CREATE_TOPICS: creates(codes())})
 
 
-def test_between_two_looks_for_a_created_topic_the_broker_has_rest(
+def test_metadata_polls_for_created_topic_pause_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Told by what is slept: on a busy machine the questions alone take longer."""
@@ -171,7 +171,7 @@ def deletes(code: Iterator[int]) -> Answer:
     return answer
 
 
-def test_what_was_deleted_before_one_that_failed_is_no_error_when_all_are_tried_again() -> None:
+def test_retried_deletion_accepts_topics_deleted_before() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await admin.delete_topics(cluster, ["b", "a", "c"])
         asked = broker.asked_for(Api.DELETE_TOPICS)
@@ -182,7 +182,7 @@ def test_what_was_deleted_before_one_that_failed_is_no_error_when_all_are_tried_
     run(story, {Api.DELETE_TOPICS: answer})
 
 
-def test_a_topic_that_is_gone_is_as_good_as_deleted() -> None:
+def test_deletion_of_absent_topic_succeeds() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await admin.delete_topics(cluster, ["a"])
         assert len(broker.asked_for(Api.DELETE_TOPICS)) == 1
@@ -190,7 +190,7 @@ def test_a_topic_that_is_gone_is_as_good_as_deleted() -> None:
     run(story, {Api.DELETE_TOPICS: deletes(codes(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))})
 
 
-def test_a_topic_that_must_not_be_deleted_is_the_users_error() -> None:
+def test_unauthorized_topic_deletion_raises_setting_error() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         with pytest.raises(SettingError, match="TOPIC_AUTHORIZATION_FAILED: topic b"):
             await admin.delete_topics(cluster, ["a", "b"])
@@ -199,14 +199,14 @@ def test_a_topic_that_must_not_be_deleted_is_the_users_error() -> None:
     run(story, {Api.DELETE_TOPICS: refuses})
 
 
-def test_partition_counts_are_of_topics_that_exist() -> None:
+def test_partition_counts_returned_for_existing_topics() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         assert await admin.partition_counts(cluster, ["a", "b", "c"]) == {"a": 2, "c": 1}
 
     run(story, topics={"a": 2, "c": 1})
 
 
-def test_configs_are_of_topics_that_exist() -> None:
+def test_topic_configs_returned_for_existing_topics() -> None:
     def describes(asked: Asked) -> wire.Body:
         configs = [{"name": "retention.ms", "value": "5"}, {"name": "secret", "value": None}]
         return {
@@ -249,7 +249,7 @@ def offsets(code: Iterator[int]) -> Answer:
     return answer
 
 
-def test_bounds_of_many_partitions_take_two_requests_per_leader() -> None:
+def test_bounds_take_two_requests_per_leader() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         told = await admin.bounds(cluster, [B0, A1, A0])
         assert told == {A0: Bounds(0, 100), A1: Bounds(1, 101), B0: Bounds(0, 100)}
@@ -262,7 +262,7 @@ def test_bounds_of_many_partitions_take_two_requests_per_leader() -> None:
     run(story, {Api.LIST_OFFSETS: offsets(codes())}, {"a": 2, "b": 1})
 
 
-def test_bounds_are_asked_again_of_what_has_no_leader_yet() -> None:
+def test_bounds_requested_again_for_partition_without_leader() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         told = await admin.bounds(cluster, [A0, A1])
         assert told == {A0: Bounds(0, 100), A1: Bounds(1, 101)}
@@ -274,7 +274,7 @@ def test_bounds_are_asked_again_of_what_has_no_leader_yet() -> None:
     run(story, {Api.LIST_OFFSETS: answer}, {"a": 2})
 
 
-def test_bounds_of_a_topic_that_is_not_there_say_so() -> None:
+def test_bounds_of_absent_topic_raise_topic_gone() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         cluster.tries_for_s = 1.0
         with pytest.raises(TopicGone, match="UNKNOWN_TOPIC_OR_PARTITION: b-0"):
@@ -283,7 +283,7 @@ def test_bounds_of_a_topic_that_is_not_there_say_so() -> None:
     run(story, {Api.LIST_OFFSETS: offsets(codes())}, {"a": 1})
 
 
-def test_bounds_that_must_not_be_read_are_not_tried_again() -> None:
+def test_unauthorized_bounds_not_retried() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         with pytest.raises(SettingError, match="TOPIC_AUTHORIZATION_FAILED: a-0"):
             await admin.bounds(cluster, [A0])
@@ -292,14 +292,14 @@ def test_bounds_that_must_not_be_read_are_not_tried_again() -> None:
     run(story, {Api.LIST_OFFSETS: offsets(repeat(29))}, {"a": 1})
 
 
-def test_no_bounds_ask_nobody() -> None:
+def test_bounds_without_partitions_send_no_request() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         assert await admin.bounds(cluster, []) == {}
 
     run(story)
 
 
-def test_deleted_records_leave_a_first_offset() -> None:
+def test_delete_records_returns_first_offsets() -> None:
     def deletes(asked: Asked) -> wire.Body:
         partitions = asked.body.topics[0].partitions
         answers = [
@@ -313,7 +313,7 @@ def test_deleted_records_leave_a_first_offset() -> None:
     run(story, {Api.DELETE_RECORDS: deletes}, {"a": 2})
 
 
-def test_records_beyond_the_end_cannot_be_deleted() -> None:
+def test_delete_records_beyond_end_raises() -> None:
     def refuses(asked: Asked) -> wire.Body:
         return {"topics": [{"name": "a", "partitions": [{"partition_index": 0, "error_code": 1}]}]}
 
@@ -324,9 +324,7 @@ def test_records_beyond_the_end_cannot_be_deleted() -> None:
     run(story, {Api.DELETE_RECORDS: refuses}, {"a": 1})
 
 
-def test_a_group_is_described_with_the_bytes_its_members_gave_once_its_coordinator_is_ready() -> (
-    None
-):
+def test_group_described_with_member_bytes_once_coordinator_is_ready() -> None:
     loading = codes(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
 
     def describes(asked: Asked) -> wire.Body:
@@ -358,7 +356,7 @@ def test_a_group_is_described_with_the_bytes_its_members_gave_once_its_coordinat
     run(story, {Api.DESCRIBE_GROUPS: describes})
 
 
-def test_topics_that_a_group_has_committed_in_are_asked_until_its_coordinator_is_ready() -> None:
+def test_committed_topics_retried_until_coordinator_is_ready() -> None:
     loading = codes(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     def fetches(asked: Asked) -> wire.Body:
@@ -376,7 +374,7 @@ def test_topics_that_a_group_has_committed_in_are_asked_until_its_coordinator_is
     run(story, {Api.OFFSET_FETCH: fetches})
 
 
-def test_offsets_are_told_of_those_that_have_an_answer() -> None:
+def test_committed_now_returns_stable_offsets_and_error() -> None:
     told: list[wire.Body] = []
 
     def fetches(asked: Asked) -> wire.Body:
@@ -408,7 +406,7 @@ def test_offsets_are_told_of_those_that_have_an_answer() -> None:
     run(story, {Api.OFFSET_FETCH: fetches})
 
 
-def test_ids_of_topics_are_told_and_which_are_not_there() -> None:
+def test_topic_ids_returned_with_none_for_absent_topics() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         told = {
             "topics": [
@@ -423,7 +421,7 @@ def test_ids_of_topics_are_told_and_which_are_not_there() -> None:
     run(story)
 
 
-def test_a_broker_that_knows_no_ids_tells_none() -> None:
+def test_topic_ids_are_zero_from_broker_without_ids() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         assert await admin.topic_ids(cluster, ["a", "b"]) == {"a": bytes(16), "b": None}
 

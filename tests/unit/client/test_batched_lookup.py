@@ -59,7 +59,7 @@ def run(story: Story) -> None:
         runner.run(told())
 
 
-def test_sixty_who_ask_at_once_make_one_request() -> None:
+def test_concurrent_inquiries_share_one_request() -> None:
     async def story(oracle: Oracle) -> None:
         found = await asyncio.gather(*(oracle.inquiries.of([tp]) for tp in TPS))
         assert found == [{tp: 1} for tp in TPS]
@@ -68,7 +68,7 @@ def test_sixty_who_ask_at_once_make_one_request() -> None:
     run(story)
 
 
-def test_one_that_has_no_answer_keeps_nobody_waiting_and_is_asked_for_again() -> None:
+def test_unanswered_partition_asked_again_without_delaying_others() -> None:
     async def story(oracle: Oracle) -> None:
         oracle.lost = {TPS[1]}
         first = asyncio.create_task(oracle.inquiries.of(TPS[:2]))
@@ -83,7 +83,7 @@ def test_one_that_has_no_answer_keeps_nobody_waiting_and_is_asked_for_again() ->
     run(story)
 
 
-def test_the_pauses_grow_up_to_a_limit() -> None:
+def test_inquiry_retries_back_off_up_to_limit() -> None:
     """It was every 0.1 s, for each task by itself."""
 
     async def story(oracle: Oracle) -> None:
@@ -102,7 +102,7 @@ def test_the_pauses_grow_up_to_a_limit() -> None:
     run(story)
 
 
-def test_an_answer_is_not_older_than_its_question() -> None:
+def test_inquiry_not_answered_by_earlier_request() -> None:
     async def story(oracle: Oracle) -> None:
         oracle.may.clear()
         first = asyncio.create_task(oracle.inquiries.of([TPS[0]]))
@@ -115,7 +115,7 @@ def test_an_answer_is_not_older_than_its_question() -> None:
     run(story)
 
 
-def test_what_no_other_try_can_change_ends_it() -> None:
+def test_unretriable_error_ends_inquiry() -> None:
     async def story(oracle: Oracle) -> None:
         oracle.refuses = SettingError("not allowed")
         asked = [oracle.inquiries.of([tp]) for tp in TPS[:3]]
@@ -127,7 +127,7 @@ def test_what_no_other_try_can_change_ends_it() -> None:
     run(story)
 
 
-def test_nobody_is_asked_for_who_has_had_enough() -> None:
+def test_cancelled_inquiry_is_not_asked_again() -> None:
     async def story(oracle: Oracle) -> None:
         oracle.lost = {TPS[0]}
         waiting = asyncio.create_task(oracle.inquiries.of([TPS[0]]))
@@ -140,7 +140,7 @@ def test_nobody_is_asked_for_who_has_had_enough() -> None:
     run(story)
 
 
-def test_nothing_is_asked_for_nothing() -> None:
+def test_empty_inquiry_sends_no_request() -> None:
     async def story(oracle: Oracle) -> None:
         assert await oracle.inquiries.of([]) == {}
         assert oracle.asked == []

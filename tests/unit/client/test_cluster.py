@@ -60,7 +60,7 @@ def test_followed_topics_have_leaders_and_partition_counts() -> None:
     run(story, topics={"a": 2, "b": 1})
 
 
-def test_what_is_not_there_or_not_followed_has_no_partitions() -> None:
+def test_absent_or_unfollowed_topic_has_no_partitions() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await cluster.follow(["b"])
         for topic in ("a", "b"):
@@ -73,7 +73,7 @@ def test_what_is_not_there_or_not_followed_has_no_partitions() -> None:
     run(story, topics={"a": 2})
 
 
-def test_no_metadata_request_may_bring_a_topic_into_being() -> None:
+def test_metadata_requests_never_create_topics() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await cluster.follow(["a"])
         await cluster.refresh()
@@ -85,7 +85,7 @@ def test_no_metadata_request_may_bring_a_topic_into_being() -> None:
     run(story, topics={"a": 2})
 
 
-def test_a_refusal_of_a_topic_is_told_with_its_code() -> None:
+def test_topic_error_code_available_from_metadata() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         def refuses(asked: Asked) -> wire.Body:
             node = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
@@ -98,7 +98,7 @@ def test_a_refusal_of_a_topic_is_told_with_its_code() -> None:
     run(story)
 
 
-def test_who_asks_for_news_at_the_same_time_shares_one_request() -> None:
+def test_concurrent_refreshes_share_requests() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         before = len(broker.asked_for(Api.METADATA))
         await asyncio.gather(*(cluster.refresh() for _ in range(20)))
@@ -107,7 +107,7 @@ def test_who_asks_for_news_at_the_same_time_shares_one_request() -> None:
     run(story)
 
 
-def test_a_shared_request_that_failed_is_not_taken_for_news() -> None:
+def test_failed_shared_refresh_raises_for_all_waiters() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await broker.stop()
         asked = (cluster.refresh() for _ in range(5))
@@ -117,7 +117,7 @@ def test_a_shared_request_that_failed_is_not_taken_for_news() -> None:
     run(story)
 
 
-def test_a_cluster_that_is_not_there_is_told_after_the_given_time(
+def test_absent_cluster_logged_and_raised_after_timeout(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("streamsx.client.cluster.PATIENCE_S", 0.05)
@@ -132,7 +132,7 @@ def test_a_cluster_that_is_not_there_is_told_after_the_given_time(
     assert waiting.startswith(f"waiting for {where} (no broker answers: no connection: 127.0.0.1:")
 
 
-def test_who_is_hung_up_on_comes_again_ever_more_seldom() -> None:
+def test_reconnects_back_off_after_hang_ups() -> None:
     """As a client without SASL is by a broker that wants it: 25 times a second for 10 s."""
 
     async def story() -> int:
@@ -154,7 +154,7 @@ def test_who_is_hung_up_on_comes_again_ever_more_seldom() -> None:
     assert TRIES < dialled <= 8 * TRIES
 
 
-def test_a_cluster_that_was_found_is_not_told_of_as_one_that_is_waited_for(
+def test_found_cluster_is_not_logged_as_awaited(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("streamsx.client.cluster.PATIENCE_S", 0.1)
@@ -170,7 +170,7 @@ def test_a_cluster_that_was_found_is_not_told_of_as_one_that_is_waited_for(
     run(story)
 
 
-def test_a_cluster_that_comes_up_late_is_found() -> None:
+def test_cluster_starting_late_is_found() -> None:
     async def told() -> None:
         async with ScriptedBroker(topics={"a": 1}) as broker:
             await broker.stop()
@@ -187,12 +187,12 @@ def test_a_cluster_that_comes_up_late_is_found() -> None:
 
 
 @pytest.mark.parametrize("bootstrap", ["", "localhost", "localhost:9092,"])
-def test_a_bootstrap_that_is_no_list_of_addresses_is_refused(bootstrap: str) -> None:
+def test_invalid_bootstrap_refused(bootstrap: str) -> None:
     with pytest.raises(SettingError):
         Cluster(bootstrap)
 
 
-def test_a_lane_is_one_connection_however_many_open_it_at_once() -> None:
+def test_lane_opened_concurrently_is_one_connection() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         before = broker.connections
         opened = await asyncio.gather(*(cluster.open(NODE, "data") for _ in range(5)))
@@ -204,7 +204,7 @@ def test_a_lane_is_one_connection_however_many_open_it_at_once() -> None:
     run(story)
 
 
-def test_a_request_that_waits_on_one_lane_holds_up_no_other() -> None:
+def test_request_waiting_on_one_lane_does_not_block_others() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         waits = await cluster.open(NODE, "join")
         join = asyncio.create_task(waits.ask(Api.JOIN_GROUP, {}))
@@ -215,7 +215,7 @@ def test_a_request_that_waits_on_one_lane_holds_up_no_other() -> None:
     run(story, {Api.JOIN_GROUP: never, Api.HEARTBEAT: lambda asked: {}})
 
 
-def test_a_lane_that_the_broker_closed_silently_is_opened_anew_at_the_next_use() -> None:
+def test_lane_closed_by_broker_reopened_at_next_use() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         first = await cluster.open(NODE, "data")
         broker.hang_up()
@@ -228,7 +228,7 @@ def test_a_lane_that_the_broker_closed_silently_is_opened_anew_at_the_next_use()
     run(story, {Api.HEARTBEAT: lambda asked: {}})
 
 
-def test_a_lane_that_was_aborted_is_opened_anew_at_once() -> None:
+def test_aborted_lane_reopened_at_once() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         first = await cluster.open(NODE, "data")
         first.abort()
@@ -238,7 +238,7 @@ def test_a_lane_that_was_aborted_is_opened_anew_at_once() -> None:
     run(story, {Api.HEARTBEAT: lambda asked: {}})
 
 
-def test_after_a_restart_everything_recovers() -> None:
+def test_cluster_recovers_after_broker_restart() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         await cluster.follow(["a"])
         await broker.stop()
@@ -259,7 +259,7 @@ def test_after_a_restart_everything_recovers() -> None:
     run(story, topics={"a": 1})
 
 
-def test_a_broker_that_hangs_up_while_it_is_asked_is_asked_again() -> None:
+def test_metadata_request_retried_after_hang_up() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         answers = iter([None, None, {"controller_id": 7}])
         broker.answers[Api.METADATA] = lambda asked: next(answers)
@@ -269,7 +269,7 @@ def test_a_broker_that_hangs_up_while_it_is_asked_is_asked_again() -> None:
     run(story)
 
 
-def test_a_broker_that_starts_and_knows_no_broker_yet_does_not_make_us_forget_them() -> None:
+def test_empty_metadata_of_starting_broker_keeps_known_brokers() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.answers[Api.METADATA] = lambda asked: {}
         await cluster.refresh()
@@ -278,7 +278,7 @@ def test_a_broker_that_starts_and_knows_no_broker_yet_does_not_make_us_forget_th
     run(story)
 
 
-def test_a_broker_that_does_not_answer_is_given_up() -> None:
+def test_unresponsive_broker_given_up_after_timeout() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.answers[Api.METADATA] = never
         with pytest.raises(BrokerUnreachable, match=r"METADATA v10: .*: no answer in 0.2 s"):
@@ -288,7 +288,7 @@ def test_a_broker_that_does_not_answer_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
-def test_a_node_that_has_vanished_costs_a_moment_and_no_time_out(*, connected: bool) -> None:
+def test_vanished_broker_does_not_delay_refresh_until_timeout(*, connected: bool) -> None:
     """Its time-outs came one after the other, 5 s each: longer than a session."""
 
     async def told() -> None:
@@ -314,7 +314,7 @@ def test_a_node_that_has_vanished_costs_a_moment_and_no_time_out(*, connected: b
     asyncio.run(told())
 
 
-def test_a_broker_that_cannot_be_talked_to_is_the_users_error_and_no_other_is_tried() -> None:
+def test_incompatible_broker_raises_usage_error_without_retry() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.ranges[Api.METADATA] = (50, 50)
         broker.hang_up()
@@ -324,7 +324,7 @@ def test_a_broker_that_cannot_be_talked_to_is_the_users_error_and_no_other_is_tr
     run(story)
 
 
-def test_an_unknown_broker_is_not_reachable() -> None:
+def test_unknown_broker_raises_unreachable() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         with pytest.raises(BrokerUnreachable, match="broker 9 is not in the metadata"):
             await cluster.open(9, "data")
@@ -336,7 +336,7 @@ def coordinated(asked: Asked, port: int) -> wire.Body:
     return {"node_id": 5, "host": "127.0.0.1", "port": port}
 
 
-def test_the_coordinator_of_a_group_is_looked_up_and_connected_to() -> None:
+def test_group_coordinator_looked_up_and_connected() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.answers[Api.FIND_COORDINATOR] = lambda asked: coordinated(asked, broker.port)
         connection = await cluster.open(await cluster.coordinator("g"), "beat")
@@ -355,7 +355,7 @@ def test_the_coordinator_of_a_group_is_looked_up_and_connected_to() -> None:
         (ErrorCode.GROUP_AUTHORIZATION_FAILED, SettingError),
     ],
 )
-def test_a_group_without_coordinator_says_why(code: ErrorCode, kind: type[Exception]) -> None:
+def test_missing_group_coordinator_raises_with_code(code: ErrorCode, kind: type[Exception]) -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.answers[Api.FIND_COORDINATOR] = lambda asked: {"error_code": code}
         with pytest.raises(kind, match=f"{code.name}: coordinator of group g"):

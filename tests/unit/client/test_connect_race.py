@@ -28,19 +28,19 @@ def race(*stories: float | Exception) -> tuple[int, list[int]]:
     return asyncio.run(first_success(range(len(stories)), attempt, PATIENCE_S)), cancelled
 
 
-def test_the_next_one_is_tried_at_once_when_the_last_has_failed() -> None:
+def test_next_attempt_starts_at_once_after_failure() -> None:
     assert race(BrokerUnreachable("a"), BrokerUnreachable("b"), 0.0) == (2, [])
 
 
-def test_the_next_one_is_tried_beside_a_silent_one_which_is_cancelled() -> None:
+def test_next_attempt_starts_beside_silent_attempt_and_cancels_loser() -> None:
     assert race(60.0, 0.0, 0.0) == (1, [0])
 
 
-def test_all_reasons_are_given_when_none_succeeds() -> None:
+def test_race_without_success_raises_all_reasons() -> None:
     with pytest.raises(BrokerUnreachable, match=r"^a; b$"):
         race(BrokerUnreachable("a"), BrokerUnreachable("b"))
 
 
-def test_what_no_other_attempt_would_mend_ends_the_race() -> None:
+def test_unretriable_error_ends_race() -> None:
     with pytest.raises(SettingError, match="refused"):
         race(SettingError("refused"), 0.0)

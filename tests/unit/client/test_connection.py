@@ -55,7 +55,7 @@ async def never(asked: Asked) -> None:
 BEATS: dict[int, Answer] = {Api.HEARTBEAT: beat_with_generation}
 
 
-def test_a_question_is_answered() -> None:
+def test_request_receives_response() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         reply = await opened.ask(Api.HEARTBEAT, beat(27))
         assert reply.error_code == 27
@@ -64,7 +64,7 @@ def test_a_question_is_answered() -> None:
 
 
 @pytest.mark.parametrize("piece", [0, 1, 3, 4, 5])
-def test_answers_come_in_the_order_of_the_questions_in_pieces_of_any_size(piece: int) -> None:
+def test_responses_arrive_in_request_order_in_any_pieces(piece: int) -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         broker.piece = piece
         asked = [opened.ask(Api.HEARTBEAT, beat(i)) for i in range(20)]
@@ -74,7 +74,7 @@ def test_answers_come_in_the_order_of_the_questions_in_pieces_of_any_size(piece:
 
 
 @given(st.lists(st.integers(0, 30_000), max_size=6), st.lists(st.integers(1, 40_000), min_size=1))
-def test_frames_are_cut_wherever_the_network_cuts(sizes: list[int], cuts: list[int]) -> None:
+def test_frames_reassembled_from_any_network_pieces(sizes: list[int], cuts: list[int]) -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         arrived: list[int] = []
         sent = b""
@@ -95,7 +95,7 @@ def test_frames_are_cut_wherever_the_network_cuts(sizes: list[int], cuts: list[i
 
 
 @pytest.mark.parametrize("size", [60_000, 65_536, 70_000, 3_000_000])
-def test_a_large_reply_is_received_into_the_buffer_its_records_are_read_from(size: int) -> None:
+def test_large_reply_received_into_buffer_of_records(size: int) -> None:
     records = bytes(range(256)) * (size // 256)
 
     def fetched(asked: Asked) -> wire.Body:
@@ -113,7 +113,7 @@ def test_a_large_reply_is_received_into_the_buffer_its_records_are_read_from(siz
     run(story, {Api.FETCH: fetched, **BEATS})
 
 
-def test_a_callback_runs_inside_the_arrival_of_its_reply() -> None:
+def test_callback_runs_during_reply_arrival() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         order: list[str] = []
         opened.call(Api.HEARTBEAT, beat(1), lambda _: order.append("first"))
@@ -133,7 +133,7 @@ def test_a_callback_runs_inside_the_arrival_of_its_reply() -> None:
     run(story, BEATS)
 
 
-def test_when_the_broker_closes_every_waiter_hears_it_and_so_do_later_ones() -> None:
+def test_waiting_and_later_requests_fail_when_broker_closes() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         asked = [opened.ask(Api.JOIN_GROUP, {}), opened.ask(Api.HEARTBEAT, BEAT)]
         heard = asyncio.gather(*asked, return_exceptions=True)
@@ -157,7 +157,7 @@ async def until(true: Callable[[], object]) -> None:
         await asyncio.sleep(0)
 
 
-def test_an_idle_connection_that_the_broker_closes_is_closed_for_us_too() -> None:
+def test_idle_connection_closed_when_broker_closes() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         await opened.ask(Api.HEARTBEAT, BEAT)
         assert not opened.closed
@@ -167,7 +167,7 @@ def test_an_idle_connection_that_the_broker_closes_is_closed_for_us_too() -> Non
     run(story, BEATS)
 
 
-def test_aiokafka_waits_for_nothing_once_its_connection_was_taken_over() -> None:
+def test_aiokafka_read_task_cancelled_after_takeover() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         await opened.ask(Api.HEARTBEAT, BEAT)
         assert opened._opened._read_task.cancelled()
@@ -175,7 +175,7 @@ def test_aiokafka_waits_for_nothing_once_its_connection_was_taken_over() -> None
     run(story, BEATS)
 
 
-def test_aiokafka_learns_that_a_connection_was_reset() -> None:
+def test_connection_reset_reported_to_aiokafka() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         assert opened._opened.connected()
         transport: Any = opened._transport
@@ -186,7 +186,7 @@ def test_aiokafka_learns_that_a_connection_was_reset() -> None:
     run(story, BEATS)
 
 
-def test_no_answer_in_time_aborts_the_connection_and_names_broker_and_request() -> None:
+def test_request_timeout_aborts_connection_and_names_request() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         behind = asyncio.create_task(opened.ask(Api.HEARTBEAT, BEAT))
         with pytest.raises(BrokerUnreachable, match=r"JOIN_GROUP v5: .*: no answer in 0.01 s"):
@@ -198,7 +198,7 @@ def test_no_answer_in_time_aborts_the_connection_and_names_broker_and_request() 
     run(story, {Api.JOIN_GROUP: never, Api.HEARTBEAT: never})
 
 
-def test_who_no_longer_waits_does_not_disturb_the_others() -> None:
+def test_cancelled_request_does_not_disturb_others() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         first = asyncio.create_task(opened.ask(Api.HEARTBEAT, beat(1)))
         second = asyncio.create_task(opened.ask(Api.HEARTBEAT, beat(2)))
@@ -210,7 +210,7 @@ def test_who_no_longer_waits_does_not_disturb_the_others() -> None:
     run(story, BEATS)
 
 
-def test_a_connection_that_swallows_everything_is_found_out_though_nobody_waits_any_more() -> None:
+def test_silent_connection_closed_after_timeout_though_request_cancelled() -> None:
     """Each question after it took all of its own limit, on the same connection."""
 
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
@@ -223,7 +223,7 @@ def test_a_connection_that_swallows_everything_is_found_out_though_nobody_waits_
     run(story, {Api.HEARTBEAT: never})
 
 
-def test_aborting_resets_the_connection_instead_of_closing_it() -> None:
+def test_abort_resets_connection_instead_of_closing() -> None:
     async def told() -> None:
         ends: asyncio.Queue[BaseException | bytes] = asyncio.Queue()
 
@@ -264,7 +264,7 @@ LIES: list[tuple[Answer, str]] = [
 
 
 @pytest.mark.parametrize(("lie", "complaint"), LIES)
-def test_a_malformed_reply_closes_the_connection_with_one_clear_error(
+def test_malformed_reply_closes_connection_with_one_clear_error(
     lie: Answer, complaint: str
 ) -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
@@ -278,7 +278,7 @@ def test_a_malformed_reply_closes_the_connection_with_one_clear_error(
 
 
 @pytest.mark.parametrize("rubbish", [b"\xff\xff\xff\xff", b"\0\0\0\5abcde", b"\0\0\0\3abc"])
-def test_a_reply_counts_whatever_comes_behind_it_in_the_same_packet(rubbish: bytes) -> None:
+def test_reply_accepted_before_rubbish_in_same_packet(rubbish: bytes) -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         asked = [opened.ask(Api.HEARTBEAT, BEAT), opened.ask(Api.HEARTBEAT, BEAT)]
         first, second = await asyncio.gather(*asked, return_exceptions=True)
@@ -290,7 +290,7 @@ def test_a_reply_counts_whatever_comes_behind_it_in_the_same_packet(rubbish: byt
     run(story, {Api.HEARTBEAT: lambda asked: bytes(good) + rubbish})
 
 
-def test_a_reply_that_nobody_asked_for_closes_the_connection() -> None:
+def test_unrequested_reply_closes_connection() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         await opened.ask(Api.HEARTBEAT, BEAT)
         await until(lambda: opened.closed)
@@ -300,7 +300,7 @@ def test_a_reply_that_nobody_asked_for_closes_the_connection() -> None:
     run(story, {Api.HEARTBEAT: lambda asked: bytes(twice)})
 
 
-def test_what_one_waiter_raises_when_the_connection_is_lost_does_not_keep_it_from_others() -> None:
+def test_exception_in_callback_does_not_keep_loss_from_others() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         raised: list[object] = []
         loop = asyncio.get_running_loop()
@@ -320,7 +320,7 @@ def test_what_one_waiter_raises_when_the_connection_is_lost_does_not_keep_it_fro
     run(story, {Api.HEARTBEAT: never})
 
 
-def test_the_version_is_the_newest_that_both_sides_speak() -> None:
+def test_newest_version_common_to_client_and_broker_is_used() -> None:
     async def told() -> None:
         async with ScriptedBroker(BEATS) as broker:
             broker.ranges = {Api.HEARTBEAT: (0, 1), Api.FETCH: (0, 3), Api.PRODUCE: (10, 12)}
@@ -337,7 +337,7 @@ def test_the_version_is_the_newest_that_both_sides_speak() -> None:
     asyncio.run(told())
 
 
-def test_version_of_the_callers_is_asked_where_the_broker_speaks_it() -> None:
+def test_requested_version_used_where_broker_supports() -> None:
     async def story() -> None:
         async with ScriptedBroker(BEATS) as broker:
             broker.ranges = {Api.HEARTBEAT: (1, 4)}
@@ -352,20 +352,20 @@ def test_version_of_the_callers_is_asked_where_the_broker_speaks_it() -> None:
     asyncio.run(story())
 
 
-def test_we_speak_only_what_there_are_schemas_for() -> None:
+def test_newest_versions_have_schemas() -> None:
     for api, newest in connection.NEWEST.items():
         low, high = wire.versions(api)
         assert low <= newest <= high
 
 
-def test_nobody_listening_is_unreachable() -> None:
+def test_closed_port_raises_unreachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address(*taken.getsockname())
     with pytest.raises(BrokerUnreachable, match=f"no connection: {address}: "):
         asyncio.run(connect(address))
 
 
-def test_a_broker_that_accepts_and_says_nothing_is_unreachable() -> None:
+def test_silent_broker_raises_unreachable() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(BrokerUnreachable, match=r"no answer in 0.0333 s: 127.0.0.1:"),
@@ -385,7 +385,7 @@ def names(monkeypatch: pytest.MonkeyPatch, name: str, *addresses: str) -> None:
 
 
 @pytest.mark.parametrize("first", ["refuses", "is silent", "hangs up"])
-def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
+def test_next_address_of_hostname_is_tried(monkeypatch: pytest.MonkeyPatch, first: str) -> None:
     names(monkeypatch, "kafka.test", "127.0.0.2", "127.0.0.1")
 
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -406,7 +406,7 @@ def test_the_next_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch, fi
     asyncio.run(story())
 
 
-def test_a_name_of_which_no_address_answers_is_told_with_each(
+def test_unreachable_hostname_error_lists_each_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     names(monkeypatch, "kafka.test", "127.0.0.2", "127.0.0.1")
@@ -418,12 +418,12 @@ def test_a_name_of_which_no_address_answers_is_told_with_each(
         assert f"no connection: kafka.test:{port} ({address}): " in str(told.value)
 
 
-def test_a_name_that_is_not_known_is_told_at_once() -> None:
+def test_unknown_hostname_raises_unreachable() -> None:
     with pytest.raises(BrokerUnreachable, match=r"no connection: kafka\.invalid:9092: "):
         asyncio.run(connect(Address("kafka.invalid", 9092)))
 
 
-def test_a_certificate_is_that_of_the_name_whatever_the_address(
+def test_certificate_checked_against_hostname_not_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     certificate = Path(__file__).parents[2] / "support" / "localhost.pem"
@@ -444,7 +444,7 @@ def test_a_certificate_is_that_of_the_name_whatever_the_address(
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_who_hangs_up_is_asked_whether_it_is_a_kafka_broker(tls: bool) -> None:
+def test_hang_up_on_connect_error_asks_for_kafka_and_security_settings(tls: bool) -> None:
     async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -459,7 +459,7 @@ def test_who_hangs_up_is_asked_whether_it_is_a_kafka_broker(tls: bool) -> None:
         asyncio.run(story())
 
 
-def test_the_kernel_is_told_how_long_it_may_go_on_delivering() -> None:
+def test_tcp_user_timeout_is_set_on_socket() -> None:
     async def told() -> int:
         async with ScriptedBroker() as broker:
             opened = await connect(Address("127.0.0.1", broker.port), user_timeout_ms=2000)
@@ -471,7 +471,7 @@ def test_the_kernel_is_told_how_long_it_may_go_on_delivering() -> None:
     assert asyncio.run(told()) == 2000
 
 
-def test_a_tls_connection_is_taken_over_like_any_other() -> None:
+def test_tls_connection_taken_over_like_plain_connection() -> None:
     certificate = Path(__file__).parents[2] / "support" / "localhost.pem"
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
@@ -509,14 +509,14 @@ def sasl(accepts: bytes) -> dict[int, Answer]:
     return {Api.SASL_HANDSHAKE: handshake, Api.SASL_AUTHENTICATE: authenticate, **BEATS}
 
 
-def test_a_user_is_authenticated_before_the_connection_is_taken_over() -> None:
+def test_sasl_user_authenticated_before_takeover() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         assert (await opened.ask(Api.HEARTBEAT, beat(3))).error_code == 3
 
     run(story, sasl(b"me\0me\0secret"), user("me", "secret"))
 
 
-def test_a_wrong_password_is_the_users_error_and_not_tried_again() -> None:
+def test_wrong_password_raises_setting_error() -> None:
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         raise AssertionError("it let us in")
 
@@ -545,9 +545,7 @@ def user(name: str, password: str) -> Security:
         ),
     ],
 )
-def test_security_settings_that_do_not_fit_are_refused(
-    settings: dict[str, str], complaint: str
-) -> None:
+def test_inconsistent_security_settings_refused(settings: dict[str, str], complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
         Security(**settings)  # type: ignore[arg-type]  # all of these are strings
 
@@ -560,12 +558,12 @@ def test_security_settings_that_do_not_fit_are_refused(
         ("[::1]:9092", Address("::1", 9092)),
     ],
 )
-def test_addresses_are_read_and_written(text: str, address: Address) -> None:
+def test_addresses_parsed_and_formatted(text: str, address: Address) -> None:
     assert Address.parse(text) == address
     assert str(address) == text.strip()
 
 
 @pytest.mark.parametrize("text", ["", "localhost", ":9092", "localhost:", "a:0", "a:65536", "a:b"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_address_refused(text: str) -> None:
     with pytest.raises(SettingError, match="write HOST:PORT"):
         Address.parse(text)

@@ -19,7 +19,7 @@ T, P = TaskId(0, 1), TopicPartition("orders", 1)
         (3, "nothing to do if it is gone"),
     ],
 )
-def test_a_commit_says_what_where_and_what_to_do(code: int, remedy: str) -> None:
+def test_denied_commit_error_names_task_partition_and_remedy(code: int, remedy: str) -> None:
     told = commit_error(T, P, code)
     assert told.pauses is (code != 3)
     assert told.what.startswith("commit refused: ")
@@ -37,7 +37,7 @@ def test_a_commit_says_what_where_and_what_to_do(code: int, remedy: str) -> None
         (23, ForeignProtocol, 1),
     ],
 )
-def test_whose_fault_it_is_that_a_group_refuses_a_worker(
+def test_group_refusal_code_decides_error_type_and_exit_code(
     code: int, kind: type, exit_code: int
 ) -> None:
     error = fatal_group_error("quiet", code)
@@ -45,7 +45,7 @@ def test_whose_fault_it_is_that_a_group_refuses_a_worker(
     assert "the group refuses this worker" in str(error)
 
 
-def test_a_session_that_no_broker_takes_names_the_setting() -> None:
+def test_session_timeout_refusal_names_the_setting() -> None:
     assert "set session_timeout within" in str(fatal_group_error("quiet", 26))
 
 

@@ -92,7 +92,7 @@ class Lane:
 # Positions.
 
 
-def test_each_partition_is_asked_for_from_where_the_last_answer_ended() -> None:
+def test_fetch_continues_where_last_answer_ended() -> None:
     lane = Lane(A, B)
     assert lane.asked() == {A: 0, B: 0}
     assert not lane.machine.waiting(A)
@@ -104,7 +104,7 @@ def test_each_partition_is_asked_for_from_where_the_last_answer_ended() -> None:
     assert lane.asked() == {A: 6, B: 0}
 
 
-def test_what_is_taken_says_which_partition_it_is_of_and_where_to_go_on() -> None:
+def test_taken_batch_names_partition_and_next_offset() -> None:
     lane = Lane(C)
     lane.answer(C, many(0, 2))
     found = lane.machine.take(lane.now, C)
@@ -113,20 +113,20 @@ def test_what_is_taken_says_which_partition_it_is_of_and_where_to_go_on() -> Non
     assert (found.offsets, found.next_offset) == (range(2), 2)
 
 
-def test_records_before_the_first_one_wanted_are_left_out() -> None:
+def test_records_before_start_offset_are_left_out() -> None:
     lane = Lane()
     lane.machine.add(A, 2)
     lane.answer(A, many(0, 5))
     assert lane.take(A) == [2, 3, 4]
 
 
-def test_only_what_a_broker_leads_is_asked_of_it() -> None:
+def test_fetch_asks_each_broker_only_for_led_partitions() -> None:
     lane = Lane(A, B, C)
     assert list(lane.ask(A, C)) == [A, C]
     assert lane.machine.wanted(lane.now, lambda _: False) == ({}, None)
 
 
-def test_what_is_removed_is_not_asked_for_and_its_answer_never_surfaces() -> None:
+def test_removed_partition_is_not_fetched_and_late_answer_is_dropped() -> None:
     lane = Lane(A, B)
     asked = lane.ask()[A]
     lane.machine.remove(A)
@@ -136,7 +136,7 @@ def test_what_is_removed_is_not_asked_for_and_its_answer_never_surfaces() -> Non
 
 
 @pytest.mark.parametrize("offset", [0, 7])
-def test_what_is_added_again_has_nothing_to_do_with_what_was_asked_before(offset: int) -> None:
+def test_answer_from_before_re_add_is_dropped(offset: int) -> None:
     lane = Lane(A)
     asked = lane.ask()[A]
     lane.machine.add(A, offset)
@@ -145,7 +145,7 @@ def test_what_is_added_again_has_nothing_to_do_with_what_was_asked_before(offset
     assert (lane.asked(), lane.take(A)) == ({A: offset}, None)
 
 
-def test_adding_again_drops_what_was_held() -> None:
+def test_re_adding_partition_drops_held_records() -> None:
     lane = Lane(A, held_bytes=SIZE)
     lane.answer(A, one(0))
     assert lane.asked() == {}
@@ -153,7 +153,7 @@ def test_adding_again_drops_what_was_held() -> None:
     assert (lane.asked(), lane.machine.waiting(A)) == ({A: 40}, False)
 
 
-def test_the_end_is_the_newest_last_stable_offset() -> None:
+def test_partition_end_is_newest_last_stable_offset() -> None:
     lane = Lane(A)
     assert (lane.machine.end(A), lane.machine.end(B)) == (-1, -1)
     lane.answer(A, one(0), end=1)
@@ -161,7 +161,7 @@ def test_the_end_is_the_newest_last_stable_offset() -> None:
     assert lane.machine.end(A) == 5
 
 
-def test_caught_up_is_who_has_taken_everything_up_to_the_end() -> None:
+def test_partition_is_caught_up_when_all_records_to_end_are_taken() -> None:
     lane = Lane(A)
     machine = lane.machine
     assert not machine.caught_up(A)  # nobody has said where the end is
@@ -176,7 +176,7 @@ def test_caught_up_is_who_has_taken_everything_up_to_the_end() -> None:
     assert not machine.caught_up(A)
 
 
-def test_a_long_answer_is_taken_in_pieces_of_a_few_thousand_records() -> None:
+def test_long_answer_is_taken_in_pieces_of_limited_records() -> None:
     lane = Lane(A)
     lane.answer(
         A, many(0, TAKE_RECORDS), many(5000, TAKE_RECORDS - 1), many(9999, 1), many(10_000, 1)
@@ -188,7 +188,7 @@ def test_a_long_answer_is_taken_in_pieces_of_a_few_thousand_records() -> None:
     assert takes[3] is None
 
 
-def test_an_aborted_transaction_in_one_piece_drops_nothing_of_the_next() -> None:
+def test_aborted_transaction_in_one_piece_drops_nothing_of_next_piece() -> None:
     def written(offset: int, records: int, control: bool = False) -> bytes:
         builder = Builder(1 << 24, transactional=True)
         for _ in range(records):
@@ -211,7 +211,7 @@ def test_an_aborted_transaction_in_one_piece_drops_nothing_of_the_next() -> None
 # Limits.
 
 
-def test_who_holds_enough_is_left_out_until_something_of_it_was_taken() -> None:
+def test_partition_at_held_limit_is_not_fetched_until_records_are_taken() -> None:
     lane = Lane(A, B, held_bytes=2 * SIZE)
     lane.answer(A, one(0))
     assert lane.asked() == {B: 0, A: 1}
@@ -221,7 +221,7 @@ def test_who_holds_enough_is_left_out_until_something_of_it_was_taken() -> None:
     assert lane.asked() == {B: 0, A: 2}
 
 
-def test_all_together_have_a_limit_too() -> None:
+def test_fetch_stops_at_held_limit_of_all_partitions() -> None:
     lane = Lane(A, B, held_bytes_all=2 * SIZE)
     lane.answer(A, one(0))
     lane.answer(B, one(0))
@@ -230,7 +230,7 @@ def test_all_together_have_a_limit_too() -> None:
     assert lane.asked() == {A: 1, B: 1}
 
 
-def test_who_holds_nothing_may_always_ask_for_a_first_piece() -> None:
+def test_empty_partition_is_fetched_even_at_total_held_limit() -> None:
     """A task waits for B, whose broker was away; A's records fill all there is."""
     lane = Lane(A, B, held_bytes_all=2 * SIZE)
     lane.answer(A, one(0), one(1))
@@ -242,14 +242,14 @@ def test_who_holds_nothing_may_always_ask_for_a_first_piece() -> None:
     assert lane.asked() == {B: 1}
 
 
-def test_a_first_piece_is_no_larger_than_others() -> None:
+def test_first_piece_is_no_larger_than_partition_bytes() -> None:
     lane = Lane(A, B, held_bytes_all=SIZE, partition_bytes=100)
     assert lane.ask()[A].bytes_max == 100
     lane.answer(A, one(0))
     assert lane.ask()[B].bytes_max == 100
 
 
-def test_what_is_removed_makes_room_for_the_others() -> None:
+def test_removed_partition_frees_held_bytes_for_others() -> None:
     lane = Lane(A, B, held_bytes_all=2 * SIZE)
     lane.answer(A, one(0))
     lane.answer(B, one(0))
@@ -259,7 +259,7 @@ def test_what_is_removed_makes_room_for_the_others() -> None:
     assert lane.asked() == {}
 
 
-def test_a_partition_through_which_much_has_passed_is_fetched_on() -> None:
+def test_taken_records_free_held_bytes_over_many_fetches() -> None:
     lane = Lane(A, held_bytes=2 * SIZE, held_bytes_all=3 * SIZE)
     for offset in range(0, 100, 2):
         assert lane.asked() == {A: offset}
@@ -267,7 +267,7 @@ def test_a_partition_through_which_much_has_passed_is_fetched_on() -> None:
         assert lane.take(A) == [offset, offset + 1]
 
 
-def test_who_was_given_records_goes_to_the_end_of_the_line() -> None:
+def test_partition_with_records_moves_to_end_of_fetch_order() -> None:
     """A broker fills its answer from the front, and may have no room for the others."""
     lane = Lane(A, B, C)
     lane.answer(A, one(0))
@@ -281,7 +281,7 @@ def test_who_was_given_records_goes_to_the_end_of_the_line() -> None:
 # Refusals.
 
 
-def test_who_is_refused_is_asked_again_after_a_pause_that_doubles() -> None:
+def test_refused_partition_is_fetched_again_after_doubling_pause() -> None:
     lane = Lane(A, B)
     code, pauses = ErrorCode.NOT_LEADER_OR_FOLLOWER, []
     for _ in range(8):
@@ -299,11 +299,11 @@ def test_who_is_refused_is_asked_again_after_a_pause_that_doubles() -> None:
     assert lane.answer(A, code=code) == FetchRefused(code, 0.1)
 
 
-def test_pauses_have_an_end_however_often() -> None:
+def test_fetch_pause_has_a_maximum() -> None:
     assert pause_s(100_000) == 5.0
 
 
-def test_the_nearest_pause_says_how_long_there_is_nothing_to_ask() -> None:
+def test_fetch_wait_is_nearest_pause_of_wanted_partitions() -> None:
     lane = Lane(A, B)
     for _ in range(2):
         lane.now += 1
@@ -316,7 +316,7 @@ def test_the_nearest_pause_says_how_long_there_is_nothing_to_ask() -> None:
     assert lane.machine.wanted(lane.now, lambda tp: tp == A)[1] == pytest.approx(0.15)
 
 
-def test_an_offset_out_of_range_is_told_once_and_not_asked_for_again() -> None:
+def test_offset_out_of_range_is_reported_once_and_not_fetched_again() -> None:
     lane = Lane(A, B)
     lane.machine.add(A, 30)
     assert lane.answer(A, code=ErrorCode.OFFSET_OUT_OF_RANGE) == FetchOutOfRange(30)
@@ -326,7 +326,7 @@ def test_an_offset_out_of_range_is_told_once_and_not_asked_for_again() -> None:
 # Damage.
 
 
-def test_the_answer_to_a_later_position_is_not_taken_for_the_damaged_records() -> None:
+def test_late_answer_for_later_offset_is_dropped_after_damage() -> None:
     """The next request is out while the damaged batch is looked at."""
     lane = Lane(A)
     lane.answer(A, torn(many(0, 100)))
@@ -343,7 +343,7 @@ def test_the_answer_to_a_later_position_is_not_taken_for_the_damaged_records() -
     assert lane.take(A) == list(range(105))
 
 
-def test_what_stands_before_a_damaged_batch_is_handed_on_and_what_is_behind_it_dropped() -> None:
+def test_records_before_damaged_batch_are_taken_and_later_ones_dropped() -> None:
     lane = Lane(A, held_bytes=5 * SIZE)
     lane.answer(A, one(0), one(1), torn(one(2)), one(3))
     lane.answer(A, one(4))
@@ -363,7 +363,7 @@ def test_what_stands_before_a_damaged_batch_is_handed_on_and_what_is_behind_it_d
     assert lane.asked() == {}
 
 
-def test_damage_is_counted_per_batch_and_the_pause_doubles() -> None:
+def test_damage_is_counted_per_batch_with_doubling_pause() -> None:
     lane = Lane(A, B)
     told = []
     for _ in range(4):
@@ -381,7 +381,7 @@ def test_damage_is_counted_per_batch_and_the_pause_doubles() -> None:
     assert (found.offset, found.times) == (1, 1)
 
 
-def test_a_header_that_is_none_counts_as_damage_where_reading_stands() -> None:
+def test_invalid_batch_header_counts_as_damage_at_fetch_position() -> None:
     broken = one(1)[:16] + b"\x01" + one(1)[17:]
     lane = Lane(A)
     assert isinstance(lane.answer(A, one(0), broken), Damaged)
@@ -396,7 +396,7 @@ def test_a_header_that_is_none_counts_as_damage_where_reading_stands() -> None:
     assert "magic 1" in found.why
 
 
-def test_an_answer_without_a_whole_batch_is_not_asked_for_again_at_once() -> None:
+def test_answer_without_whole_batch_is_fetched_again_after_pause() -> None:
     lane = Lane(A)
     assert lane.answer(A, one(0)[:-1]) is None
     assert lane.asked() == {}
@@ -404,7 +404,7 @@ def test_an_answer_without_a_whole_batch_is_not_asked_for_again_at_once() -> Non
     assert lane.asked() == {A: 0}
 
 
-def test_without_checksums_what_can_be_read_counts() -> None:
+def test_fetch_without_crc_check_takes_readable_batch_with_bad_crc() -> None:
     lane = Lane()
     lane.machine = FetchState(FetchLimits(check_crcs=False))
     lane.machine.add(A, 0)
@@ -414,7 +414,7 @@ def test_without_checksums_what_can_be_read_counts() -> None:
     assert lane.take(A) == [0]
 
 
-def test_a_sound_batch_with_an_odd_header_name_is_no_damage() -> None:
+def test_batch_with_odd_header_name_is_not_damaged() -> None:
     odd = odd_batch([odd_record(0), odd_record(1, headers=[(LATIN_1, None)])], 1)
     lane = Lane(A)
     assert lane.answer(A, one(0), odd, one(3)) is None
@@ -423,7 +423,7 @@ def test_a_sound_batch_with_an_odd_header_name_is_no_damage() -> None:
 
 
 @pytest.mark.parametrize("unreadable", [True, False])
-def test_a_record_that_cannot_be_read_is_handed_on_where_that_is_wanted(unreadable: bool) -> None:
+def test_unreadable_record_is_handed_on_only_where_allowed(unreadable: bool) -> None:
     """A store's lane stands still there: it cannot pass over a row."""
     odd = odd_batch([odd_record(0), odd_record(1, headers=[(None, b"1")])])
     lane = Lane()
@@ -443,7 +443,7 @@ def test_a_record_that_cannot_be_read_is_handed_on_where_that_is_wanted(unreadab
         assert lane.asked() == {A: 0}
 
 
-def test_without_checksums_a_batch_that_cannot_be_read_is_looked_at_with_its_own() -> None:
+def test_unreadable_batch_with_bad_crc_is_damaged_without_crc_check() -> None:
     lane = Lane()
     lane.machine = FetchState(FetchLimits(check_crcs=False, unreadable=True))
     lane.machine.add(A, 0)

@@ -62,7 +62,7 @@ def damaged(tp: TopicPartition, offset: int, why: str) -> None:
     raise AssertionError(f"damaged: {tp} at {offset}: {why}")
 
 
-def test_a_partition_that_had_no_leader_for_a_while_is_fetched_again() -> None:
+def test_partition_without_a_leader_for_a_while_is_fetched_again() -> None:
     """Also where somebody else's question has found that out."""
 
     async def story() -> None:
@@ -91,7 +91,7 @@ def test_a_partition_that_had_no_leader_for_a_while_is_fetched_again() -> None:
     asyncio.run(story())
 
 
-def test_a_leader_that_stays_away_is_looked_for_less_and_less_often(
+def test_missing_leader_is_looked_up_with_growing_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It was asked for ten times a second."""
@@ -276,7 +276,7 @@ def play(
     asyncio.run(run())
 
 
-def test_records_come_in_order_once_each_from_every_broker() -> None:
+def test_records_arrive_in_order_and_once_from_every_broker() -> None:
     async def story(lane: Lane) -> None:
         lane.logs = {A: [written(n) for n in range(0, 50, 10)], B: [written(0), written(10)]}
         lane.fetcher.add(A, 0)
@@ -288,7 +288,7 @@ def test_records_come_in_order_once_each_from_every_broker() -> None:
     play(story, brokers=2)
 
 
-def test_a_request_says_what_is_wanted_of_whom_and_how_much() -> None:
+def test_fetch_request_carries_offsets_and_limits() -> None:
     async def story(lane: Lane) -> None:
         lane.logs = {A: [], B: []}
         lane.fetcher.add(A, 3)
@@ -307,7 +307,7 @@ def test_a_request_says_what_is_wanted_of_whom_and_how_much() -> None:
     play(story, FetchLimits(wait_ms=100, reply_bytes=5000, partition_bytes=700))
 
 
-def test_an_answer_without_records_wakes_nobody() -> None:
+def test_empty_fetch_answer_wakes_no_reader() -> None:
     """Each poll of an idle source is answered with nothing."""
 
     async def story(lane: Lane) -> None:
@@ -333,7 +333,7 @@ class HandClock:
         return self.time
 
 
-def test_before_the_first_assignment_polls_are_long() -> None:
+def test_polls_before_the_first_assignment_are_long() -> None:
     """Also where the clock has just begun."""
     clock = HandClock()
     clock.time = 0.0
@@ -346,7 +346,7 @@ def test_before_the_first_assignment_polls_are_long() -> None:
     play(story, FetchLimits(wait_ms=100), clock=clock)
 
 
-def test_after_an_assignment_polls_are_short_for_a_while() -> None:
+def test_polls_after_an_assignment_are_short_for_a_while() -> None:
     """What is added while a poll waits, waits for its end."""
     clock = HandClock()
 
@@ -365,7 +365,7 @@ def test_after_an_assignment_polls_are_short_for_a_while() -> None:
     play(story, clock=clock)
 
 
-def test_a_batch_that_was_damaged_on_its_way_is_fetched_again_with_all_that_follows(
+def test_batch_damaged_in_transit_is_fetched_again_with_later_batches(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The answer to the next request comes after it was found out."""
@@ -385,7 +385,7 @@ def test_a_batch_that_was_damaged_on_its_way_is_fetched_again_with_all_that_foll
     assert "record batch at offset 0: its checksum is not" in told
 
 
-def test_a_broker_that_says_nothing_is_hung_up_on() -> None:
+def test_silent_broker_is_disconnected() -> None:
     async def story(lane: Lane) -> None:
         lane.fetcher._cluster.records_timeout_s = 0.05
         lane.logs = {A: [written(0)]}
@@ -399,7 +399,7 @@ def test_a_broker_that_says_nothing_is_hung_up_on() -> None:
     play(story, FetchLimits(wait_ms=50))
 
 
-def test_a_batch_that_stays_damaged_is_told_once_and_stops_nothing_else() -> None:
+def test_damaged_batch_is_reported_once_and_blocks_no_other_partition() -> None:
     async def story(lane: Lane) -> None:
         lane.logs = {A: [written(0), torn(written(10)), written(20)], B: [written(0)]}
         lane.fetcher.add(A, 0)
@@ -419,9 +419,7 @@ def test_a_batch_that_stays_damaged_is_told_once_and_stops_nothing_else() -> Non
     play(story)
 
 
-def test_who_waits_for_a_second_source_gets_its_first_records_however_much_the_first_holds() -> (
-    None
-):
+def test_late_source_gets_first_records_while_another_fills_the_buffer() -> None:
     async def story(lane: Lane) -> None:
         lane.logs = {A: [written(n) for n in range(0, 500, 10)], B: [written(0)]}
         lane.codes = {B: ErrorCode.LEADER_NOT_AVAILABLE}
@@ -437,7 +435,7 @@ def test_who_waits_for_a_second_source_gets_its_first_records_however_much_the_f
     play(story, FetchLimits(held_bytes_all=300))
 
 
-def test_when_what_held_all_the_room_is_removed_the_others_go_on() -> None:
+def test_removing_the_source_filling_the_buffer_lets_others_continue() -> None:
     async def story(lane: Lane) -> None:
         lane.logs = {A: [written(0)], B: [written(0), written(10)]}
         lane.fetcher.add(A, 0)
@@ -456,7 +454,7 @@ def test_when_what_held_all_the_room_is_removed_the_others_go_on() -> None:
     play(story, FetchLimits(held_bytes_all=len(written(0)) + 1))
 
 
-def test_nothing_is_lost_or_twice_when_a_broker_hangs_up() -> None:
+def test_disconnecting_broker_causes_no_loss_and_no_duplicates() -> None:
     async def story(lane: Lane) -> None:
         lane.logs = {A: [written(n) for n in range(0, 30, 10)]}
         lane.fetcher.add(A, 0)
@@ -467,7 +465,7 @@ def test_nothing_is_lost_or_twice_when_a_broker_hangs_up() -> None:
     play(story)
 
 
-def test_a_leader_that_moved_is_found_at_once() -> None:
+def test_moved_leader_is_found_at_once() -> None:
     async def story(lane: Lane) -> None:
         lane.logs = {A: [written(n) for n in range(0, 30, 10)]}
         lane.fetcher.add(A, 0)
@@ -484,7 +482,7 @@ def looked_up(lane: Lane) -> int:
     return sum(len(node.broker.asked_for(Api.METADATA)) for node in lane.nodes)
 
 
-def test_a_topic_that_may_not_be_read_says_what_to_do_and_is_read_once_it_may(
+def test_unauthorized_topic_is_logged_with_a_remedy_and_read_once_allowed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(lane: Lane) -> None:
@@ -503,7 +501,7 @@ def test_a_topic_that_may_not_be_read_says_what_to_do_and_is_read_once_it_may(
     ) in caplog.messages
 
 
-def test_a_refusal_is_asked_about_once_and_a_good_answer_never() -> None:
+def test_refused_fetch_causes_one_metadata_lookup_and_a_good_answer_none() -> None:
     async def story(lane: Lane) -> None:
         lane.logs = {A: [written(n) for n in range(0, 60, 10)]}
         lane.fetcher.add(A, 0)
@@ -521,7 +519,7 @@ def test_a_refusal_is_asked_about_once_and_a_good_answer_never() -> None:
     play(story)
 
 
-def test_a_broker_that_hangs_up_is_asked_again_after_pauses_that_grow(
+def test_disconnecting_broker_is_retried_with_growing_pauses(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(lane: Lane) -> None:
@@ -536,7 +534,7 @@ def test_a_broker_that_hangs_up_is_asked_again_after_pauses_that_grow(
     play(story)
 
 
-def test_an_offset_out_of_range_waits_for_its_owner() -> None:
+def test_offset_out_of_range_waits_for_the_owner() -> None:
     async def story(lane: Lane) -> None:
         lane.logs, lane.codes = {A: [written(0)]}, {A: ErrorCode.OFFSET_OUT_OF_RANGE}
         lane.fetcher.add(A, 7)
@@ -550,7 +548,7 @@ def test_an_offset_out_of_range_waits_for_its_owner() -> None:
     play(story)
 
 
-def test_the_owner_hears_once_of_an_answer_and_can_ask_how_far_it_reaches() -> None:
+def test_fetcher_reports_end_and_caught_up_from_answers() -> None:
     async def story(lane: Lane) -> None:
         lane.logs, fetcher = {A: [written(0)], B: [written(0)]}, lane.fetcher
         lane.gate.clear()

@@ -9,12 +9,12 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 PRODUCER_ID = 7
 
 
-def test_sequences_follow_each_other_in_each_partition() -> None:
+def test_sequences_are_consecutive_per_partition() -> None:
     numbers = Idempotence(PRODUCER_ID)
     assert [numbers.number(tp, 3) for tp in (A, A, B)] == [(7, 0, 0), (7, 0, 3), (7, 0, 0)]
 
 
-def test_a_new_epoch_is_one_partitions_and_begins_at_0() -> None:
+def test_new_epoch_of_one_partition_begins_at_sequence_0() -> None:
     numbers = Idempotence(PRODUCER_ID)
     for tp in (A, B):
         numbers.number(tp, 3)
@@ -22,14 +22,14 @@ def test_a_new_epoch_is_one_partitions_and_begins_at_0() -> None:
     assert [numbers.number(tp, 1) for tp in (A, A, B)] == [(7, 1, 0), (7, 1, 1), (7, 0, 3)]
 
 
-def test_behind_the_last_sequence_there_is_comes_0() -> None:
+def test_sequence_wraps_to_0_after_the_last() -> None:
     numbers = Idempotence(PRODUCER_ID)
     numbers.number(A, SEQUENCES - 1)
     assert numbers.number(A, 2) == (7, 0, SEQUENCES - 1)
     assert numbers.number(A, 1) == (7, 0, 1)
 
 
-def test_an_epoch_that_no_batch_can_bear_is_an_invariant_broken() -> None:
+def test_used_up_epochs_raise_assertion_error() -> None:
     numbers = Idempotence(PRODUCER_ID)
     numbers.number(A, 1)
     for _ in range(EPOCHS - 1):

@@ -162,7 +162,7 @@ def play(story: Story, **settings: Any) -> None:
     asyncio.run(run())
 
 
-def test_batches_arrive_in_order_with_numbers_that_follow_each_other() -> None:
+def test_batches_arrive_in_order_with_consecutive_sequence_numbers() -> None:
     async def story(play: Play) -> None:
         play.send(b"a", b"b")
         assert await play.producer.flush() == {P: 2}
@@ -175,7 +175,7 @@ def test_batches_arrive_in_order_with_numbers_that_follow_each_other() -> None:
     play(story)
 
 
-def test_a_body_at_work_sends_in_one_call_and_whoever_keeps_that_call_is_served_too() -> None:
+def test_bound_send_works_inside_and_outside_the_running_body() -> None:
     async def story(play: Play) -> None:
         long_way: list[dict[str, Any]] = []
 
@@ -210,7 +210,7 @@ def test_a_body_at_work_sends_in_one_call_and_whoever_keeps_that_call_is_served_
     play(story)
 
 
-def test_bound_send_is_refused_to_another_thread_while_the_body_is_at_work() -> None:
+def test_bound_send_from_another_thread_takes_the_slow_path() -> None:
     """It goes the long way, which names the thread."""
 
     async def story(play: Play) -> None:
@@ -238,7 +238,7 @@ def test_bound_send_is_refused_to_another_thread_while_the_body_is_at_work() -> 
     play(story)
 
 
-def test_acknowledgement_of_a_record_has_its_partition_and_offset() -> None:
+def test_acknowledgement_has_partition_and_offset_of_the_record() -> None:
     """Records ahead of it and behind it lie in the same batch, and in others."""
 
     async def story(play: Play) -> None:
@@ -259,7 +259,7 @@ def test_acknowledgement_of_a_record_has_its_partition_and_offset() -> None:
     play(story)
 
 
-def test_acknowledgement_behind_a_later_batch_says_that_it_knows_no_offset() -> None:
+def test_acknowledgement_asked_after_a_later_batch_has_no_offset() -> None:
     async def story(play: Play) -> None:
         play.send(b"a")
         early = play.producer.last_sent("t", 7)
@@ -272,7 +272,7 @@ def test_acknowledgement_behind_a_later_batch_says_that_it_knows_no_offset() -> 
     play(story)
 
 
-def test_body_that_awaits_acknowledgements_gets_offsets_from_then_on() -> None:
+def test_body_awaiting_acknowledgements_gets_offsets_from_then_on() -> None:
     """The first `send` of a body goes the long way, and is exact; the fast path is left at once."""
 
     async def story(play: Play) -> None:
@@ -297,7 +297,7 @@ def test_body_that_awaits_acknowledgements_gets_offsets_from_then_on() -> None:
     play(story)
 
 
-def test_what_is_sent_within_the_linger_goes_as_one_batch_by_itself() -> None:
+def test_records_within_the_linger_go_as_one_batch() -> None:
     async def story(play: Play) -> None:
         play.send(b"a")
         play.send(b"b")
@@ -307,7 +307,7 @@ def test_what_is_sent_within_the_linger_goes_as_one_batch_by_itself() -> None:
     play(story, linger_s=0.01)
 
 
-def test_while_a_batch_is_in_flight_the_next_one_grows() -> None:
+def test_next_batch_grows_while_one_is_in_flight() -> None:
     async def story(play: Play) -> None:
         play.log.gate.clear()
         play.send(b"a")
@@ -327,7 +327,7 @@ def test_while_a_batch_is_in_flight_the_next_one_grows() -> None:
     [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS, None],
     ids=["not the leader", "too few replicas", "connection lost"],
 )
-def test_a_batch_that_failed_keeps_its_place_and_its_number(code: int | None) -> None:
+def test_failed_batch_keeps_order_and_sequence_number(code: int | None) -> None:
     async def story(play: Play) -> None:
         play.log.codes = [code, code]
         play.send(b"a")
@@ -344,7 +344,7 @@ def test_a_batch_that_failed_keeps_its_place_and_its_number(code: int | None) ->
     play(story)
 
 
-def test_a_batch_that_was_there_already_is_done_and_its_offset_is_not_known() -> None:
+def test_duplicate_batch_counts_as_sent_with_unknown_offset() -> None:
     async def story(play: Play) -> None:
         play.log.codes = [None, ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
         play.send(b"a")
@@ -358,7 +358,7 @@ def test_a_batch_that_was_there_already_is_done_and_its_offset_is_not_known() ->
 @pytest.mark.parametrize(
     "code", [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID]
 )
-def test_a_broker_that_has_forgotten_the_producer_gets_a_new_epoch(code: int) -> None:
+def test_broker_without_producer_state_gets_a_new_epoch(code: int) -> None:
     async def story(play: Play) -> None:
         play.send(b"a")
         await play.producer.flush()
@@ -376,7 +376,7 @@ def test_a_broker_that_has_forgotten_the_producer_gets_a_new_epoch(code: int) ->
     play(story)
 
 
-def test_without_a_lease_nothing_leaves_and_afterwards_nothing_is_missing() -> None:
+def test_producer_without_a_lease_sends_nothing_and_resumes_without_loss() -> None:
     async def story(play: Play) -> None:
         play.log.gate.clear()
         play.send(b"a")
@@ -400,7 +400,7 @@ def test_without_a_lease_nothing_leaves_and_afterwards_nothing_is_missing() -> N
     play(story)
 
 
-def test_a_process_that_was_stopped_sends_nothing_when_it_wakes_up_in_a_timer() -> None:
+def test_process_resumed_after_the_lease_sends_nothing_from_a_timer() -> None:
     """A batch waits for its linger; SIGSTOP; the lease runs out; SIGCONT: the timer is first."""
 
     async def story(play: Play) -> None:
@@ -415,7 +415,7 @@ def test_a_process_that_was_stopped_sends_nothing_when_it_wakes_up_in_a_timer() 
     play(story)
 
 
-def test_what_was_dropped_never_arrives_and_nobody_waits_for_it() -> None:
+def test_dropped_records_never_arrive_and_are_not_waited_for() -> None:
     async def story(play: Play) -> None:
         play.log.gate.clear()
         play.send(b"sent")
@@ -443,7 +443,7 @@ def test_what_was_dropped_never_arrives_and_nobody_waits_for_it() -> None:
         ("made-at-run-time", None, NotFound, "unknown topic: made-at-run-time"),
     ],
 )
-def test_a_place_that_is_not_there_is_refused_where_it_is_sent_to(
+def test_unknown_topic_or_partition_is_refused_at_send(
     topic: str, partition: int | None, error: type[Exception], says: str
 ) -> None:
     """As in the test driver; a negative partition is not the last one."""
@@ -455,7 +455,7 @@ def test_a_place_that_is_not_there_is_refused_where_it_is_sent_to(
     play(story)
 
 
-def test_a_record_over_the_limit_is_refused_where_it_is_sent() -> None:
+def test_record_over_the_limit_is_refused_at_send() -> None:
     async def story(play: Play) -> None:
         play.send(b"before")
         limit = r"the limit is 1000000 \(max.message.bytes of the topic\): split it, or raise that"
@@ -469,7 +469,7 @@ def test_a_record_over_the_limit_is_refused_where_it_is_sent() -> None:
     play(story)
 
 
-def test_refused_record_is_told_once_and_what_follows_it_is_sent() -> None:
+def test_refused_record_is_reported_once_and_later_ones_are_sent() -> None:
     async def story(play: Play) -> None:
         play.log.codes = [ErrorCode.MESSAGE_TOO_LARGE]
         play.send(b"a")
@@ -488,7 +488,7 @@ def test_refused_record_is_told_once_and_what_follows_it_is_sent() -> None:
     play(story)
 
 
-def test_batch_that_is_too_large_arrives_in_parts_in_order() -> None:
+def test_too_large_batch_arrives_in_parts_in_order() -> None:
     async def story(play: Play) -> None:
         play.log.bytes_max = 700
         play.send(*(b"%d" % n * 100 for n in range(10)))
@@ -505,7 +505,7 @@ def test_batch_that_is_too_large_arrives_in_parts_in_order() -> None:
     play(story)
 
 
-def test_record_that_the_broker_names_is_left_out_and_the_others_arrive() -> None:
+def test_record_named_by_the_broker_is_left_out_and_others_arrive() -> None:
     async def story(play: Play) -> None:
         outbox = play.producer.of(TASK, lambda: SourceRecords("in", 0, 7, 7))
         send = outbox.to("t", 0)
@@ -524,7 +524,7 @@ def test_record_that_the_broker_names_is_left_out_and_the_others_arrive() -> Non
     play(story)
 
 
-def test_batch_without_a_right_is_told_to_each_task_that_has_records_in_it() -> None:
+def test_unauthorized_batch_is_reported_to_each_sending_task() -> None:
     async def story(play: Play) -> None:
         for number in range(2):
             send = play.producer.of(TaskId(0, number), lambda: None).to("t", 0)
@@ -540,7 +540,7 @@ def test_batch_without_a_right_is_told_to_each_task_that_has_records_in_it() -> 
     play(story)
 
 
-def test_changelog_rows_refused_for_their_time_go_again_with_the_time_of_now() -> None:
+def test_changelog_rows_refused_for_timestamp_are_resent_with_current_time() -> None:
     async def story(play: Play) -> None:
         play.producer.rows("t", 0)([b"k", b"l"], [b"v", b"w"], 5)
         play.log.codes = [ErrorCode.INVALID_TIMESTAMP]
@@ -553,7 +553,7 @@ def test_changelog_rows_refused_for_their_time_go_again_with_the_time_of_now() -
     play(story)
 
 
-def test_task_waits_for_its_own_records_alone() -> None:
+def test_task_waits_only_for_records_of_the_same_task() -> None:
     async def story(play: Play) -> None:
         leaders(play, of_p=-1)
         play.log.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -570,7 +570,7 @@ def test_task_waits_for_its_own_records_alone() -> None:
     play(story)
 
 
-def test_partition_that_takes_nothing_holds_up_those_whose_records_are_in_it() -> None:
+def test_blocked_partition_holds_up_only_tasks_crowding_the_buffer() -> None:
     async def story(play: Play) -> None:
         leaders(play, of_p=-1)
         play.log.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -591,7 +591,7 @@ def test_partition_that_takes_nothing_holds_up_those_whose_records_are_in_it() -
     play(story)
 
 
-def test_topic_that_grows_gets_new_keys_in_its_new_partitions() -> None:
+def test_grown_topic_gets_new_keys_in_the_new_partitions() -> None:
     async def story(play: Play) -> None:
         send = play.producer.to("t")
         send(KEY_OF_2, b"before", 1, None)
@@ -612,7 +612,7 @@ def test_topic_that_grows_gets_new_keys_in_its_new_partitions() -> None:
     play(story)
 
 
-def test_record_beyond_the_limits_of_its_topic_fails_where_it_is_sent() -> None:
+def test_record_outside_topic_limits_fails_at_send() -> None:
     async def story(play: Play) -> None:
         now_ms = int(SystemClock().wall() * 1000)
         out, send = play.producer._sending.topic("t"), play.producer.to("t")
@@ -636,7 +636,7 @@ def test_record_beyond_the_limits_of_its_topic_fails_where_it_is_sent() -> None:
     play(story)
 
 
-def test_what_is_large_enough_leaves_as_soon_as_the_batch_before_is_answered() -> None:
+def test_full_batch_leaves_as_soon_as_the_previous_one_is_acknowledged() -> None:
     """It need not wait for its linger, and nobody flushes."""
 
     async def story(play: Play) -> None:
@@ -654,7 +654,7 @@ def test_what_is_large_enough_leaves_as_soon_as_the_batch_before_is_answered() -
     play(story, linger_s=2 * WAIT_S)
 
 
-def test_it_is_full_until_the_broker_has_taken_enough() -> None:
+def test_producer_is_full_until_the_broker_has_taken_enough() -> None:
     async def story(play: Play) -> None:
         play.log.gate.clear()
         play.send(b"first")
@@ -675,7 +675,7 @@ def test_it_is_full_until_the_broker_has_taken_enough() -> None:
     play(story)
 
 
-def test_a_broker_that_is_just_starting_is_asked_again_for_a_producer_id() -> None:
+def test_starting_broker_is_asked_again_for_a_producer_id() -> None:
     async def story(play: Play) -> None:
         answers = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE]
 
@@ -707,7 +707,7 @@ def leaders(play: Play, *, of_p: int, of_q: int = NODE, other: int = 0) -> None:
     play.broker.answers[Api.METADATA] = metadata
 
 
-def test_a_partition_without_a_leader_holds_up_no_other() -> None:
+def test_partition_without_a_leader_delays_no_other() -> None:
     async def story(play: Play) -> None:
         leaders(play, of_p=-1)
         play.log.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -726,7 +726,7 @@ def test_a_partition_without_a_leader_holds_up_no_other() -> None:
     assert SystemClock().now() - started < 5.0  # each of them would have waited for 0.1 s
 
 
-def test_a_leader_that_moved_is_found_and_gets_the_same_batch() -> None:
+def test_moved_leader_is_found_and_gets_the_same_batch() -> None:
     async def story(play: Play) -> None:
         async with ScriptedBroker({Api.PRODUCE: play.log.produce}) as second:
             play.log.codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -739,7 +739,7 @@ def test_a_leader_that_moved_is_found_and_gets_the_same_batch() -> None:
     play(story)
 
 
-def test_a_broker_that_is_away_is_asked_again_after_pauses() -> None:
+def test_unavailable_broker_is_retried_with_pauses() -> None:
     async def story(play: Play) -> None:
         play.send(b"a")
         await play.producer.flush()
@@ -755,7 +755,7 @@ def test_a_broker_that_is_away_is_asked_again_after_pauses() -> None:
     play(story)
 
 
-def test_a_broker_that_says_nothing_is_hung_up_on() -> None:
+def test_silent_broker_is_disconnected() -> None:
     async def story(play: Play) -> None:
         play.producer._cluster.records_timeout_s = 0.1
         play.log.gate.clear()
@@ -769,7 +769,9 @@ def test_a_broker_that_says_nothing_is_hung_up_on() -> None:
     play(story)
 
 
-def test_more_than_a_request_takes_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_beyond_the_request_size_go_in_several_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("streamsx.client.record_accumulator.REQUEST_BYTES_MAX", 1000)
 
     async def story(play: Play) -> None:
@@ -785,7 +787,7 @@ def test_more_than_a_request_takes_goes_in_several(monkeypatch: pytest.MonkeyPat
     play(story)
 
 
-def test_what_the_broker_says_again_and_again_is_told_once_and_asked_about_in_measure(
+def test_repeated_broker_error_is_logged_once_and_lookups_are_limited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(play: Play) -> None:
@@ -819,7 +821,7 @@ def test_keys_go_to_their_partitions_and_stay_there() -> None:
     play(story)
 
 
-def test_rows_of_a_changelog_arrive_in_order_over_several_batches() -> None:
+def test_changelog_rows_arrive_in_order_over_several_batches() -> None:
     async def story(play: Play) -> None:
         keys, values = [b"%d" % n for n in range(30)], [bytes([n]) * 100_000 for n in range(30)]
         play.producer.rows("t", 1)(keys, values, 5)
@@ -830,7 +832,7 @@ def test_rows_of_a_changelog_arrive_in_order_over_several_batches() -> None:
     play(story)
 
 
-def test_a_broker_that_cannot_be_opened_is_tried_in_measure() -> None:
+def test_broker_refusing_connections_is_retried_at_intervals() -> None:
     async def story(play: Play) -> None:
         tried, tries = asyncio.Event(), 0
 
@@ -854,7 +856,7 @@ def test_a_broker_that_cannot_be_opened_is_tried_in_measure() -> None:
     play(story)
 
 
-def test_keys_remembered_of_all_topics_share_one_limit_in_bytes(
+def test_remembered_keys_of_all_topics_share_one_byte_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """65,536 keys of 15 KB, each sent once, took 1 GB."""
@@ -879,7 +881,7 @@ def test_keys_remembered_of_all_topics_share_one_limit_in_bytes(
     play(story)
 
 
-def test_what_is_closed_sends_nothing_and_starts_nothing_when_its_connections_end(
+def test_closed_producer_sends_nothing_when_connections_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A worker that ends of a failure has batches on their way; its group takes no more jobs."""
@@ -905,7 +907,7 @@ def test_what_is_closed_sends_nothing_and_starts_nothing_when_its_connections_en
     assert not [r for r in caplog.records if "sending again" in r.getMessage()]
 
 
-def test_a_key_that_is_sent_to_a_partition_goes_there_whatever_went_elsewhere() -> None:
+def test_key_sent_to_an_explicit_partition_goes_there() -> None:
     async def story(play: Play) -> None:
         for tp in (P, Q, P):
             play.producer.to("t", tp.partition)(b"key", b"%d" % tp.partition, 1, None)
@@ -916,7 +918,7 @@ def test_a_key_that_is_sent_to_a_partition_goes_there_whatever_went_elsewhere() 
     play(story)
 
 
-def test_a_batch_leaves_after_its_linger_whatever_is_opened_behind_it() -> None:
+def test_batch_leaves_after_the_linger_even_if_another_is_opened() -> None:
     async def story(play: Play) -> None:
         play.send(b"warm")
         await play.producer.flush()

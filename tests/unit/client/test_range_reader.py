@@ -50,16 +50,16 @@ async def read(
     return found
 
 
-def test_a_range_ends_where_it_should_also_within_a_batch(bootstrap: str) -> None:
+def test_range_may_end_within_a_batch(bootstrap: str) -> None:
     found = run(read(bootstrap, {A: Range(13, 58), B: Range(0, 3)}))
     assert found == {A: list(range(13, 58)), B: [0, 1, 2]}
 
 
-def test_an_empty_range_is_over_at_once(bootstrap: str) -> None:
+def test_empty_range_ends_at_once(bootstrap: str) -> None:
     assert run(read(bootstrap, {A: Range(100, 100), B: Range(2, 3)})) == {A: [], B: [2]}
 
 
-def test_the_loop_may_stand_still_between_two_calls(bootstrap: str) -> None:
+def test_loop_may_stop_between_two_reads(bootstrap: str) -> None:
     with asyncio.Runner() as runner:
 
         def wait(coroutine: Coroutine[None, None, object]) -> object:
@@ -77,7 +77,7 @@ def test_the_loop_may_stand_still_between_two_calls(bootstrap: str) -> None:
         assert list(batch.offsets) == list(range(100))
 
 
-def test_an_offset_that_was_deleted_is_said_to_be(bootstrap: str) -> None:
+def test_deleted_offset_is_reported(bootstrap: str) -> None:
     client = Client(bootstrap)
     client.delete_records(A, 20)
     client.close()
@@ -85,7 +85,7 @@ def test_an_offset_that_was_deleted_is_said_to_be(bootstrap: str) -> None:
         run(read(bootstrap, {A: Range(13, 58)}))
 
 
-def test_an_end_that_never_comes_is_not_waited_for_for_ever(
+def test_range_end_never_reached_is_an_error_after_a_stall(
     bootstrap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "STALL_S", 0.5)

@@ -90,7 +90,7 @@ def told(sent: Sent) -> tuple[TopicPartition, int, int, list[bytes | None]]:
 # When something leaves.
 
 
-def test_a_batch_waits_for_its_linger_or_until_it_is_large() -> None:
+def test_batch_is_due_after_linger_or_when_large() -> None:
     box = Outbox(A, B)
     box.put(A, b"a")
     box.put(B, bytes(SEND_BYTES))
@@ -104,7 +104,7 @@ def test_a_batch_waits_for_its_linger_or_until_it_is_large() -> None:
     assert box.due() == {1: [A]}
 
 
-def test_the_linger_begins_with_the_first_record() -> None:
+def test_linger_starts_with_first_record() -> None:
     box = Outbox(A)
     box.put(A, b"a")
     box.now += LINGER_S / 2
@@ -113,7 +113,7 @@ def test_the_linger_begins_with_the_first_record() -> None:
     assert told(sent) == (A, 0, 0, [b"a", b"b"])
 
 
-def test_what_is_closed_waits_for_nothing() -> None:
+def test_closed_batch_is_due_at_once() -> None:
     box = Outbox(A)
     box.put(A, b"a")
     assert box.machine.flush() == [(box.machine.partition(A), 1)]
@@ -121,7 +121,7 @@ def test_what_is_closed_waits_for_nothing() -> None:
     assert box.machine.next_at() == 0.0
 
 
-def test_with_nothing_to_send_nothing_is_due() -> None:
+def test_producer_with_nothing_to_send_has_nothing_due() -> None:
     box = Outbox(A)
     assert (box.due(), box.machine.next_at(), box.machine.flush()) == ({}, None, [])
     box.put(A, b"a")
@@ -129,7 +129,7 @@ def test_with_nothing_to_send_nothing_is_due() -> None:
     assert (box.due(), box.machine.next_at(), box.machine.flush()) == ({}, None, [])
 
 
-def test_while_one_is_on_its_way_the_next_one_grows() -> None:
+def test_next_batch_grows_while_one_is_in_flight() -> None:
     box = Outbox(A)
     box.put(A, b"a")
     request = box.after(1)
@@ -141,7 +141,7 @@ def test_while_one_is_on_its_way_the_next_one_grows() -> None:
     assert told(sent) == (A, 0, 1, [b"b", b"c"])
 
 
-def test_each_broker_gets_what_it_leads() -> None:
+def test_batches_are_due_at_leader_of_each_partition() -> None:
     box = Outbox(A, B, C)
     box.leaders[B] = 2
     for tp in (C, B, A):
@@ -150,7 +150,7 @@ def test_each_broker_gets_what_it_leads() -> None:
     assert box.due() == {1: [C, A], 2: [B]}
 
 
-def test_who_has_no_leader_pauses_and_the_others_are_sent() -> None:
+def test_partition_without_leader_pauses_and_others_are_sent() -> None:
     box = Outbox(A, B)
     box.leaders[A] = None
     box.put(A, b"a")
@@ -166,7 +166,7 @@ def test_who_has_no_leader_pauses_and_the_others_are_sent() -> None:
     assert box.due() == {1: [A]}
 
 
-def test_a_request_is_cut_where_it_would_be_too_large() -> None:
+def test_produce_request_is_split_at_size_limit() -> None:
     """Kafka hangs up on one of 100 MiB, however often it comes."""
     count = REQUEST_BYTES_MAX // 900_000 + 2
     tps = [TopicPartition("t", number) for number in range(count)]
@@ -180,7 +180,7 @@ def test_a_request_is_cut_where_it_would_be_too_large() -> None:
     assert box.due() == {}
 
 
-def test_a_batch_as_large_as_all_of_a_request_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_larger_than_request_limit_goes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamsx.client.record_accumulator.REQUEST_BYTES_MAX", 1000)
     box = Outbox(A, B, C)
     for tp, size in ((A, 5000), (B, 100), (C, 100)):
@@ -191,7 +191,7 @@ def test_a_batch_as_large_as_all_of_a_request_goes_alone(monkeypatch: pytest.Mon
     assert [[sent.lane.tp for sent in request] for request in requests] == [[A], [B, C]]
 
 
-def test_a_request_names_each_partition_under_its_topic() -> None:
+def test_produce_request_groups_partitions_by_topic() -> None:
     box = Outbox(A, B, C)
     for tp in (A, C, B):
         box.put(tp, b"x")
@@ -207,7 +207,7 @@ def test_a_request_names_each_partition_under_its_topic() -> None:
 # Answers.
 
 
-def test_numbers_follow_each_other_and_offsets_are_known() -> None:
+def test_sequences_continue_and_end_offsets_are_known() -> None:
     box = Outbox(A, B)
     box.put(A, b"a", b"b")
     first = box.after(1)
@@ -223,7 +223,7 @@ def test_numbers_follow_each_other_and_offsets_are_known() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(RETRIABLE))
-def test_what_may_be_mended_is_sent_again_as_it_was_and_nothing_overtakes_it(code: int) -> None:
+def test_retriable_batch_is_resent_unchanged_and_in_order(code: int) -> None:
     box = Outbox(A)
     box.put(A, b"a")
     first = box.after(1)
@@ -238,7 +238,7 @@ def test_what_may_be_mended_is_sent_again_as_it_was_and_nothing_overtakes_it(cod
     assert told(box.send()[0]) == (A, 0, 1, [b"b"])
 
 
-def test_without_an_answer_the_same_bytes_go_again_after_a_pause() -> None:
+def test_unanswered_batch_is_resent_unchanged_after_pause() -> None:
     box = Outbox(A, B)
     box.put(A, b"a")
     box.put(B, b"b")
@@ -249,7 +249,7 @@ def test_without_an_answer_the_same_bytes_go_again_after_a_pause() -> None:
     assert box.machine.ends() == {A: 6}
 
 
-def test_what_was_there_already_is_done_and_its_offset_is_not_known() -> None:
+def test_duplicate_batch_is_acknowledged_without_known_offset() -> None:
     box = Outbox(A)
     box.put(A, b"a")
     box.answer(box.after(1), base=3)
@@ -263,7 +263,7 @@ def test_what_was_there_already_is_done_and_its_offset_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(FORGOTTEN))
-def test_who_was_forgotten_begins_a_new_epoch_with_all_that_waits(code: int) -> None:
+def test_forgotten_producer_resends_waiting_batches_in_new_epoch(code: int) -> None:
     box = Outbox(A, B)
     box.put(A, b"a")
     box.answer(box.after(1))
@@ -285,7 +285,7 @@ def test_who_was_forgotten_begins_a_new_epoch_with_all_that_waits(code: int) -> 
     assert told(box.after(1)[0]) == (B, 0, 0, [b"x"])
 
 
-def test_refused_record_leaves_its_numbers_to_what_follows() -> None:
+def test_refused_record_leaves_sequence_to_next_batch() -> None:
     box = Outbox(A)
     box.put(A, b"a")
     request = box.after(1)
@@ -301,7 +301,7 @@ def test_refused_record_leaves_its_numbers_to_what_follows() -> None:
     assert (lane.closed, lane.acknowledged, box.machine.next_at()) == (2, 2, None)
 
 
-def test_batch_that_is_too_large_is_halved_and_acknowledged_with_its_last_part() -> None:
+def test_too_large_batch_is_halved_and_acknowledged_with_last_part() -> None:
     box = Outbox(A)
     box.put(A, *(b"%d" % n for n in range(4)))
     ((lane, goal),) = box.machine.flush()
@@ -323,7 +323,7 @@ def test_batch_that_is_too_large_is_halved_and_acknowledged_with_its_last_part()
     assert box.machine._closed_bytes == 0
 
 
-def test_after_a_refusal_of_several_records_batches_are_smaller() -> None:
+def test_too_large_refusal_shrinks_later_batches() -> None:
     box = Outbox(A)
     box.put(A, bytes(400), bytes(400))
     size = len((request := box.after(1))[0].batch.data)
@@ -339,7 +339,7 @@ def test_after_a_refusal_of_several_records_batches_are_smaller() -> None:
     assert sizes == [1, 1, 1, 1]
 
 
-def test_after_a_refusal_of_one_record_the_next_as_large_fails_where_it_is_sent() -> None:
+def test_record_as_large_as_a_refused_one_fails_on_send() -> None:
     box = Outbox(A)
     box.put(A, bytes(5000))
     box.answer(box.after(1), ErrorCode.MESSAGE_TOO_LARGE)
@@ -348,7 +348,7 @@ def test_after_a_refusal_of_one_record_the_next_as_large_fails_where_it_is_sent(
     box.put(A, bytes(2000))
 
 
-def test_records_that_the_broker_names_are_left_out() -> None:
+def test_records_named_by_broker_are_left_out_of_resend() -> None:
     box = Outbox(A)
     box.put(A, b"a", b"bad", b"c", b"worse")
     answer = Acknowledged(ErrorCode.INVALID_RECORD, -1, {1: "why", 3: "more", 9: "none"}, "all")
@@ -357,7 +357,7 @@ def test_records_that_the_broker_names_are_left_out() -> None:
     assert told(box.send()[0]) == (A, 0, 0, [b"a", b"c"])
 
 
-def test_each_task_waits_for_batches_with_records_of_its_own() -> None:
+def test_task_waits_only_for_batches_with_own_records() -> None:
     box = Outbox(A, B)
     one, two = Sender(TaskId(0, 0)), Sender(TaskId(0, 1))
     for tp, sender in ((A, one), (A, two), (B, two)):
@@ -371,7 +371,7 @@ def test_each_task_waits_for_batches_with_records_of_its_own() -> None:
     assert lane_a.runs == [Run(0, one, None), Run(1, two, None)]
 
 
-def test_a_pause_is_that_of_one_partition() -> None:
+def test_pause_holds_back_one_partition_only() -> None:
     box = Outbox(A, B)
     box.put(A, b"a")
     box.put(B, b"b")
@@ -387,7 +387,7 @@ def test_a_pause_is_that_of_one_partition() -> None:
 # Limits.
 
 
-def test_it_is_full_of_what_is_closed_and_not_acknowledged() -> None:
+def test_producer_is_full_of_closed_unacknowledged_batches() -> None:
     box = Outbox(A, buffer_bytes=100_000)
     box.put(A, bytes(80_000))
     box.machine.flush()
@@ -401,7 +401,7 @@ def test_it_is_full_of_what_is_closed_and_not_acknowledged() -> None:
     assert box.machine._closed_bytes == 0
 
 
-def test_what_is_compressed_when_it_leaves_is_counted_as_it_is_then() -> None:
+def test_compressed_batch_counts_compressed_size_once_sent() -> None:
     box = Outbox(A, buffer_bytes=100_000, compression="gzip")
     for _ in range(2):
         box.put(A, bytes(80_000))
@@ -415,7 +415,7 @@ def test_what_is_compressed_when_it_leaves_is_counted_as_it_is_then() -> None:
     assert box.machine._closed_bytes == 0
 
 
-def test_it_is_full_of_what_is_open_too() -> None:
+def test_producer_is_full_of_open_batches_too() -> None:
     """A hundred partitions with a batch of 1 MB each are 100 MB."""
     tps = [TopicPartition("t", number) for number in range(10)]
     box = Outbox(*tps, buffer_bytes=100_000)
@@ -428,7 +428,7 @@ def test_it_is_full_of_what_is_open_too() -> None:
     assert not box.machine.full()
 
 
-def test_a_record_over_the_limit_is_refused_and_leaves_nothing_behind() -> None:
+def test_record_over_limit_is_refused_and_leaves_no_trace() -> None:
     box = Outbox(A)
     with pytest.raises(RecordTooLarge, match=r"record too large: t: \d+ bytes, the limit is"):
         box.put(A, bytes(BATCH_BYTES_MAX))
@@ -440,7 +440,7 @@ def test_a_record_over_the_limit_is_refused_and_leaves_nothing_behind() -> None:
 # Flushing and dropping.
 
 
-def test_a_flush_is_over_when_all_that_was_sent_before_it_is_acknowledged() -> None:
+def test_flush_ends_when_records_before_the_flush_are_acknowledged() -> None:
     box = Outbox(A, B)
     box.put(A, b"a")
     first = box.after(1)
@@ -455,7 +455,7 @@ def test_a_flush_is_over_when_all_that_was_sent_before_it_is_acknowledged() -> N
     assert lane.acknowledged == 2
 
 
-def test_what_was_dropped_never_leaves_and_a_new_epoch_begins() -> None:
+def test_dropped_batches_are_never_sent_and_epoch_is_renewed() -> None:
     box = Outbox(A, B, buffer_bytes=100)
     box.put(A, b"sent")
     box.put(B, b"other")
@@ -474,7 +474,7 @@ def test_what_was_dropped_never_leaves_and_a_new_epoch_begins() -> None:
     assert told(box.after(1)[0]) == (A, 1, 0, [b"new"])
 
 
-def test_the_answer_to_a_dropped_batch_is_not_taken_for_the_next_ones() -> None:
+def test_answer_to_dropped_batch_is_not_taken_for_next_batch() -> None:
     box = Outbox(A)
     box.put(A, b"old")
     request = box.after(1)
@@ -486,7 +486,7 @@ def test_the_answer_to_a_dropped_batch_is_not_taken_for_the_next_ones() -> None:
     assert told(box.send()[0]) == (A, 1, 0, [b"new"])
 
 
-def test_what_is_dropped_before_it_left_needs_no_connection_cut_and_no_new_epoch() -> None:
+def test_unsent_batches_are_dropped_without_reconnect_or_new_epoch() -> None:
     box = Outbox(A)
     assert not box.machine.drop([A])
     box.put(A, b"closed")
@@ -499,7 +499,7 @@ def test_what_is_dropped_before_it_left_needs_no_connection_cut_and_no_new_epoch
     assert told(box.after(1)[0]) == (A, 0, 0, [b"new"])
 
 
-def test_what_has_left_and_waits_for_another_try_is_dropped_with_its_numbers() -> None:
+def test_dropped_batch_awaiting_retry_renews_epoch() -> None:
     """ "It arrived, and its answer did not; it is dropped": its numbers may be used."""
     box = Outbox(A)
     box.put(A, b"old")
@@ -512,13 +512,13 @@ def test_what_has_left_and_waits_for_another_try_is_dropped_with_its_numbers() -
 # Partitions.
 
 
-def test_a_partition_is_always_the_same_one() -> None:
+def test_partition_lookup_returns_the_same_object() -> None:
     box = Outbox(A)
     assert box.machine.partition(A) is box.machine.partition(A)
     assert box.machine.partition(A) is not box.machine.partition(B)
 
 
-def test_records_without_a_key_fill_one_batch_and_then_the_next_partitions() -> None:
+def test_keyless_records_fill_a_batch_then_move_to_next_partition() -> None:
     def lane(number: int) -> OutputPartition:
         return box.machine.partition(TopicPartition("t", number))
 
@@ -535,7 +535,7 @@ def test_records_without_a_key_fill_one_batch_and_then_the_next_partitions() -> 
     assert sticky(lanes) is lane(2)
 
 
-def test_records_without_a_key_pass_over_a_partition_without_a_leader() -> None:
+def test_keyless_records_avoid_partition_without_leader() -> None:
     """Until it has taken what waits for it; it is not made up to for what it was not given."""
     box = Outbox(A, B)
     lanes = [box.machine.partition(A), box.machine.partition(B)]

@@ -43,7 +43,7 @@ def values(found: Reworked) -> list[list[bytes | None]]:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-def test_record_without_the_named_one_keeps_key_time_and_headers(compression: str) -> None:
+def test_rework_without_named_record_keeps_key_time_and_headers(compression: str) -> None:
     data = batch(b"a", b"bad", b"c", compression=compression)
     refusal = BatchRefusal(ErrorCode.INVALID_RECORD, {1: "no"}, "")
     found = rework(data, RUNS, refusal, compression, BATCH_BYTES_MAX)
@@ -55,27 +55,27 @@ def test_record_without_the_named_one_keeps_key_time_and_headers(compression: st
     assert found.refused == [RefusedRecord(ONE, RUNS[0].source, b"k1", 1, "no", [1])]
 
 
-def test_batch_without_a_named_record_is_halved_until_one_is_left() -> None:
+def test_refused_batch_without_named_record_is_halved_to_one_record() -> None:
     refusal = BatchRefusal(ErrorCode.INVALID_RECORD, {}, "said")
     assert values(reworked(refusal, b"a", b"b", b"c")) == [[b"a"], [b"b", b"c"]]
     alone = reworked(refusal, b"a")
     assert (alone.parts, [record.why for record in alone.refused]) == ([], ["said"])
 
 
-def test_parts_are_within_the_limit_that_is_known() -> None:
+def test_reworked_parts_stay_within_known_size_limit() -> None:
     refusal = BatchRefusal(ErrorCode.MESSAGE_TOO_LARGE, {0: "not looked at"}, "")
     found = reworked(refusal, *(bytes([n]) * 100 for n in range(8)), bytes_max=300)
     assert [len(part) for part in values(found)] == [2, 2, 2, 2]
     assert found.refused == []
 
 
-def test_what_is_said_of_no_record_is_said_of_all() -> None:
+def test_refusal_naming_no_record_applies_to_all_records() -> None:
     found = reworked(BatchRefusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, {}, ""), b"a", b"b", b"c")
     assert found.parts == []
     assert [(each.sender, each.records) for each in found.refused] == [(ONE, 2), (TWO, 1)]
 
 
-def test_rows_that_are_refused_for_their_time_get_another_once() -> None:
+def test_rows_refused_for_timestamp_are_retimed_once() -> None:
     refusal = BatchRefusal(ErrorCode.INVALID_TIMESTAMP, {0: "late"}, "")
     ((part, runs),) = reworked(refusal, b"a", b"b", b"c", now_ms=99).parts
     assert columns(part.close(), 0).timestamps == [99, 99, 99]
@@ -92,13 +92,13 @@ def test_rows_that_are_refused_for_their_time_get_another_once() -> None:
         (ErrorCode.UNKNOWN_SERVER_ERROR, "see the broker's log"),
     ],
 )
-def test_refusal_says_what_where_and_what_to_do(code: ErrorCode, advice: str) -> None:
+def test_refused_record_message_names_place_code_and_remedy(code: ErrorCode, advice: str) -> None:
     record = RefusedRecord(ONE, SourceRecords("in", 0, 5, 9), b"k", 1, "")
     where = "record refused: out-3, key b'k', sent by task 0_0 at in-0 offset 5 to 9"
     assert told(TP, code, record, "user alice").startswith(f"{where}: {code.name}: {advice}")
 
 
-def test_refusal_of_a_timers_record_names_no_task() -> None:
+def test_refusal_of_record_sent_outside_tasks_names_no_task() -> None:
     said = told(TP, 87, RefusedRecord(OUTSIDE, None, None, 4, "why"), "")
     assert (
         "out-3, 4 records, the first with no key, sent outside of tasks: INVALID_RECORD (why)"

@@ -33,13 +33,13 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # has no types
         return self._token
 
 
-def test_without_credentials_nothing_is_encrypted_unless_there_is_a_context() -> None:
+def test_security_is_plaintext_without_credentials_or_ssl_context() -> None:
     assert security_of(None) is PLAINTEXT
     assert security_of(None, TLS) == security_of(TLS) == Security("SSL", TLS)
     assert security_of(faust.SSLCredentials(TLS), OTHER) == Security("SSL", TLS)
 
 
-def test_users_and_passwords_are_passed_on() -> None:
+def test_sasl_username_and_password_are_passed_on() -> None:
     given = faust.SASLCredentials(username="me", password="secret", mechanism="SCRAM-SHA-256")
     told = Security("SASL_PLAINTEXT", None, "SCRAM-SHA-256", "me", "secret")
     assert security_of(given) == told
@@ -47,7 +47,7 @@ def test_users_and_passwords_are_passed_on() -> None:
     assert security_of(given, OTHER) == Security("SASL_SSL", TLS, "PLAIN", "me", "secret")
 
 
-def test_tokens_are_passed_on() -> None:
+def test_oauth_token_provider_is_passed_on() -> None:
     tokens = Tokens()
     security = security_of(faust.OAuthCredentials(oauth_cb=tokens))
     assert (security.sasl_mechanism, security.sasl_oauth_token_provider) == ("OAUTHBEARER", tokens)
@@ -55,7 +55,9 @@ def test_tokens_are_passed_on() -> None:
         security_of(faust.OAuthCredentials(oauth_cb=lambda: "token"))
 
 
-def test_kerberos_is_passed_on_where_its_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kerberos_credentials_passed_on_if_library_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given = faust.GSSAPICredentials(kerberos_service_name="k", kerberos_domain_name="example.com")
     found: list[object] = [None]
     monkeypatch.setattr("streamsx.client.security.find_spec", lambda _: found[0])
@@ -93,20 +95,20 @@ def authenticated(token: str | None, says: bytes = b"") -> tuple[list[bytes], Ex
     return told, None
 
 
-def test_a_token_is_what_the_broker_gets() -> None:
+def test_oauth_token_sent_to_broker() -> None:
     told, error = authenticated("t0k3n")
     assert error is None
     assert told == [b"n,,\x01auth=Bearer t0k3n\x01\x01"]
 
 
-def test_who_gets_no_token_tries_again() -> None:
+def test_missing_oauth_token_raises_retriable_error() -> None:
     told, error = authenticated(None)
     assert isinstance(error, BrokerUnreachable)
     assert "OAUTHBEARER: LookupError: the server of tokens is away" in str(error)
     assert told == []
 
 
-def test_a_token_that_is_refused_may_be_followed_by_a_good_one() -> None:
+def test_refused_oauth_token_raises_retriable_error() -> None:
     """As Kafka says so: without an error code."""
     told, error = authenticated("old", b'{"status":"invalid_token"}')
     assert isinstance(error, BrokerUnreachable)
@@ -114,12 +116,12 @@ def test_a_token_that_is_refused_may_be_followed_by_a_good_one() -> None:
     assert len(told) == 1
 
 
-def test_aiokafka_takes_all_our_settings() -> None:
+def test_aiokafka_accepts_all_security_settings() -> None:
     """Else one of them was renamed: mend `Security`."""
     assert set(Security.__slots__) <= set(inspect.signature(create_conn).parameters)
 
 
-def test_aiokafka_has_the_private_names_that_a_connection_is_taken_over_by() -> None:
+def test_aiokafka_has_private_attributes_needed_for_takeover() -> None:
     """When this fails, `kafka.connection.taken_over` is all that has to be mended."""
 
     async def story() -> None:
@@ -141,7 +143,7 @@ def test_aiokafka_has_the_private_names_that_a_connection_is_taken_over_by() -> 
 
 
 @pytest.mark.parametrize("name", ["_protocol", "_writer", "_versions", "_read_task"])
-def test_an_aiokafka_without_one_of_them_is_said_to_be_another(name: str) -> None:
+def test_aiokafka_without_needed_attribute_raises_bug(name: str) -> None:
     class Reader:
         def cancel(self) -> None: ...
 

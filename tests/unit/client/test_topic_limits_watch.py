@@ -83,7 +83,7 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in lines if "record_failed" in line]
 
 
-def test_small_topics_get_small_batches_from_the_first_one_on(bench: Bench) -> None:
+def test_topics_with_small_limits_get_small_batches_from_the_start(bench: Bench) -> None:
     """An output, and a changelog: each record fits, all of them do not."""
     make(bench, "out", max_message_bytes="20000")
     make(bench, CHANGELOG, 3, cleanup_policy="compact", max_message_bytes="20000")
@@ -95,7 +95,7 @@ def test_small_topics_get_small_batches_from_the_first_one_on(bench: Bench) -> N
     assert station.told("error") == []
 
 
-def test_batches_are_split_where_a_limit_is_lowered_under_a_worker(bench: Bench) -> None:
+def test_batches_are_split_when_a_topic_limit_is_lowered(bench: Bench) -> None:
     make(bench, "out")
     station = begun(bench, sending(1000))
     for topic in ("out", CHANGELOG):
@@ -125,7 +125,7 @@ def test_large_records_pass_where_topics_allow_them(
 @pytest.mark.parametrize(
     ("limit", "good", "bad"), [(5_000_000, 2_000_000, 6_000_000), (20_000, 9_000, 30_000)]
 )
-def test_row_too_large_for_its_changelog_costs_its_record_and_large_ones_beside_it_none(
+def test_row_over_the_changelog_limit_fails_only_one_record(
     bench: Bench, caplog: pytest.LogCaptureFixture, limit: int, good: int, bad: int
 ) -> None:
     """Where the records of a refused row were done again, 1 MB was the limit of all topics."""
@@ -146,7 +146,7 @@ def test_row_too_large_for_its_changelog_costs_its_record_and_large_ones_beside_
     assert "value too large: store kept, key 'bad'" in line
 
 
-def test_record_over_the_limit_of_its_topic_fails_with_that_limit_named(
+def test_record_over_the_topic_limit_fails_with_the_limit_named(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(bench, "out", max_message_bytes="5000")
@@ -158,7 +158,7 @@ def test_record_over_the_limit_of_its_topic_fails_with_that_limit_named(
     assert "the limit is 5000 (max.message.bytes of the topic): split it, or raise that" in line
 
 
-def test_limit_that_was_raised_is_seen_after_the_first_record_that_needs_it(
+def test_raised_topic_limit_is_seen_after_the_first_refused_record(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(bench, "out", max_message_bytes="5000")
@@ -172,7 +172,7 @@ def test_limit_that_was_raised_is_seen_after_the_first_record_that_needs_it(
     assert len(failures(caplog)) == 1
 
 
-def test_worker_that_may_not_describe_topics_learns_from_what_is_refused(bench: Bench) -> None:
+def test_worker_unable_to_describe_topics_learns_limits_from_refusals(bench: Bench) -> None:
     make(bench, "out", max_message_bytes="20000")
     make(bench, CHANGELOG, 3, cleanup_policy="compact", max_message_bytes="20000")
 
@@ -193,7 +193,7 @@ def test_worker_that_may_not_describe_topics_learns_from_what_is_refused(bench: 
     assert station.told("error") == []
 
 
-def test_rows_of_records_from_the_future_are_taken_by_a_changelog_with_a_limit(
+def test_changelog_rows_of_records_from_the_future_get_the_current_time(
     bench: Bench,
 ) -> None:
     make(bench, "out", message_timestamp_after_max_ms=f"{2**63 - 1}")
@@ -207,7 +207,7 @@ def test_rows_of_records_from_the_future_are_taken_by_a_changelog_with_a_limit(
     assert all(abs(time - now_ms) < HOUR_MS for time in times)
 
 
-def test_keys_go_to_new_partitions_within_seconds_of_a_topics_growth(bench: Bench) -> None:
+def test_keys_go_to_new_partitions_soon_after_a_topic_grows(bench: Bench) -> None:
     make(bench, "out", 2)
     begun(bench, sending(10))
     bench.grow("out", 4)

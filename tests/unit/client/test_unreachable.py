@@ -25,7 +25,7 @@ def fail(unreached: UnreachableAddresses, *times: float, takes_s: float = 0.5) -
         unreached.failed(ADDRESS, now - takes_s, now, TROUBLE)
 
 
-def test_an_address_that_stays_away_is_told_of_soon_and_then_seldom(
+def test_unreached_address_logged_soon_and_then_rarely(
     unreached: UnreachableAddresses, caplog: pytest.LogCaptureFixture
 ) -> None:
     fail(unreached, *range(1, 70))
@@ -37,7 +37,7 @@ def test_an_address_that_stays_away_is_told_of_soon_and_then_seldom(
     assert TELL_EVERY_S == 30
 
 
-def test_a_restart_is_told_of_by_nobody(
+def test_short_broker_restart_is_not_logged(
     unreached: UnreachableAddresses, caplog: pytest.LogCaptureFixture
 ) -> None:
     fail(unreached, 1, 2, 3)
@@ -47,7 +47,7 @@ def test_a_restart_is_told_of_by_nobody(
     assert caplog.messages == []
 
 
-def test_one_that_is_asked_seldom_is_not_told_of(
+def test_rarely_tried_address_is_not_logged(
     unreached: UnreachableAddresses, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of several brokers is away, and looked for whenever metadata are wanted."""
@@ -55,14 +55,14 @@ def test_one_that_is_asked_seldom_is_not_told_of(
     assert caplog.messages == []
 
 
-def test_one_attempt_that_takes_long_is_enough(
+def test_single_long_attempt_is_logged(
     unreached: UnreachableAddresses, caplog: pytest.LogCaptureFixture
 ) -> None:
     fail(unreached, 5, takes_s=5)
     assert len(caplog.messages) == 1
 
 
-def test_what_answers_again_leaves_no_reason(unreached: UnreachableAddresses) -> None:
+def test_reached_address_clears_failure_reason(unreached: UnreachableAddresses) -> None:
     fail(unreached, 1)
     unreached.reached("another:9092")
     assert unreached.newest

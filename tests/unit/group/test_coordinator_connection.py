@@ -63,7 +63,7 @@ class TwoNodes:
             return await self.answers.get()
 
 
-def test_a_lane_follows_the_coordinator_while_the_old_broker_lives() -> None:
+def test_lane_follows_coordinator_while_old_broker_lives() -> None:
     """It went on with the connection that stood: 16 for ever, on three brokers 3 of 3 times."""
 
     async def story() -> None:
@@ -84,7 +84,7 @@ async def hangs(_: Asked) -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def test_a_lane_that_is_closed_lets_go_of_its_connection_and_of_what_waited() -> None:
+def test_closed_lane_drops_connection_and_waiting_requests() -> None:
     """A join that the broker has parked would be answered on it, to a member that gave it up."""
 
     async def story() -> None:

@@ -34,7 +34,7 @@ def begins(group: Play) -> e.JoinGroup:
     return body
 
 
-def test_everything_is_released_and_then_the_member_joins_with_no_claims(play: Plays) -> None:
+def test_eager_member_releases_all_and_joins_without_claims(play: Plays) -> None:
     group = eager(play)
 
     asked = revoked(group.feed(e.Want("a new round")))
@@ -49,7 +49,7 @@ def test_everything_is_released_and_then_the_member_joins_with_no_claims(play: P
     assert (body.claims, body.ran) == ((), (P, Q))
 
 
-def test_what_comes_back_begins_anew(play: Plays) -> None:
+def test_returned_partition_is_assigned_anew(play: Plays) -> None:
     """R429-21."""
     group = eager(play)
     begins(group)
@@ -64,7 +64,7 @@ def test_what_comes_back_begins_anew(play: Plays) -> None:
     assert group.member.holding.owned == {P}
 
 
-def test_a_round_that_is_broken_off_says_again_what_ran_before_it(play: Plays) -> None:
+def test_broken_off_round_rejoins_with_partitions_run_before(play: Plays) -> None:
     """ "m lets go of t and joins; the coordinator begins another round": t would be anybody's."""
     group = eager(play)
     begins(group)
@@ -87,7 +87,7 @@ def begins_with(group: Play, *tps: TopicPartition) -> e.JoinGroup:
     return body
 
 
-def test_what_is_not_released_in_time_is_lost_and_the_member_joins(play: Plays) -> None:
+def test_overdue_partitions_are_lost_and_member_joins(play: Plays) -> None:
     group = eager(play)
     group.feed(e.Want("a new round"))
 
@@ -99,7 +99,7 @@ def test_what_is_not_released_in_time_is_lost_and_the_member_joins(play: Plays) 
     assert body.claims == ()
 
 
-def test_a_fenced_member_ran_nothing(play: Plays) -> None:
+def test_fenced_member_rejoins_with_nothing_run(play: Plays) -> None:
     group = eager(play)
     begins(group)
     group.answer(e.JoinGroup, 25)
@@ -109,7 +109,7 @@ def test_a_fenced_member_ran_nothing(play: Plays) -> None:
     assert body.ran == ()
 
 
-def test_a_leaver_stays_for_what_may_come_back(play: Plays) -> None:
+def test_leaving_member_stays_until_assigned_nothing(play: Plays) -> None:
     """Between its release and the answer it holds nothing, and nobody has learned anything."""
     group = eager(play)
     asked = revoked(group.feed(e.Leave(60.0)))
@@ -125,7 +125,7 @@ def test_a_leaver_stays_for_what_may_come_back(play: Plays) -> None:
     assert group.member.state is MemberState.GONE
 
 
-def test_a_halting_member_goes_though_it_ran_something(play: Plays) -> None:
+def test_halting_member_leaves_though_partitions_ran(play: Plays) -> None:
     group = eager(play)
     begins(group)
     group.feed(e.Stop(group.now + 5))
@@ -133,9 +133,7 @@ def test_a_halting_member_goes_though_it_ran_something(play: Plays) -> None:
 
 
 @pytest.mark.parametrize("says", [0, 27])
-def test_a_last_commit_that_is_refused_is_sent_again_while_its_generation_counts(
-    play: Plays, says: int
-) -> None:
+def test_refused_last_commit_is_resent_while_generation_counts(play: Plays, says: int) -> None:
     """It joins behind its release, that waits for the commit, and that waited for the next
     generation: all of it was lost when the revoke was overdue (seed 99097)."""
     group = eager(play)

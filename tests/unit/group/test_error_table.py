@@ -15,7 +15,7 @@ ALL: tuple[e.Request, ...] = (JOIN, SYNC, BEAT, COMMIT)
 V = Verdict
 
 
-def test_each_row_has_a_cell_for_each_request() -> None:
+def test_verdict_table_has_a_cell_for_each_request() -> None:
     assert {len(row) for row in TABLE.values()} == {len(COLUMNS)}
 
 
@@ -34,7 +34,7 @@ def test_each_row_has_a_cell_for_each_request() -> None:
         (9999, (V.FATAL, V.FATAL, V.IGNORE, V.REFUSE)),
     ],
 )
-def test_a_code_means_what_the_table_says_or_what_may_go_away_by_itself(
+def test_error_code_verdict_is_from_table_or_retriable(
     code: int, means: tuple[Verdict, ...]
 ) -> None:
     assert tuple(verdict(request, code) for request in ALL) == means
@@ -48,7 +48,7 @@ def test_a_code_means_what_the_table_says_or_what_may_go_away_by_itself(
         (ErrorCode.NONE, V.GOOD, V.GOOD),
     ],
 )
-def test_a_refusal_between_two_generations_is_not_a_word_against_us(
+def test_refusal_between_generations_is_not_held_against_member(
     code: int, beat: Verdict, commit: Verdict
 ) -> None:
     """The answer to JoinGroup says whether it was."""
@@ -57,7 +57,7 @@ def test_a_refusal_between_two_generations_is_not_a_word_against_us(
     assert verdict(JOIN, code, stayed=False) is verdict(JOIN, code)
 
 
-def test_a_partition_is_refused_for_good_by_what_no_retry_mends() -> None:
+def test_unretriable_code_denies_partition_for_good() -> None:
     codes = (
         ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 9999,
         ErrorCode.NONE, ErrorCode.NOT_COORDINATOR, ErrorCode.CORRUPT_MESSAGE,

@@ -110,7 +110,7 @@ def run(story: Story, **topics: int) -> None:
     asyncio.run(told())
 
 
-def test_growth_is_seen_and_planned() -> None:
+def test_leader_plans_topic_growth() -> None:
     async def story(group: Group) -> None:
         assert await group.given() == {"a-0", "a-1", "b-0"}
         assert await group.changes.get() == {"a": 2, "b": 1}
@@ -121,7 +121,7 @@ def test_growth_is_seen_and_planned() -> None:
     run(story, a=2, b=1)
 
 
-def test_a_topic_that_is_gone_makes_one_plan_and_one_line_and_another_when_it_is_back(
+def test_gone_topic_is_logged_once_and_planned_again_when_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def story(group: Group) -> None:
@@ -142,7 +142,7 @@ def test_a_topic_that_is_gone_makes_one_plan_and_one_line_and_another_when_it_is
     run(story, a=2, b=1)
 
 
-def test_a_topic_that_was_never_there_is_waited_for_a_little_and_then_planned_without() -> None:
+def test_missing_topic_is_awaited_briefly_then_planned_without() -> None:
     async def story(group: Group) -> None:
         assert (await group.plan()).failed
         while "b" not in await group.changes.get():
@@ -152,7 +152,7 @@ def test_a_topic_that_was_never_there_is_waited_for_a_little_and_then_planned_wi
     run(story, a=2)
 
 
-def test_what_cannot_be_asked_stays_as_it_was() -> None:
+def test_partition_counts_stay_while_broker_is_away() -> None:
     async def story(group: Group) -> None:
         await group.given()
         del group.broker.topics["b"]
@@ -164,7 +164,7 @@ def test_what_cannot_be_asked_stays_as_it_was() -> None:
     run(story, a=2, b=1)
 
 
-def test_a_plan_looks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_refreshes_partition_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody watches yet: what has grown since the last look is planned."""
     monkeypatch.setattr(leader, "TOPICS_EVERY_S", 60.0)
 
@@ -176,7 +176,7 @@ def test_a_plan_looks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     run(story, a=1, b=1)
 
 
-def test_a_plan_looks_again_for_a_topic_that_was_just_made(
+def test_plan_looks_again_for_just_created_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is there behind the first look."""
@@ -194,7 +194,7 @@ def test_a_plan_looks_again_for_a_topic_that_was_just_made(
     run(story, a=1)
 
 
-def test_a_leader_hears_when_to_remove_whom_in_its_own_time() -> None:
+def test_plan_gives_eviction_time_on_leader_clock() -> None:
     """Its clock shows 0 at the unix second 1e9."""
     marks = {"m": Mark(MarkState.LEAVING, 1_000_000_020_000, epoch_ms=3)}
     told = Assignment((), write_assignment(AssignmentView(Memory(1, marks=marks)))).write()
@@ -208,7 +208,7 @@ def test_a_leader_hears_when_to_remove_whom_in_its_own_time() -> None:
     run(story, a=1, b=1)
 
 
-def test_who_should_be_gone_long_since_is_given_a_few_seconds_from_now() -> None:
+def test_overdue_eviction_is_planned_a_few_seconds_ahead() -> None:
     """Its deadline was 20 seconds before the leader's clock showed 0."""
     marks = {"m": Mark(MarkState.LEAVING, 999_999_980_000, epoch_ms=3)}
     told = Assignment((), write_assignment(AssignmentView(Memory(1, marks=marks)))).write()

@@ -7,7 +7,7 @@ from streamsx.group.step_effects import Effects
 FENCED = e.Count("self-fence-total")
 
 
-def test_it_counts_from_the_sending_of_what_was_answered() -> None:
+def test_lease_counts_from_sending_of_answered_request() -> None:
     box = Effects()
     lease = Lease(box, 10.0, 60.0, 3.0)
     out = box.open(19.9)
@@ -15,7 +15,7 @@ def test_it_counts_from_the_sending_of_what_was_answered() -> None:
     assert (lease.until, out) == (20.0, [e.Arm(e.Timer.FENCE, 20.0)])
 
 
-def test_an_answer_to_what_was_sent_before_shortens_nothing() -> None:
+def test_answer_to_older_request_does_not_shorten_lease() -> None:
     box = Effects()
     lease = Lease(box, 10.0, 60.0, 3.0)
     lease.contact(4.0, steady=True)
@@ -24,7 +24,7 @@ def test_an_answer_to_what_was_sent_before_shortens_nothing() -> None:
     assert (lease.until, out) == (14.0, [])
 
 
-def test_it_ends_when_a_round_may_have_been_closed_without_us() -> None:
+def test_lease_ends_when_round_may_have_closed_without_member() -> None:
     box = Effects()
     lease = Lease(box, 45.0, 60.0, 3.0)
     lease.contact(1.0, steady=True)
@@ -39,7 +39,7 @@ def test_it_ends_when_a_round_may_have_been_closed_without_us() -> None:
     assert lease.limit == "the group has not answered for 45 s (session_timeout)"
 
 
-def test_a_round_that_we_are_in_begins_behind_the_newest_contact() -> None:
+def test_rebalance_time_counts_from_newest_contact() -> None:
     """A JoinGroup that waited for a minute: until it was answered nothing was closed."""
     lease = Lease(Effects(), 45.0, 60.0, 3.0)
     lease.contact(58.0, steady=False)
@@ -49,7 +49,7 @@ def test_a_round_that_we_are_in_begins_behind_the_newest_contact() -> None:
     assert lease.until == 118.0
 
 
-def test_what_was_lost_is_no_lease_of_a_later_membership() -> None:
+def test_lost_lease_is_not_revived_by_unsteady_contact() -> None:
     box = Effects()
     lease = Lease(box, 45.0, 60.0, 3.0)
     lease.contact(100.0, steady=True)
@@ -58,7 +58,7 @@ def test_what_was_lost_is_no_lease_of_a_later_membership() -> None:
     assert lease.until == 0.0
 
 
-def test_its_end_is_counted_and_a_timer_of_before_is_not() -> None:
+def test_lease_end_is_counted_and_early_timer_is_not() -> None:
     box = Effects()
     lease = Lease(box, 10.0, 60.0, 3.0)
     lease.contact(0.0, steady=True)
@@ -81,14 +81,14 @@ def beat(at: float) -> e.Effect:
     return e.Arm(e.Timer.HEARTBEAT, at)
 
 
-def test_they_come_at_the_interval() -> None:
+def test_heartbeats_are_sent_at_interval() -> None:
     box = Effects()
     lease = Lease(box, 45.0, 60.0, 3.0)
     assert due(box, lease, 0.0) == beat(3.0)
     assert due(box, lease, 3.0) == beat(6.0)
 
 
-def test_in_a_hurry_they_come_at_once_and_for_a_while() -> None:
+def test_hurried_heartbeats_come_fast_for_a_while() -> None:
     box = Effects()
     lease = Lease(box, 45.0, 60.0, 3.0)
     out = box.open(10.0)
@@ -98,7 +98,7 @@ def test_in_a_hurry_they_come_at_once_and_for_a_while() -> None:
     assert due(box, lease, 10.0 + HURRY_S) == beat(13.0 + HURRY_S)
 
 
-def test_the_next_round_ends_the_hurry() -> None:
+def test_next_round_ends_heartbeat_hurry() -> None:
     box = Effects()
     lease = Lease(box, 45.0, 60.0, 3.0)
     box.open(10.0)

@@ -29,7 +29,7 @@ def stay(epoch_ms: int) -> tuple[Mark, float | None]:
     return Mark(MarkState.CANCELLED, epoch_ms=epoch_ms), None
 
 
-def test_a_deadline_of_a_drain_only_moves_closer(box: Effects, leaving: Leaving) -> None:
+def test_drain_deadline_only_moves_closer(box: Effects, leaving: Leaving) -> None:
     assert not leaving
     leaving.drain(e.Leave(None))
     assert box.taken() == "leaving"
@@ -44,9 +44,7 @@ def test_a_deadline_of_a_drain_only_moves_closer(box: Effects, leaving: Leaving)
     ]  # fmt: skip
 
 
-def test_of_marks_only_one_that_is_newer_than_the_last_counts(
-    box: Effects, leaving: Leaving
-) -> None:
+def test_only_mark_newer_than_last_one_counts(box: Effects, leaving: Leaving) -> None:
     leaving.heed(None, None)
     assert box.wish is None
     leaving.heed(*leave(5, 60.0))
@@ -57,7 +55,7 @@ def test_of_marks_only_one_that_is_newer_than_the_last_counts(
     assert (leaving.draining, leaving.deadline) == (True, 60.0)
 
 
-def test_a_mark_takes_back_what_a_mark_has_asked_for(box: Effects, leaving: Leaving) -> None:
+def test_newer_mark_cancels_leaving_asked_by_mark(box: Effects, leaving: Leaving) -> None:
     leaving.heed(*leave(5, 60.0))
     box.taken()
     box.open(1.0)
@@ -70,9 +68,7 @@ def test_a_mark_takes_back_what_a_mark_has_asked_for(box: Effects, leaving: Leav
     assert box.wish == "leaving"
 
 
-def test_a_mark_does_not_take_back_what_its_process_was_told(
-    box: Effects, leaving: Leaving
-) -> None:
+def test_mark_does_not_cancel_drain_of_own_process(box: Effects, leaving: Leaving) -> None:
     """The leader that planned so is to hear that it leaves all the same."""
     leaving.drain(e.Leave(25.0))
     box.taken()
@@ -82,7 +78,7 @@ def test_a_mark_does_not_take_back_what_its_process_was_told(
     assert box.out == [e.Arm(DRAIN, 25.0), e.IsLeaving(25.0)]
 
 
-def test_a_halt_follows_a_drain_with_its_own_deadline(box: Effects, leaving: Leaving) -> None:
+def test_halt_replaces_drain_with_own_deadline(box: Effects, leaving: Leaving) -> None:
     leaving.drain(e.Leave(25.0))
     box.open(1.0)
     leaving.halt(30.0)
@@ -90,9 +86,7 @@ def test_a_halt_follows_a_drain_with_its_own_deadline(box: Effects, leaving: Lea
     assert box.out == [e.IsLeaving(30.0), STOPPED, e.Arm(STOP, 30.0)]
 
 
-def test_a_deadline_of_a_halt_only_moves_closer_and_nothing_undoes_it(
-    box: Effects, leaving: Leaving
-) -> None:
+def test_halt_deadline_only_moves_closer_and_halt_is_final(box: Effects, leaving: Leaving) -> None:
     leaving.halt(30.0)
     leaving.halt(40.0)
     assert leaving.deadline == 30.0
@@ -105,7 +99,7 @@ def test_a_deadline_of_a_halt_only_moves_closer_and_nothing_undoes_it(
 
 
 @pytest.mark.parametrize(("deadline", "at"), [(None, 7.0), (9.0, 7.0), (5.0, 5.0)])
-def test_it_waits_no_longer_than_it_may_stay(
+def test_leaving_member_waits_no_longer_than_deadline(
     box: Effects, leaving: Leaving, deadline: float | None, at: float
 ) -> None:
     leaving.drain(e.Leave(deadline))

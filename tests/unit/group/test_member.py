@@ -27,7 +27,7 @@ def only(effects: list[e.Effect], kind: type[e.Effect]) -> list[e.Effect]:
 # Joining.
 
 
-def test_a_new_id_is_remembered_before_it_is_used(play: Plays) -> None:
+def test_new_member_id_is_remembered_before_rejoin(play: Plays) -> None:
     group = play()
     group.begin()
     effects = group.answer(e.JoinGroup, 79, e.Joined(-1, "m1", ""))
@@ -37,7 +37,7 @@ def test_a_new_id_is_remembered_before_it_is_used(play: Plays) -> None:
     assert only(group.joined(1), e.Remember) == []
 
 
-def test_a_follower_syncs_with_nothing_and_hears_everything_in_order(play: Plays) -> None:
+def test_follower_syncs_without_assignments_and_reports_in_order(play: Plays) -> None:
     group = play()
     group.begin()
     effects = group.joined(1)
@@ -50,7 +50,7 @@ def test_a_follower_syncs_with_nothing_and_hears_everything_in_order(play: Plays
     assert group.member.state is MemberState.STABLE
 
 
-def test_the_leader_plans_before_it_syncs(play: Plays) -> None:
+def test_leader_plans_before_sync(play: Plays) -> None:
     group = play()
     group.begin()
     assign = only(group.joined(1, leader=True), e.Assign)[0]
@@ -60,7 +60,7 @@ def test_the_leader_plans_before_it_syncs(play: Plays) -> None:
     assert group.last(e.SyncGroup).body.assignments == {"m1": b"all"}
 
 
-def test_a_plan_is_asked_for_by_who_leads_now(play: Plays) -> None:
+def test_plan_request_carries_member_id_and_generation(play: Plays) -> None:
     """Fresh metadata may take 2 s; fenced meanwhile, the member has no id to plan under."""
     group = play()
     group.begin()
@@ -69,7 +69,7 @@ def test_a_plan_is_asked_for_by_who_leads_now(play: Plays) -> None:
     assert (assign.member_id, assign.generation) == ("m1", 7)
 
 
-def test_join_and_sync_wait_longer_than_the_slowest_member(play: Plays) -> None:
+def test_join_and_sync_timeout_exceeds_rebalance_timeout(play: Plays) -> None:
     """With 2 s everybody joined again, for ever, before the slowest member had come (seed 82)."""
     group = play(rebalance_timeout_s=60.0)
     group.begin()
@@ -78,7 +78,7 @@ def test_join_and_sync_wait_longer_than_the_slowest_member(play: Plays) -> None:
     assert group.last(e.SyncGroup).timeout_s == 65.0
 
 
-def test_a_failed_plan_gives_everybody_what_they_claim_and_is_tried_again(play: Plays) -> None:
+def test_failed_plan_assigns_claims_and_is_retried(play: Plays) -> None:
     group = play()
     group.begin()
     assign = only(group.joined(1, leader=True), e.Assign)[0]
@@ -92,7 +92,7 @@ def test_a_failed_plan_gives_everybody_what_they_claim_and_is_tried_again(play: 
     assert group.last(e.JoinGroup).body.reason == "the assignment failed"
 
 
-def test_a_plan_for_a_round_that_is_over_changes_nothing(play: Plays) -> None:
+def test_plan_for_finished_round_changes_nothing(play: Plays) -> None:
     group = play()
     group.begin()
     assign = only(group.joined(1, leader=True), e.Assign)[0]
@@ -102,7 +102,7 @@ def test_a_plan_for_a_round_that_is_over_changes_nothing(play: Plays) -> None:
     assert group.member.state is MemberState.JOINING
 
 
-def test_a_join_that_is_refused_says_why(play: Plays) -> None:
+def test_refused_join_counts_the_error_name(play: Plays) -> None:
     """A group that takes nobody more was tried every 10 s, and the log had no word of it."""
     group = play()
     group.begin()
@@ -111,7 +111,7 @@ def test_a_join_that_is_refused_says_why(play: Plays) -> None:
     )
 
 
-def test_a_broken_join_connection_sends_the_same_join_again(play: Plays) -> None:
+def test_broken_join_connection_resends_same_join(play: Plays) -> None:
     """The coordinator takes the same claims and the same nonce for the same member."""
     group = play()
     group.stable(P)
@@ -124,7 +124,7 @@ def test_a_broken_join_connection_sends_the_same_join_again(play: Plays) -> None
     assert group.last(e.JoinGroup).node == 2
 
 
-def test_a_coordinator_that_answers_16_for_seconds_is_asked_again_and_again(play: Plays) -> None:
+def test_not_coordinator_answers_are_retried_with_growing_pauses(play: Plays) -> None:
     """After a restart FindCoordinator succeeds at once; JoinGroup says 16 for up to 4 s."""
     group = play()
     group.begin()
@@ -138,14 +138,14 @@ def test_a_coordinator_that_answers_16_for_seconds_is_asked_again_and_again(play
     assert group.last(e.JoinGroup).body.nonce == 1
 
 
-def test_a_coordinator_that_nobody_knows_is_looked_for_again(play: Plays) -> None:
+def test_unknown_coordinator_is_looked_up_again(play: Plays) -> None:
     group = play()
     assert group.feed(e.Start()) == [e.Find()]
     assert group.feed(e.Found(None)) == []
     assert group.tick(e.Timer.FIND) == [e.Find()]
 
 
-def test_a_dead_predecessor_is_taken_out_before_the_first_join(play: Plays) -> None:
+def test_dead_predecessor_is_removed_before_first_join(play: Plays) -> None:
     """It would hold up every round until its session ends: 42 s instead of 0.3."""
     group = play()
     group.begin(predecessor="dead")
@@ -155,7 +155,7 @@ def test_a_dead_predecessor_is_taken_out_before_the_first_join(play: Plays) -> N
     assert group.last(e.JoinGroup).body.reason == "first"
 
 
-def test_a_predecessor_that_cannot_be_taken_out_is_left_to_its_session(play: Plays) -> None:
+def test_unremovable_predecessor_is_left_to_session_timeout(play: Plays) -> None:
     group = play()
     group.begin(predecessor="dead")
     group.cut(e.ConnectionName.JOIN)
@@ -164,14 +164,14 @@ def test_a_predecessor_that_cannot_be_taken_out_is_left_to_its_session(play: Pla
     assert isinstance(group.sent[-1].body, e.JoinGroup)
 
 
-def test_a_second_start_is_our_fault(play: Plays) -> None:
+def test_second_start_raises_invalid_transition(play: Plays) -> None:
     group = play()
     group.begin()
     with pytest.raises(InvalidTransition, match=r"Start.*joining.*the story.*Found"):
         group.feed(e.Start())
 
 
-def test_a_wish_during_a_round_makes_the_next_one(play: Plays) -> None:
+def test_join_wanted_during_round_makes_next_round(play: Plays) -> None:
     group = play()
     group.begin()
     group.feed(e.Want("a reason"))
@@ -181,7 +181,7 @@ def test_a_wish_during_a_round_makes_the_next_one(play: Plays) -> None:
     assert group.last(e.JoinGroup).body.nonce == 2
 
 
-def test_an_answer_to_a_request_that_was_given_up_changes_nothing(play: Plays) -> None:
+def test_answer_to_abandoned_request_changes_nothing(play: Plays) -> None:
     group = play()
     group.begin()
     old = group.last(e.JoinGroup)
@@ -191,7 +191,7 @@ def test_an_answer_to_a_request_that_was_given_up_changes_nothing(play: Plays) -
     assert group.member.generation == -1
 
 
-def test_a_broken_beat_lane_does_not_disturb_a_round_on_the_other_one(play: Plays) -> None:
+def test_broken_beat_lane_does_not_disturb_round_on_join_lane(play: Plays) -> None:
     """The coordinator is looked for again; SyncGroup goes where JoinGroup was answered."""
     group = play()
     group.stable(P)
@@ -202,9 +202,7 @@ def test_a_broken_beat_lane_does_not_disturb_a_round_on_the_other_one(play: Play
 
 
 @pytest.mark.parametrize("node", [1, 2])
-def test_a_join_that_is_parked_is_asked_again_where_the_coordinator_is_found(
-    play: Plays, node: int
-) -> None:
+def test_parked_join_is_resent_to_found_coordinator(play: Plays, node: int) -> None:
     """The coordinator moves, or its machine starts anew and knows of no round; the connection on
     which JoinGroup waits says nothing of it for 65 s, and heartbeats are answered well."""
     group = play()
@@ -219,7 +217,7 @@ def test_a_join_that_is_parked_is_asked_again_where_the_coordinator_is_found(
     assert group.last(e.Heartbeat).node == node
 
 
-def test_a_sync_that_is_parked_at_a_broker_that_is_no_coordinator_begins_with_the_join(
+def test_parked_sync_at_former_coordinator_restarts_with_join(
     play: Plays,
 ) -> None:
     group = play()
@@ -234,7 +232,7 @@ def test_a_sync_that_is_parked_at_a_broker_that_is_no_coordinator_begins_with_th
     assert group.member.holding.owned == {P}
 
 
-def test_a_commit_at_a_broker_that_is_no_coordinator_goes_to_the_new_one(play: Plays) -> None:
+def test_commit_at_former_coordinator_goes_to_new_one(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1))
@@ -246,14 +244,14 @@ def test_a_commit_at_a_broker_that_is_no_coordinator_goes_to_the_new_one(play: P
     assert group.last(e.OffsetCommit).body.offsets == OFFSETS
 
 
-def test_an_idle_join_connection_that_breaks_disturbs_nobody(play: Plays) -> None:
+def test_broken_idle_join_connection_changes_nothing(play: Plays) -> None:
     group = play()
     group.stable(P)
     assert group.cut(e.ConnectionName.JOIN) == []
     assert e.Timer.FIND not in group.armed
 
 
-def test_a_commit_that_waits_for_its_coordinator_is_sent_once_a_second_in_the_end(
+def test_commit_to_unavailable_coordinator_backs_off_to_one_second(
     play: Plays,
 ) -> None:
     """The topic of offsets lacks a replica: commits hear 15, heartbeats that all is well; each of
@@ -285,7 +283,7 @@ def led(group: Any, generation: int, evictions: Any = MappingProxyType({})) -> N
     group.synced(P)
 
 
-def test_who_overstays_is_removed_by_the_leader_once(play: Plays) -> None:
+def test_overstaying_member_is_removed_by_leader_once(play: Plays) -> None:
     group = play()
     group.begin()
     led(group, 1, EVICTION | {"slower": 40.0})
@@ -299,7 +297,7 @@ def test_who_overstays_is_removed_by_the_leader_once(play: Plays) -> None:
     assert group.answer(e.LeaveGroup) == []
 
 
-def test_who_overstays_is_removed_when_somebody_can_be_asked_to(play: Plays) -> None:
+def test_removal_waits_for_coordinator_and_for_earlier_removal(play: Plays) -> None:
     """The coordinator is being looked for, or the removal of another one is under way."""
     group = play()
     group.begin()
@@ -314,7 +312,7 @@ def test_who_overstays_is_removed_when_somebody_can_be_asked_to(play: Plays) -> 
     assert group.last(e.LeaveGroup).body.member_ids == ("slower",)
 
 
-def test_who_comes_back_to_a_group_that_went_on_removes_nobody_before_it_is_counted_in(
+def test_returning_leader_removes_no_member_before_heartbeat_answer(
     play: Plays,
 ) -> None:
     """Its session ended in an outage; others planned, and a tool took back what was asked of slow:
@@ -331,7 +329,7 @@ def test_who_comes_back_to_a_group_that_went_on_removes_nobody_before_it_is_coun
     assert not group.member._evictions.ends
 
 
-def test_who_overstays_is_removed_once_an_answer_has_renewed_the_session(play: Plays) -> None:
+def test_removal_follows_answer_that_renews_session(play: Plays) -> None:
     group = play()
     group.begin()
     led(group, 1, EVICTION)
@@ -342,7 +340,7 @@ def test_who_overstays_is_removed_once_an_answer_has_renewed_the_session(play: P
     assert group.last(e.LeaveGroup).body == OVERSTAYS
 
 
-def test_a_removal_that_is_not_answered_leaves_time_for_a_heartbeat(play: Plays) -> None:
+def test_removal_timeout_leaves_time_for_heartbeat(play: Plays) -> None:
     """Both go over one connection, in order: 5 s for the one were the end of a session of 6 s."""
     group = play(session_timeout_s=6.0, heartbeat_interval_s=2.0)
     group.begin()
@@ -352,7 +350,7 @@ def test_a_removal_that_is_not_answered_leaves_time_for_a_heartbeat(play: Plays)
     assert group.last(e.LeaveGroup).timeout_s == 2.0
 
 
-def test_a_deadline_that_a_newer_plan_does_not_know_removes_nobody(play: Plays) -> None:
+def test_eviction_deadline_unknown_to_newer_plan_is_dropped(play: Plays) -> None:
     """Told to leave within 30 s, told to stay at 10 s, removed at 35 s."""
     group = play()
     group.begin()
@@ -362,7 +360,7 @@ def test_a_deadline_that_a_newer_plan_does_not_know_removes_nobody(play: Plays) 
     assert e.Timer.EVICT not in group.armed
 
 
-def test_a_deadline_ends_with_the_leadership_and_does_not_come_back_with_it(play: Plays) -> None:
+def test_eviction_deadline_ends_with_leadership(play: Plays) -> None:
     """m1 leads and arms it; m2 leads and hears that it is taken back; m1 leads again and waits for
     fresh metadata when the time comes."""
     group = play()
@@ -375,7 +373,7 @@ def test_a_deadline_ends_with_the_leadership_and_does_not_come_back_with_it(play
     assert e.Timer.EVICT not in group.armed
 
 
-def test_a_deadline_stands_while_the_next_round_gathers(play: Plays) -> None:
+def test_eviction_deadline_stands_while_next_round_gathers(play: Plays) -> None:
     """That round may be waiting for the very member that is to be removed."""
     group = play()
     group.begin()
@@ -385,7 +383,7 @@ def test_a_deadline_stands_while_the_next_round_gathers(play: Plays) -> None:
     assert group.last(e.LeaveGroup).body == OVERSTAYS
 
 
-def test_a_fenced_leader_removes_nobody(play: Plays) -> None:
+def test_fenced_leader_removes_no_member(play: Plays) -> None:
     group = play()
     group.begin()
     led(group, 1, EVICTION)
@@ -396,7 +394,7 @@ def test_a_fenced_leader_removes_nobody(play: Plays) -> None:
 # Heartbeats and the lease.
 
 
-def test_a_joins_answer_counts_from_its_sending_and_a_heartbeat_follows_at_once(
+def test_join_answer_extends_lease_from_sending_and_heartbeat_follows(
     play: Plays,
 ) -> None:
     """Counted at its arrival, an answer that was held up gave a lease to an expired member."""
@@ -411,7 +409,7 @@ def test_a_joins_answer_counts_from_its_sending_and_a_heartbeat_follows_at_once(
     assert group.member.lease.until == 19.0
 
 
-def test_a_heartbeat_that_was_under_way_when_the_join_was_answered_is_followed_by_one(
+def test_heartbeat_in_flight_during_join_is_followed_by_another(
     play: Plays,
 ) -> None:
     group = play()
@@ -424,7 +422,7 @@ def test_a_heartbeat_that_was_under_way_when_the_join_was_answered_is_followed_b
 
 
 @pytest.mark.parametrize(("code", "counts"), [(0, True), (27, True), (22, False), (14, False)])
-def test_only_what_extends_a_session_extends_the_lease(
+def test_lease_is_extended_only_by_session_extending_answers(
     play: Plays, code: int, *, counts: bool
 ) -> None:
     group = play(session_timeout_s=10.0)
@@ -438,7 +436,7 @@ def test_only_what_extends_a_session_extends_the_lease(
 
 
 @pytest.mark.parametrize(("code", "lease"), [(0, 25.0), (27, 20.0)])
-def test_who_has_heard_of_a_round_has_a_rebalance_timeout_to_be_in_it(
+def test_member_aware_of_round_has_rebalance_timeout_to_join(
     play: Plays, code: int, lease: float
 ) -> None:
     group = play(session_timeout_s=100.0, rebalance_timeout_s=20.0)
@@ -450,7 +448,7 @@ def test_who_has_heard_of_a_round_has_a_rebalance_timeout_to_be_in_it(
     assert group.member.lease.until == lease
 
 
-def test_who_never_hears_its_assignment_stands_still_before_it_is_removed_for_that(
+def test_member_without_assignment_suspends_before_removal(
     play: Plays,
 ) -> None:
     """Its SyncGroup does not arrive, its heartbeats do: at the sync deadline the coordinator
@@ -479,7 +477,7 @@ def test_who_never_hears_its_assignment_stands_still_before_it_is_removed_for_th
 
 
 @pytest.mark.parametrize(("code", "lease"), [(0, 15.0), (27, 10.0), (22, 10.0)])
-def test_a_refused_commit_is_no_contact(play: Plays, code: int, lease: float) -> None:
+def test_only_accepted_commit_extends_lease(play: Plays, code: int, lease: float) -> None:
     group = play(session_timeout_s=10.0)
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -489,7 +487,7 @@ def test_a_refused_commit_is_no_contact(play: Plays, code: int, lease: float) ->
     assert group.member.lease.until == lease
 
 
-def test_silence_suspends_and_loses_nothing(play: Plays) -> None:
+def test_silent_broker_suspends_member_without_loss(play: Plays) -> None:
     """Broker away for 9.7 s, session 6 s: losing on silence did 3,600 records twice."""
     group = play(session_timeout_s=10.0)
     group.stable(P)
@@ -499,7 +497,7 @@ def test_silence_suspends_and_loses_nothing(play: Plays) -> None:
     assert group.member.holding.owned == {P}
 
 
-def test_a_lease_timer_that_wakes_too_late_counts_nothing(play: Plays) -> None:
+def test_outdated_lease_timer_counts_no_fence(play: Plays) -> None:
     group = play(session_timeout_s=10.0)
     group.stable(P)
     group.now = 5.0
@@ -508,7 +506,7 @@ def test_a_lease_timer_that_wakes_too_late_counts_nothing(play: Plays) -> None:
     assert group.feed(e.Tick(e.Timer.FENCE)) == []
 
 
-def test_the_group_is_told_to_rebalance_by_a_heartbeat(play: Plays) -> None:
+def test_heartbeat_answer_starts_rebalance(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.tick(e.Timer.HEARTBEAT)
@@ -517,7 +515,7 @@ def test_the_group_is_told_to_rebalance_by_a_heartbeat(play: Plays) -> None:
     assert (join.claims, join.owned_generation) == ((P,), 1)
 
 
-def test_while_joining_27_is_a_sign_of_life_and_22_is_none_of_anything(play: Plays) -> None:
+def test_joining_member_stays_joining_on_heartbeat_27_and_22(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -528,7 +526,7 @@ def test_while_joining_27_is_a_sign_of_life_and_22_is_none_of_anything(play: Pla
     assert group.member.holding.owned == {P}
 
 
-def test_heartbeats_hurry_while_more_is_to_come(play: Plays) -> None:
+def test_heartbeats_hurry_while_more_partitions_are_due(play: Plays) -> None:
     group = play(heartbeat_interval_s=3.0)
     group.begin()
     group.joined(1)
@@ -544,7 +542,7 @@ def test_heartbeats_hurry_while_more_is_to_come(play: Plays) -> None:
 # Fences.
 
 
-def test_a_fenced_member_loses_everything_and_claims_nothing(play: Plays) -> None:
+def test_fenced_member_loses_all_and_claims_nothing(play: Plays) -> None:
     """An old claim would be a zombie's (KIP-792)."""
     group = play()
     group.stable(P)
@@ -558,7 +556,7 @@ def test_a_fenced_member_loses_everything_and_claims_nothing(play: Plays) -> Non
     assert (send.body.claims, send.body.owned_generation) == ((), -1)
 
 
-def test_an_unknown_member_is_fenced_in_any_state_and_forgets_its_id(play: Plays) -> None:
+def test_unknown_member_is_fenced_and_forgets_member_id(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -569,7 +567,7 @@ def test_an_unknown_member_is_fenced_in_any_state_and_forgets_its_id(play: Plays
     assert group.last(e.JoinGroup).member_id == ""
 
 
-def test_a_sync_that_may_never_be_answered_does_not_block_a_fenced_member(play: Plays) -> None:
+def test_fenced_member_rejoins_despite_unanswered_sync(play: Plays) -> None:
     """Kafka mutes the connection of a member that was removed while its SyncGroup was parked."""
     group = play()
     group.stable(P)
@@ -582,9 +580,7 @@ def test_a_sync_that_may_never_be_answered_does_not_block_a_fenced_member(play: 
 
 
 @pytest.mark.parametrize("code", [22, 27])
-def test_a_member_whose_sync_failed_claims_under_its_last_assignment(
-    play: Plays, code: int
-) -> None:
+def test_failed_sync_member_claims_under_last_assignment(play: Plays, code: int) -> None:
     """It is still in the group and still holds p; its claim must not be cut as an old one."""
     group = play()
     group.stable(P)
@@ -595,7 +591,7 @@ def test_a_member_whose_sync_failed_claims_under_its_last_assignment(
     assert (join.claims, join.owned_generation, join.nonce) == ((P,), 1, 3)
 
 
-def test_another_process_with_our_instance_id_is_fatal(play: Plays) -> None:
+def test_fenced_instance_id_is_fatal(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.tick(e.Timer.HEARTBEAT)
@@ -606,7 +602,7 @@ def test_another_process_with_our_instance_id_is_fatal(play: Plays) -> None:
     assert group.answer(e.LeaveGroup, 25) == [fatal]
 
 
-def test_who_is_refused_and_cannot_say_that_it_goes_ends_all_the_same(play: Plays) -> None:
+def test_refused_member_ends_even_without_leave_answer(play: Plays) -> None:
     group = play()
     group.begin()
     assert isinstance(group.answer(e.JoinGroup, 24)[-1], e.Fatal)
@@ -618,7 +614,7 @@ def test_who_is_refused_and_cannot_say_that_it_goes_ends_all_the_same(play: Play
     assert [type(effect) for effect in group.cut(e.ConnectionName.BEAT)] == [e.Fatal]
 
 
-def test_a_worker_that_is_silent_is_taken_out_as_lost(play: Plays) -> None:
+def test_silent_worker_leaves_group_and_is_fatal(play: Plays) -> None:
     group = play()
     group.stable(P)
     effects = group.feed(e.Silent("the data loop stands still"))
@@ -626,7 +622,7 @@ def test_a_worker_that_is_silent_is_taken_out_as_lost(play: Plays) -> None:
     assert group.answer(e.LeaveGroup) == [e.Remember(None), e.Fatal("the data loop stands still")]
 
 
-def test_heartbeats_hurry_until_the_next_round_and_no_longer(play: Plays) -> None:
+def test_heartbeat_hurry_ends_with_next_round(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Want("a"))
@@ -640,7 +636,7 @@ def test_heartbeats_hurry_until_the_next_round_and_no_longer(play: Plays) -> Non
     assert group.armed[e.Timer.HEARTBEAT] == pytest.approx(group.now + 1.0)
 
 
-def test_a_round_for_another_reason_stands_for_all_that_was_to_come(play: Plays) -> None:
+def test_immediate_round_replaces_collected_reasons(play: Plays) -> None:
     """A plan that is tried again, learners that are ready: one more round for nothing."""
     group = play()
     group.begin()
@@ -663,7 +659,7 @@ def test_a_round_for_another_reason_stands_for_all_that_was_to_come(play: Plays)
 # What is ours.
 
 
-def test_what_stays_is_not_touched_and_what_goes_is_asked_for_before_what_comes(
+def test_revoke_precedes_assignment_and_kept_partitions_stay(
     play: Plays,
 ) -> None:
     group = play()
@@ -685,14 +681,14 @@ def revoking(group: Any, *kept: TopicPartition) -> int:
     return int(next(iter(group.member.holding.revoking.values())).number)
 
 
-def test_the_last_release_makes_the_next_round_at_once(play: Plays) -> None:
+def test_last_release_starts_next_round_at_once(play: Plays) -> None:
     group = play()
     number = revoking(group, Q, R)
     group.feed(e.Released(frozenset({P}), number))
     assert group.last(e.JoinGroup).body.claims == (Q, R)
 
 
-def test_releases_one_by_one_are_collected(play: Plays) -> None:
+def test_single_releases_are_collected_into_one_round(play: Plays) -> None:
     """Else three rounds where two do."""
     group = play()
     number = revoking(group, R)
@@ -701,7 +697,7 @@ def test_releases_one_by_one_are_collected(play: Plays) -> None:
     assert group.last(e.JoinGroup).body.claims == (Q, R)
 
 
-def test_a_release_under_way_while_we_joined_makes_another_round(play: Plays) -> None:
+def test_release_during_join_makes_another_round(play: Plays) -> None:
     """The leader saw the claim, and withholds p from everybody until it is gone."""
     group = play()
     number = revoking(group, Q, R)
@@ -712,7 +708,7 @@ def test_a_release_under_way_while_we_joined_makes_another_round(play: Plays) ->
     assert group.last(e.JoinGroup).body.claims == (Q, R)
 
 
-def test_a_partition_given_back_before_its_release_begins_again_behind_it(play: Plays) -> None:
+def test_partition_given_back_before_release_is_assigned_after_release(play: Plays) -> None:
     group = play()
     number = revoking(group, Q, R)
     assert group.stable(P, Q, R, generation=3)[-1] == e.Assigned(())
@@ -720,7 +716,7 @@ def test_a_partition_given_back_before_its_release_begins_again_behind_it(play: 
     assert group.member.holding.since[P] == 1
 
 
-def test_a_revoke_that_is_not_answered_in_time_is_lost(play: Plays) -> None:
+def test_overdue_revoke_is_lost(play: Plays) -> None:
     group = play(revoke_timeout_s=60.0)
     number = revoking(group, Q, R)
     assert group.armed[e.Timer.REVOKE] == 60.0
@@ -729,7 +725,7 @@ def test_a_revoke_that_is_not_answered_in_time_is_lost(play: Plays) -> None:
     assert group.feed(e.Released(frozenset({P}), number)) == []
 
 
-def test_a_round_goes_on_while_somebody_is_slow_to_release(play: Plays) -> None:
+def test_round_proceeds_during_slow_release(play: Plays) -> None:
     group = play()
     revoking(group, Q, R)
     group.tick(e.Timer.HEARTBEAT)
@@ -746,14 +742,14 @@ def test_ready_learners_are_collected(play: Plays) -> None:
     assert group.last(e.JoinGroup).body.reason == "learner ready"
 
 
-def test_readiness_under_a_plan_that_is_being_replaced_says_nothing(play: Plays) -> None:
+def test_readiness_during_join_is_ignored(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"), e.Ready())
     assert e.Timer.COLLECT not in group.armed
 
 
-def test_only_the_leader_plans_again_when_topics_grow(play: Plays) -> None:
+def test_only_leader_replans_when_topics_grow(play: Plays) -> None:
     group = play()
     group.stable(P)
     changed = e.PartitionsChanged({"orders": 4})
@@ -765,7 +761,7 @@ def test_only_the_leader_plans_again_when_topics_grow(play: Plays) -> None:
     assert group.last(e.JoinGroup).body.reason == "topics changed"
 
 
-def test_topics_that_grow_before_the_plan_is_made_are_in_it(play: Plays) -> None:
+def test_topic_growth_before_plan_needs_no_further_round(play: Plays) -> None:
     """The leader looks at them for each plan: its first one would be followed by another."""
     group = play()
     group.begin()
@@ -789,7 +785,7 @@ def committing(group: Any) -> tuple[str, int, Any]:
     return send.member_id, send.generation, send.body.offsets
 
 
-def test_a_commit_goes_out_under_the_generation_of_now(play: Plays) -> None:
+def test_commit_is_sent_under_current_generation(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1))
@@ -797,7 +793,7 @@ def test_a_commit_goes_out_under_the_generation_of_now(play: Plays) -> None:
     assert group.answer(e.OffsetCommit) == [e.CommitDone(1)]
 
 
-def test_one_commit_is_under_way_and_the_next_follows_it(play: Plays) -> None:
+def test_next_commit_waits_for_commit_in_flight(play: Plays) -> None:
     """So that a partition's offsets arrive in the order of asking."""
     group = play()
     group.stable(P)
@@ -807,7 +803,7 @@ def test_one_commit_is_under_way_and_the_next_follows_it(play: Plays) -> None:
     assert committing(group) == ("m1", 1, {P: (6, "")})
 
 
-def test_commits_go_on_while_joining_and_wait_while_syncing(play: Plays) -> None:
+def test_commits_continue_while_joining_and_wait_while_syncing(play: Plays) -> None:
     """Kafka takes them in PreparingRebalance and answers 27 in CompletingRebalance."""
     group = play()
     group.stable(P)
@@ -821,7 +817,7 @@ def test_commits_go_on_while_joining_and_wait_while_syncing(play: Plays) -> None
 
 
 @pytest.mark.parametrize("code", [22, 25, 27])
-def test_a_commit_that_the_moving_group_refuses_is_sent_in_the_next_generation(
+def test_commit_refused_by_moving_group_is_resent_in_next_generation(
     play: Plays, code: int
 ) -> None:
     """m1 commits at 1; the group moves to 2; the commit arrives. As a fence: a livelock."""
@@ -835,7 +831,7 @@ def test_a_commit_that_the_moving_group_refuses_is_sent_in_the_next_generation(
     assert committing(group) == ("m1", 2, OFFSETS)
 
 
-def test_a_commit_refused_by_27_while_stable_makes_a_round(play: Plays) -> None:
+def test_commit_refused_for_rebalance_while_stable_starts_round(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1))
@@ -844,9 +840,7 @@ def test_a_commit_refused_by_27_while_stable_makes_a_round(play: Plays) -> None:
 
 
 @pytest.mark.parametrize(("code", "member_id"), [(22, "m1"), (25, "")])
-def test_a_commit_refused_while_nothing_moved_is_a_fence(
-    play: Plays, code: int, member_id: str
-) -> None:
+def test_commit_refused_while_stable_fences_member(play: Plays, code: int, member_id: str) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1))
@@ -857,7 +851,7 @@ def test_a_commit_refused_while_nothing_moved_is_a_fence(
     assert (group.member.state, group.member.member_id) == (MemberState.OUT, member_id)
 
 
-def test_a_commit_on_a_broken_connection_is_sent_again(play: Plays) -> None:
+def test_commit_on_broken_connection_is_resent(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1))
@@ -867,7 +861,7 @@ def test_a_commit_on_a_broken_connection_is_sent_again(play: Plays) -> None:
     assert group.last(e.OffsetCommit).body.offsets == OFFSETS
 
 
-def test_what_was_released_is_not_committed_any_more(play: Plays) -> None:
+def test_released_partition_is_not_committed(play: Plays) -> None:
     group = play()
     number = revoking(group, Q, R)
     group.feed(e.Released(frozenset({P}), number))
@@ -878,7 +872,7 @@ def test_what_was_released_is_not_committed_any_more(play: Plays) -> None:
 # Leaving.
 
 
-def test_a_leaver_tells_the_group_and_goes_when_it_has_nothing(play: Plays) -> None:
+def test_leaving_member_announces_and_leaves_when_nothing_is_held(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Leave(30.0))
@@ -891,7 +885,7 @@ def test_a_leaver_tells_the_group_and_goes_when_it_has_nothing(play: Plays) -> N
     assert group.answer(e.LeaveGroup) == LEFT
 
 
-def test_a_leaver_stays_until_its_last_commit_is_answered(play: Plays) -> None:
+def test_leaving_member_stays_until_last_commit_is_answered(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1), e.Leave(None))
@@ -903,7 +897,7 @@ def test_a_leaver_stays_until_its_last_commit_is_answered(play: Plays) -> None:
     assert group.last(e.LeaveGroup)
 
 
-def test_a_leaver_goes_in_the_middle_of_a_round(play: Plays) -> None:
+def test_leaving_member_with_nothing_leaves_during_round(play: Plays) -> None:
     group = play()
     group.begin()
     group.joined(1)
@@ -913,7 +907,7 @@ def test_a_leaver_goes_in_the_middle_of_a_round(play: Plays) -> None:
 
 
 @pytest.mark.parametrize(("deadline", "until"), [(40.0, 40.0), (2.0, 5.0), (None, 60.0)])
-def test_a_leaver_that_nobody_can_relieve_stops_at_once_and_has_its_time_for_that(
+def test_leaving_member_without_takers_stops_at_once_with_deadline(
     play: Plays, deadline: float | None, until: float
 ) -> None:
     """Bodies may be at work: the record of one that awaited 4 s was done twice."""
@@ -926,7 +920,7 @@ def test_a_leaver_that_nobody_can_relieve_stops_at_once_and_has_its_time_for_tha
     assert group.armed[e.Timer.STOP] == until
 
 
-def test_a_drain_ends_at_its_deadline(play: Plays) -> None:
+def test_drain_ends_at_deadline(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Leave(30.0))
@@ -937,7 +931,7 @@ def test_a_drain_ends_at_its_deadline(play: Plays) -> None:
     assert group.cut(e.ConnectionName.BEAT) == [e.Left("REQUEST_TIMED_OUT")]
 
 
-def test_a_farewell_does_not_wait_behind_a_request_that_is_not_answered(play: Plays) -> None:
+def test_leave_request_does_not_wait_behind_unanswered_request(play: Plays) -> None:
     """m1 sends a heartbeat; its last task is released a second later, or three."""
     for later, speaks in ((1.0, True), (3.0, False)):
         group = play()
@@ -952,7 +946,7 @@ def test_a_farewell_does_not_wait_behind_a_request_that_is_not_answered(play: Pl
         assert (e.Left("it does not answer") in effects) is not speaks
 
 
-def test_a_mark_makes_a_member_leave_once_and_a_newer_one_makes_it_stay(play: Plays) -> None:
+def test_mark_makes_member_leave_once_and_newer_mark_stay(play: Plays) -> None:
     group = play()
     group.begin()
     group.joined(1)
@@ -967,7 +961,7 @@ def test_a_mark_makes_a_member_leave_once_and_a_newer_one_makes_it_stay(play: Pl
     assert not group.member.leaving
 
 
-def test_an_old_cancelled_mark_does_not_keep_who_was_told_to_go(play: Plays) -> None:
+def test_old_cancelled_mark_does_not_stop_a_drain(play: Plays) -> None:
     group = play()
     cancelled = Mark(MarkState.CANCELLED, epoch_ms=10)
     group.begin()
@@ -979,14 +973,14 @@ def test_an_old_cancelled_mark_does_not_keep_who_was_told_to_go(play: Plays) -> 
     assert group.member.leaving.draining
 
 
-def test_a_drains_deadline_only_moves_closer(play: Plays) -> None:
+def test_drain_deadline_only_moves_closer(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Leave(25.0), e.Leave(60.0), e.Leave(None))
     assert group.armed[e.Timer.DRAIN] == 25.0
 
 
-def test_a_stop_is_not_softened_by_a_mark(play: Plays) -> None:
+def test_mark_does_not_soften_a_stop(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"), e.Stop(20.0), e.Leave(60.0))
@@ -1006,7 +1000,7 @@ def marked(group: Any, *tps: TopicPartition, deadline: float = 30.0) -> None:
 STAY = Mark(MarkState.CANCELLED, epoch_ms=2)
 
 
-def test_a_cancelled_leaver_says_so(play: Plays) -> None:
+def test_cancelled_leaving_member_announces_staying(play: Plays) -> None:
     group = play()
     marked(group, P)
     group.joined(2)
@@ -1015,7 +1009,7 @@ def test_a_cancelled_leaver_says_so(play: Plays) -> None:
     assert e.Timer.DRAIN not in group.armed
 
 
-def test_a_mark_takes_back_no_signal(play: Plays) -> None:
+def test_mark_does_not_cancel_a_signal(play: Plays) -> None:
     """SIGTERM, then `leave --cancel`: the worker stayed, was given tasks, and killed with them."""
     group = play()
     marked(group, P)
@@ -1027,7 +1021,7 @@ def test_a_mark_takes_back_no_signal(play: Plays) -> None:
     assert group.armed[e.Timer.DRAIN] == 20.0
 
 
-def test_a_stop_in_a_rebalance_keeps_its_membership_until_its_commits_count(play: Plays) -> None:
+def test_stop_during_rebalance_keeps_membership_until_commit(play: Plays) -> None:
     """Leaving at once dropped what was not committed: 900-3,000 records came twice."""
     group = play()
     group.stable(P)
@@ -1041,7 +1035,7 @@ def test_a_stop_in_a_rebalance_keeps_its_membership_until_its_commits_count(play
     assert group.answer(e.LeaveGroup) == LEFT
 
 
-def test_a_stopping_member_takes_nothing_new_and_joins_no_more(play: Plays) -> None:
+def test_stopping_member_takes_nothing_new_and_does_not_rejoin(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"), e.Stop(20.0))
@@ -1054,7 +1048,7 @@ def test_a_stopping_member_takes_nothing_new_and_joins_no_more(play: Plays) -> N
     assert group.member.state is MemberState.STABLE
 
 
-def test_a_stopping_member_joins_for_the_sake_of_a_commit(play: Plays) -> None:
+def test_stopping_member_rejoins_to_complete_commit(play: Plays) -> None:
     """A coordinator that came back between JoinGroup and SyncGroup refuses it until we join."""
     group = play()
     group.stable(P)
@@ -1066,7 +1060,7 @@ def test_a_stopping_member_joins_for_the_sake_of_a_commit(play: Plays) -> None:
     assert group.last(e.OffsetCommit).generation == 2
 
 
-def test_a_stop_that_is_repeated_moves_its_deadline_closer(play: Plays) -> None:
+def test_repeated_stop_moves_deadline_closer(play: Plays) -> None:
     """Each further Ctrl-C gave it five seconds more."""
     group = play()
     group.stable(P)
@@ -1075,7 +1069,7 @@ def test_a_stop_that_is_repeated_moves_its_deadline_closer(play: Plays) -> None:
         assert group.armed[e.Timer.STOP] == until
 
 
-def test_a_fence_while_others_are_asked_to_let_go_does_not_stop_a_stop(play: Plays) -> None:
+def test_fence_during_release_does_not_block_stop(play: Plays) -> None:
     """A hand-over is data in the machine: nothing that a fence could cancel waits for it."""
     group = play()
     group.stable(P)
@@ -1085,13 +1079,13 @@ def test_a_fence_while_others_are_asked_to_let_go_does_not_stop_a_stop(play: Pla
     assert effects == [e.Lost((P,)), e.Left()]
 
 
-def test_who_was_never_in_the_group_leaves_without_a_word(play: Plays) -> None:
+def test_member_never_in_group_leaves_silently(play: Plays) -> None:
     group = play()
     group.feed(e.Start())
     assert group.feed(e.Stop(5.0)) == [e.IsLeaving(5.0), e.Left()]
 
 
-def test_who_has_asked_for_a_name_waits_for_it_and_gives_it_back(play: Plays) -> None:
+def test_member_leaving_mid_join_waits_for_id_and_leaves_group(play: Plays) -> None:
     """The group waits for everybody whom it has given one, until a session ends."""
     group = play()
     group.begin()
@@ -1101,7 +1095,7 @@ def test_who_has_asked_for_a_name_waits_for_it_and_gives_it_back(play: Plays) ->
     assert group.answer(e.LeaveGroup) == LEFT
 
 
-def test_nobody_waits_for_a_name_for_longer_than_a_moment(play: Plays) -> None:
+def test_wait_for_member_id_is_limited(play: Plays) -> None:
     for deadline, until in ((60.0, 2.0), (1.5, 1.5)):
         group = play()
         group.begin()
@@ -1111,7 +1105,7 @@ def test_nobody_waits_for_a_name_for_longer_than_a_moment(play: Plays) -> None:
         assert e.Left() in group.tick(e.Timer.STOP)
 
 
-def test_after_the_end_a_commit_fails_and_nothing_else_happens(play: Plays) -> None:
+def test_commit_after_end_fails_and_nothing_else_happens(play: Plays) -> None:
     group = play()
     group.stable(P)
     group.feed(e.Stop(0.0))

@@ -31,7 +31,7 @@ def offsets(**at: int) -> dict[TopicPartition, tuple[int, str]]:
     return {{"p": P, "q": Q}[name]: (n, "") for name, n in at.items()}
 
 
-def test_what_is_not_owned_is_dropped_and_named_and_the_rest_goes_on() -> None:
+def test_offset_not_owned_is_dropped_and_named_and_rest_committed() -> None:
     m = Owner(P)
     m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
     assert m.told == []
@@ -47,14 +47,14 @@ def test_a_commit_of_nothing_owned_fails() -> None:
     assert m.commits.next(stable=True) == {}
 
 
-def test_a_commit_asked_under_an_older_ownership_is_not_sent() -> None:
+def test_commit_from_older_ownership_is_not_sent() -> None:
     """m loses p and is given p again, and the worker has heard of neither."""
     m = Owner(P, generation=3)
     m.commits.ask(e.Commit(7, offsets(p=1), generation=1))
     assert m.told == [e.CommitDone(7, {P: e.NOT_OURS}, e.Refusal.NOT_OWNED)]
 
 
-def test_a_refused_commit_is_sent_again_when_stable_without_what_was_lost_meanwhile() -> None:
+def test_refused_commit_is_resent_when_stable_without_lost_partitions() -> None:
     m = Owner(P, Q)
     m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
     m.commits.next(stable=True)
@@ -68,7 +68,7 @@ def test_a_refused_commit_is_sent_again_when_stable_without_what_was_lost_meanwh
     assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS})]
 
 
-def test_commits_of_a_partition_arrive_in_the_order_of_asking() -> None:
+def test_commits_of_partition_are_sent_in_order() -> None:
     m = Owner(P)
     m.commits.ask(e.Commit(7, offsets(p=1), 1))
     m.commits.ask(e.Commit(8, offsets(p=2), 1))
@@ -78,7 +78,7 @@ def test_commits_of_a_partition_arrive_in_the_order_of_asking() -> None:
     assert m.commits.next(stable=True) == offsets(p=2)
 
 
-def test_a_commit_behind_a_refused_one_waits_too() -> None:
+def test_commit_behind_refused_commit_waits() -> None:
     m = Owner(P)
     m.commits.ask(e.Commit(7, offsets(p=1), 1))
     m.commits.next(stable=True)
@@ -88,7 +88,7 @@ def test_a_commit_behind_a_refused_one_waits_too() -> None:
     assert m.commits.next(stable=True) == offsets(p=1)
 
 
-def test_what_is_denied_is_named_and_the_others_are_done() -> None:
+def test_denied_partition_is_named_and_others_committed() -> None:
     m = Owner(P, Q)
     m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
     m.commits.next(stable=True)
@@ -96,7 +96,7 @@ def test_what_is_denied_is_named_and_the_others_are_done() -> None:
     assert m.told == [e.CommitDone(7, {Q: 3})]
 
 
-def test_a_commit_that_is_denied_as_a_whole_is_over() -> None:
+def test_wholly_denied_commit_is_not_resent() -> None:
     for denied, verdict in (({P: 29}, Verdict.MOVED), ({}, Verdict.REFUSE)):
         m = Owner(P)
         m.commits.ask(e.Commit(7, offsets(p=1), 1))
@@ -106,7 +106,7 @@ def test_a_commit_that_is_denied_as_a_whole_is_over() -> None:
         assert m.commits.next(stable=True) == {}
 
 
-def test_what_was_denied_is_told_when_the_others_are_done_later_or_lost() -> None:
+def test_denied_partition_is_reported_when_others_are_done_or_lost() -> None:
     for lost in (False, True):
         m = Owner(P, Q)
         m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
@@ -121,7 +121,7 @@ def test_what_was_denied_is_told_when_the_others_are_done_later_or_lost() -> Non
         assert m.told[1:] == [e.CommitDone(7, {Q: 29} | ({P: e.NOT_OURS} if lost else {}))]
 
 
-def test_who_never_waits_for_an_answer_is_told() -> None:
+def test_too_many_unanswered_commits_raise_invariant_broken() -> None:
     m = Owner(P)
     for number in range(WAITING_MAX):
         m.commits.ask(e.Commit(number, offsets(p=1), 1))
@@ -129,7 +129,7 @@ def test_who_never_waits_for_an_answer_is_told() -> None:
         m.commits.ask(e.Commit(WAITING_MAX, offsets(p=1), 1))
 
 
-def test_a_fence_fails_all_of_them() -> None:
+def test_fence_fails_all_waiting_commits() -> None:
     m = Owner(P)
     m.commits.ask(e.Commit(7, offsets(p=1), 1))
     m.commits.next(stable=True)

@@ -22,7 +22,7 @@ def told() -> Told:
     return Told()
 
 
-def test_a_broker_that_is_away_is_told_of_once_in_30_s_and_when_it_is_back(told: Told) -> None:
+def test_absent_broker_is_logged_every_30_s_and_on_return(told: Told) -> None:
     """A line each second, and none when it was over."""
     for _ in range(37):
         told.outage.failed(told.at, AWAY)
@@ -38,7 +38,7 @@ def test_a_broker_that_is_away_is_told_of_once_in_30_s_and_when_it_is_back(told:
     ]
 
 
-def test_who_is_suspended_says_so_and_when_it_goes_on(told: Told) -> None:
+def test_suspended_member_is_logged_and_resumption_too(told: Told) -> None:
     for at, until in ((100, 0), (100, 110), (110, 110), (112, 110), (115, 0), (118, 127)):
         told.at = at
         told.outage.leased(at, until, "silence")
@@ -49,7 +49,7 @@ def test_who_is_suspended_says_so_and_when_it_goes_on(told: Told) -> None:
     assert told.lines[1][1].endswith("after 8 s more")
 
 
-def test_what_lasts_for_as_long_as_somebody_bears_it_is_raised(told: Told) -> None:
+def test_outage_beyond_limit_raises_broker_unreachable(told: Told) -> None:
     outage = Outage(lambda _: None, limit_s=10.0)
     outage.failed(told.at, AWAY)
     told.at += 9.9

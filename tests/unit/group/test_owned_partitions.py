@@ -47,7 +47,7 @@ def asked(mine: OwnedPartitions) -> int:
     return next(iter(mine.revoking.values())).number
 
 
-def test_what_must_go_is_asked_for_before_what_is_new_begins(
+def test_revoke_is_sent_before_new_partitions_are_assigned(
     box: Effects, mine: OwnedPartitions
 ) -> None:
     given(mine, 2, Q, R)
@@ -58,7 +58,7 @@ def test_what_must_go_is_asked_for_before_what_is_new_begins(
     assert mine.owned == {P, Q, R}
 
 
-def test_who_halts_begins_and_learns_nothing(box: Effects, mine: OwnedPartitions) -> None:
+def test_halting_member_is_assigned_and_learns_nothing(box: Effects, mine: OwnedPartitions) -> None:
     given(mine, 2, Q, R, halting=True)
     (revoke, whole, begin) = box.out
     assert isinstance(revoke, e.Revoke)
@@ -66,7 +66,7 @@ def test_who_halts_begins_and_learns_nothing(box: Effects, mine: OwnedPartitions
     assert (whole, begin) == (e.OnAssignment(2, (), AssignmentView()), e.Assigned(()))
 
 
-def test_the_leader_hears_of_what_was_released_and_soon_if_more_follows(
+def test_release_wants_round_now_or_collects_while_more_is_revoked(
     box: Effects, mine: OwnedPartitions
 ) -> None:
     number = asked(mine)
@@ -80,7 +80,7 @@ def test_the_leader_hears_of_what_was_released_and_soon_if_more_follows(
     assert not mine.owned
 
 
-def test_what_is_given_back_before_it_was_released_begins_again(
+def test_partition_given_back_before_release_is_assigned_again(
     box: Effects, mine: OwnedPartitions
 ) -> None:
     number = asked(mine)
@@ -93,7 +93,7 @@ def test_what_is_given_back_before_it_was_released_begins_again(
     assert mine.owned == {P, Q}
 
 
-def test_what_is_not_released_in_time_is_lost_and_its_timer_follows(
+def test_overdue_revoked_partitions_are_lost_and_timer_is_disarmed(
     box: Effects, mine: OwnedPartitions
 ) -> None:
     mine.release_all()
@@ -109,7 +109,7 @@ def test_what_is_not_released_in_time_is_lost_and_its_timer_follows(
     assert out == [e.Lost((P, Q)), e.Arm(e.Timer.REVOKE, None)]
 
 
-def test_what_is_lost_fails_its_commits_too(box: Effects, mine: OwnedPartitions) -> None:
+def test_lost_partitions_fail_waiting_commits(box: Effects, mine: OwnedPartitions) -> None:
     mine.commits.ask(e.Commit(7, offsets(P), 1))
     mine.lose_all(e.Refusal.FENCED)
     (lost, failed) = box.out
@@ -122,9 +122,7 @@ def test_what_is_lost_fails_its_commits_too(box: Effects, mine: OwnedPartitions)
     assert out == []
 
 
-def test_a_commit_that_is_under_way_is_answered_when_all_is_released(
-    box: Effects, mine: OwnedPartitions
-) -> None:
+def test_commit_in_flight_is_answered_after_release(box: Effects, mine: OwnedPartitions) -> None:
     mine.commits.ask(e.Commit(7, offsets(P, Q), 1))
     assert mine.commits.next(stable=True) == offsets(P, Q)
     mine.released(e.Released(frozenset({P, Q}), asked(mine)))
@@ -134,9 +132,7 @@ def test_a_commit_that_is_under_way_is_answered_when_all_is_released(
     assert out == [e.CommitDone(7, {Q: 29})]
 
 
-def test_a_commit_of_what_is_gone_meanwhile_is_not_sent(
-    box: Effects, mine: OwnedPartitions
-) -> None:
+def test_commit_of_released_partition_is_not_sent(box: Effects, mine: OwnedPartitions) -> None:
     mine.commits.ask(e.Commit(7, offsets(P), 1))
     mine.released(e.Released(frozenset({P}), asked(mine)))
     out = box.open(11.0)
@@ -159,7 +155,7 @@ def revoked(mine: OwnedPartitions) -> tuple[e.Partitions, int]:
     return revoke.tps, revoke.number
 
 
-def test_two_and_three_after_one_and_two_takes_three_and_asks_for_one() -> None:
+def test_new_assignment_takes_added_and_revokes_removed_partition() -> None:
     mine = owner(P, Q)
     given(mine, 2, Q, R)
     assert mine._box.out[-1] == e.Assigned((R,))
@@ -167,27 +163,27 @@ def test_two_and_three_after_one_and_two_takes_three_and_asks_for_one() -> None:
     assert revoked(mine)[0] == (P,)
 
 
-def test_a_partition_keeps_the_generation_it_came_in() -> None:
+def test_partition_keeps_generation_of_assignment() -> None:
     mine = owner(P)
     given(mine, 2, P, Q)
     assert mine.since == {P: 1, Q: 2}
 
 
-def test_what_is_asked_for_is_asked_for_once() -> None:
+def test_pending_revoke_is_not_repeated() -> None:
     mine = owner(P, Q)
     given(mine, 2, Q)
     given(mine, 3)
     assert revoked(mine)[0] == (Q,)
 
 
-def test_a_release_gives_up_what_was_asked_for_and_nothing_else() -> None:
+def test_release_gives_up_only_revoked_partitions() -> None:
     mine = owner(P, Q)
     given(mine, 2, Q)
     mine.released(e.Released(frozenset({P, Q}), revoked(mine)[1]))
     assert mine.owned == {Q}
 
 
-def test_an_answer_to_an_earlier_revoke_is_none_to_this_one() -> None:
+def test_release_for_earlier_revoke_is_ignored() -> None:
     mine = owner(P)
     given(mine, 2)
     before = revoked(mine)[1]
@@ -199,7 +195,7 @@ def test_an_answer_to_an_earlier_revoke_is_none_to_this_one() -> None:
     assert mine.owned == {P}
 
 
-def test_what_was_asked_for_later_is_lost_later() -> None:
+def test_partition_revoked_later_is_lost_later() -> None:
     mine = owner(P, Q)
     given(mine, 2, Q)
     mine._box.now = 10.0
@@ -218,7 +214,7 @@ steps = st.lists(
 
 
 @drawn(steps)
-def test_the_sets_lie_within_each_other_whatever_happens(
+def test_revoked_partitions_stay_subset_of_owned_for_any_script(
     script: list[tuple[str, frozenset[TopicPartition], int]],
 ) -> None:
     mine = owner()

@@ -8,7 +8,7 @@ def heard(counts: PartitionCounts, now: float, **found: int) -> dict[str, int]:
     return counts.heard(now, found)
 
 
-def test_what_is_heard_first_is_known_and_growth_too() -> None:
+def test_first_partition_counts_and_growth_are_reported() -> None:
     counts = PartitionCounts()
     assert heard(counts, 0.0, a=4, b=2) == {"a": 4, "b": 2}
     assert heard(counts, 5.0, a=4, b=2) == {}
@@ -16,7 +16,7 @@ def test_what_is_heard_first_is_known_and_growth_too() -> None:
     assert counts.known == {"a": 4, "b": 4}
 
 
-def test_a_topic_of_which_nothing_was_ever_heard_has_no_count_for_a_while() -> None:
+def test_unseen_topic_has_no_count_until_gone_delay() -> None:
     """It was just created, and not every broker knows."""
     counts = PartitionCounts()
     assert heard(counts, 0.0, a=0) == {}
@@ -24,7 +24,7 @@ def test_a_topic_of_which_nothing_was_ever_heard_has_no_count_for_a_while() -> N
     assert heard(counts, GONE_AFTER_S, a=0) == {"a": 0}
 
 
-def test_a_broker_that_has_just_started_takes_no_topic_away() -> None:
+def test_stale_broker_does_not_remove_topic() -> None:
     counts = PartitionCounts()
     heard(counts, 0.0, a=4)
     for now in range(0, 100, 5):
@@ -33,7 +33,7 @@ def test_a_broker_that_has_just_started_takes_no_topic_away() -> None:
     assert counts.known == {"a": 4}
 
 
-def test_a_topic_is_gone_when_nobody_has_known_it_for_long_enough_and_comes_back_at_once() -> None:
+def test_topic_is_gone_after_delay_and_returns_at_once() -> None:
     counts = PartitionCounts()
     heard(counts, 0.0, a=4)
     assert heard(counts, 5.0, a=0) == {}
@@ -42,14 +42,14 @@ def test_a_topic_is_gone_when_nobody_has_known_it_for_long_enough_and_comes_back
     assert heard(counts, 40.0, a=2) == {"a": 2}
 
 
-def test_a_topic_made_anew_with_fewer_partitions_has_fewer() -> None:
+def test_recreated_topic_with_fewer_partitions_shrinks_after_delay() -> None:
     counts = PartitionCounts()
     heard(counts, 0.0, a=4)
     assert heard(counts, 5.0, a=2) == {}
     assert heard(counts, 5.0 + GONE_AFTER_S, a=2) == {"a": 2}
 
 
-def test_a_topic_that_could_not_be_asked_for_is_as_it_was() -> None:
+def test_topic_missing_from_answer_keeps_count() -> None:
     counts = PartitionCounts()
     heard(counts, 0.0, a=4)
     heard(counts, 5.0, a=0)

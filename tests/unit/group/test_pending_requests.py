@@ -25,9 +25,7 @@ def calls(box: Effects) -> PendingRequests:
     return made
 
 
-def test_a_coordinator_that_is_being_looked_for_is_not_looked_for_twice(
-    box: Effects, calls: PendingRequests
-) -> None:
+def test_pending_coordinator_lookup_is_not_postponed(box: Effects, calls: PendingRequests) -> None:
     """Both lanes break: the look that was due would move on, by a pause twice as long."""
     calls.find()
     box.now = 0.05
@@ -36,15 +34,13 @@ def test_a_coordinator_that_is_being_looked_for_is_not_looked_for_twice(
     assert not calls.known
 
 
-def test_who_asks_where_it_is_waits_for_the_answer(box: Effects, calls: PendingRequests) -> None:
+def test_find_waits_for_coordinator_lookup_in_flight(box: Effects, calls: PendingRequests) -> None:
     calls.look()
     calls.find()
     assert box.out == [e.Find()]
 
 
-def test_a_coordinator_that_nobody_knows_is_looked_for_again(
-    box: Effects, calls: PendingRequests
-) -> None:
+def test_unknown_coordinator_is_looked_up_again(box: Effects, calls: PendingRequests) -> None:
     calls.look()
     calls.found(None)
     assert box.out == [e.Find(), e.Arm(e.Timer.FIND, PAUSE_MIN_S)]
@@ -57,7 +53,7 @@ def test_a_coordinator_that_nobody_knows_is_looked_for_again(
     )
 
 
-def test_pauses_double_up_to_the_longest_until_all_is_well(box: Effects) -> None:
+def test_retry_pauses_double_to_maximum_until_success(box: Effects) -> None:
     calls = PendingRequests(box, 0.5)
     pauses = [calls.pause() for _ in range(6)]
     longer = 1 + JITTER / 2
@@ -67,7 +63,7 @@ def test_pauses_double_up_to_the_longest_until_all_is_well(box: Effects) -> None
     assert calls.pause() == pytest.approx(PAUSE_MIN_S * longer)
 
 
-def test_a_lane_for_joins_has_one_request_and_the_other_one_of_each_kind(
+def test_join_lane_has_one_request_and_beat_lane_one_per_kind(
     calls: PendingRequests,
 ) -> None:
     calls.send(WHO, JOIN, 1.0, SYNC)
@@ -82,7 +78,7 @@ def test_a_lane_for_joins_has_one_request_and_the_other_one_of_each_kind(
         calls.send(WHO, JOIN, 1.0, e.LeaveGroup(("m0",), ""))
 
 
-def test_an_answer_ends_its_request_and_a_broken_connection_all_of_its_lane(
+def test_answer_ends_one_request_and_disconnect_all_of_lane(
     box: Effects, calls: PendingRequests
 ) -> None:
     sent: list[tuple[e.ConnectionName, e.Request]] = [
@@ -102,9 +98,7 @@ def test_an_answer_ends_its_request_and_a_broken_connection_all_of_its_lane(
     assert calls.landed(e.Disconnected(JOIN)) == []
 
 
-def test_how_long_a_lane_is_silent_counts_from_its_oldest_request(
-    box: Effects, calls: PendingRequests
-) -> None:
+def test_lane_silence_counts_from_oldest_request(box: Effects, calls: PendingRequests) -> None:
     box.now = 3.0
     assert calls.waited_s(BEAT) == 0
     calls.send(WHO, BEAT, 1.0, HEARTBEAT)
@@ -117,7 +111,7 @@ def test_how_long_a_lane_is_silent_counts_from_its_oldest_request(
 @pytest.mark.parametrize(
     ("node", "doubtful"), [(1, [JOIN]), (2, [JOIN, BEAT]), (None, [])]
 )  # fmt: skip
-def test_what_was_asked_before_it_was_looked_for_is_doubted(
+def test_requests_before_coordinator_lookup_are_doubted(
     calls: PendingRequests, node: int | None, doubtful: list[e.ConnectionName]
 ) -> None:
     """On the lane for joins wherever it was found; on the other one if that is elsewhere."""

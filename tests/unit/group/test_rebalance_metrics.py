@@ -34,12 +34,12 @@ class Watched:
         return [round(told[name], 3) for name in names]
 
 
-def test_before_the_first_rebalance_all_is_nothing(play: Plays) -> None:
+def test_rebalance_metrics_are_empty_before_first_rebalance(play: Plays) -> None:
     watched = Watched(play())
     assert watched.values(*METRICS) == [0.0] * 13 + [-1.0]
 
 
-def test_a_rebalance_lasts_until_the_worker_has_taken_it_in(play: Plays) -> None:
+def test_rebalance_latency_lasts_until_worker_takes_assignment(play: Plays) -> None:
     group = play()
     watched = Watched(group)
     group.begin()
@@ -60,7 +60,7 @@ def test_a_rebalance_lasts_until_the_worker_has_taken_it_in(play: Plays) -> None
     assert watched.values("rebalance-total", "partitions-assigned-latency-max") == [1.0, 40.0]
 
 
-def test_a_revoke_lasts_until_it_is_answered(play: Plays) -> None:
+def test_revoke_latency_lasts_until_release(play: Plays) -> None:
     group = play()
     watched = Watched(group)
     group.stable(P, Q)
@@ -73,7 +73,7 @@ def test_a_revoke_lasts_until_it_is_answered(play: Plays) -> None:
     assert watched.values(*names, "partitions-lost-latency-max") == [300.0, 300.0, 10.0]
 
 
-def test_a_revoke_that_is_answered_behind_a_newer_one_counts(play: Plays) -> None:
+def test_revoke_released_after_a_newer_one_counts(play: Plays) -> None:
     """A callback takes its time, and nobody waits for it: the longest of all was left out."""
     group = play()
     watched = Watched(group)
@@ -90,7 +90,7 @@ def test_a_revoke_that_is_answered_behind_a_newer_one_counts(play: Plays) -> Non
     assert watched.values(*names) == [3000.0, 5000.0]
 
 
-def test_a_rebalance_of_an_eager_member_begins_with_its_revoke(play: Plays) -> None:
+def test_eager_rebalance_latency_begins_with_revoke(play: Plays) -> None:
     group = play(eager=True)
     watched = Watched(group)
     group.stable(P)
@@ -105,7 +105,7 @@ def test_a_rebalance_of_an_eager_member_begins_with_its_revoke(play: Plays) -> N
     assert watched.values("rebalance-total", "rebalance-latency-max") == [2.0, 2000.0]
 
 
-def test_one_that_fails_is_counted_and_goes_on(play: Plays) -> None:
+def test_failed_rebalance_is_counted(play: Plays) -> None:
     group = play()
     watched = Watched(group)
     group.begin()
@@ -115,5 +115,5 @@ def test_one_that_fails_is_counted_and_goes_on(play: Plays) -> None:
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_the_names_are_those_of_the_specification(name: str) -> None:
+def test_metric_names_follow_specification(name: str) -> None:
     assert name.partition("-")[0] in ("partitions", "rebalance", "failed", "last")

@@ -20,12 +20,12 @@ def answer(**codes: int) -> Any:
     )
 
 
-def test_what_is_denied_says_nothing_of_the_other_partitions() -> None:
+def test_denied_partitions_do_not_affect_the_other_partitions() -> None:
     """One topic that may not be read failed the commits of all others, which Kafka had taken."""
     denied = {TopicPartition("a", 0): 29, TopicPartition("c", 0): 3}
     assert committed(7, answer(a=29, b=0, c=3)) == e.Reply(7, 0, denied)
 
 
-def test_what_the_others_are_told_is_the_answer() -> None:
+def test_commit_answer_is_error_of_partitions_not_denied() -> None:
     denied = {TopicPartition("a", 0): 29}
     assert committed(7, answer(a=29, b=27)) == e.Reply(7, 27, denied)

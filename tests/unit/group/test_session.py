@@ -102,7 +102,7 @@ def play(group: Group, story: Coroutine[Any, Any, None]) -> None:
     asyncio.run(played())
 
 
-def test_what_is_posted_before_it_begins_is_heard() -> None:
+def test_message_posted_before_start_is_handled() -> None:
     group = Group()
     group.session.post(e.Stop(CLOCK.now() + 60))
 
@@ -112,7 +112,7 @@ def test_what_is_posted_before_it_begins_is_heard() -> None:
     play(group, story())
 
 
-def test_a_plan_that_cannot_be_read_is_one_that_failed(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_plan_counts_as_failed(caplog: pytest.LogCaptureFixture) -> None:
     """Of a leader of another program or version: it ended the worker as a bug of its own."""
     group = Group()
     group.assignments = [WHOLE, WHOLE[:-3], b"\x00", WHOLE]
@@ -136,7 +136,7 @@ def test_a_plan_that_cannot_be_read_is_one_that_failed(caplog: pytest.LogCapture
     assert told == ["the leader's plan cannot be read"] * 2
 
 
-def test_its_id_is_kept_until_it_has_left() -> None:
+def test_member_id_is_kept_until_member_has_left() -> None:
     group = Group()
 
     async def story() -> None:
@@ -156,7 +156,7 @@ def test_its_id_is_kept_until_it_has_left() -> None:
         ([0, 15], "leave of m9: not out of the group: COORDINATOR_NOT_AVAILABLE"),
     ],
 )
-def test_who_is_removed_is_told_as_the_coordinator_says_it(
+def test_removal_is_logged_as_coordinator_answered(
     codes: list[int], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where it answered 16 and named no member, the log said that one was evicted."""
@@ -185,7 +185,7 @@ def marked(state: MarkState, epoch_ms: int) -> bytes:
     return Assignment((TopicPartition("in", 0),), write_assignment(view)).write()
 
 
-def test_who_is_to_leave_and_stays_after_all_is_told_both_once() -> None:
+def test_leaving_then_staying_are_each_reported_once() -> None:
     """A data loop that hears only the first lets its tasks wait no longer than a leaver may."""
     group = Group()
     group.assignments = [marked(MarkState.LEAVING, 1), marked(MarkState.CANCELLED, 2)]

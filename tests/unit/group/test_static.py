@@ -30,7 +30,7 @@ def kinds(effects: list[e.Effect]) -> list[type[e.Effect]]:
     return [type(effect) for effect in effects]
 
 
-def test_its_instance_id_is_in_each_request() -> None:
+def test_instance_id_is_in_each_request() -> None:
     config = MemberConfig(group_instance_id="a")
     for body in (
         e.JoinGroup((), -1, 1, False, None, ""), e.SyncGroup({}), e.Heartbeat(),
@@ -41,7 +41,7 @@ def test_its_instance_id_is_in_each_request() -> None:
         assert (fields["member_id"], fields["group_instance_id"]) == ("m1", "a")
 
 
-def test_it_leaves_by_its_member_id() -> None:
+def test_static_member_leaves_by_member_id() -> None:
     send = e.SendRequest(
         1, 0, e.ConnectionName.BEAT, 1.0, e.LeaveGroup(("m1",), "done"), 0.0, "m1", 3, True
     )
@@ -49,7 +49,7 @@ def test_it_leaves_by_its_member_id() -> None:
     assert (api, [one["member_id"] for one in fields["members"]]) == (Api.LEAVE_GROUP, ["m1"])
 
 
-def test_who_comes_back_runs_what_it_had_and_joins_once_more_to_be_heard(play: Plays) -> None:
+def test_static_member_keeps_partitions_and_rejoins_once_after_return(play: Plays) -> None:
     group = play(group_instance_id="a")
     group.begin()
     assert group.last(e.JoinGroup).member_id == ""
@@ -66,7 +66,7 @@ def test_who_comes_back_runs_what_it_had_and_joins_once_more_to_be_heard(play: P
     assert group.member.state is MemberState.STABLE, "once is enough"
 
 
-def test_who_comes_back_and_is_cut_off_before_its_assignment_joins_once_more_too(
+def test_static_member_cut_off_before_assignment_rejoins_once_too(
     play: Plays,
 ) -> None:
     """It asks again under the id that it was given, with the same words: no round."""
@@ -83,7 +83,7 @@ def test_who_comes_back_and_is_cut_off_before_its_assignment_joins_once_more_too
     assert group.last(e.JoinGroup).body.reason == "static return"  # type: ignore[union-attr]
 
 
-def test_one_that_is_new_and_was_heard_joins_once(play: Plays) -> None:
+def test_new_static_member_known_to_leader_joins_once(play: Plays) -> None:
     """Each start made two rounds; an eager member let go of everything in both (seed 53)."""
     group = play(group_instance_id="a", nonce=1_700_000_000_000)
     group.begin()
@@ -92,7 +92,7 @@ def test_one_that_is_new_and_was_heard_joins_once(play: Plays) -> None:
     assert group.member.state is MemberState.STABLE
 
 
-def test_a_dynamic_member_does_not(play: Plays) -> None:
+def test_dynamic_member_joins_once(play: Plays) -> None:
     group = play()
     group.begin()
     group.joined(7)
@@ -100,7 +100,7 @@ def test_a_dynamic_member_does_not(play: Plays) -> None:
     assert group.member.state is MemberState.STABLE
 
 
-def test_who_missed_a_round_has_lost_everything_and_claims_nothing(play: Plays) -> None:
+def test_static_member_that_missed_a_round_loses_all_and_claims_nothing(play: Plays) -> None:
     """The leader of 6 saw no claim of Q, which was assigned in 5, and gave it away."""
     group = static(play)
     group.feed(e.Commit(1, {Q: (3, "")}, 5))
@@ -118,7 +118,7 @@ def test_who_missed_a_round_has_lost_everything_and_claims_nothing(play: Plays) 
     assert (body.claims, body.owned_generation) == ((), -1)
 
 
-def test_who_missed_none_keeps_all(play: Plays) -> None:
+def test_static_member_that_missed_no_round_keeps_all(play: Plays) -> None:
     group = static(play)
     group.feed(e.Want("a new round"))
     effects = group.joined(6)
@@ -126,7 +126,7 @@ def test_who_missed_none_keeps_all(play: Plays) -> None:
     assert group.member.holding.owned == {P, Q}
 
 
-def test_a_round_whose_sync_failed_is_none_that_was_missed(play: Plays) -> None:
+def test_round_with_failed_sync_is_not_missed(play: Plays) -> None:
     """What it said in it the leader has heard."""
     group = static(play)
     group.feed(e.Want("a new round"))
@@ -136,7 +136,7 @@ def test_a_round_whose_sync_failed_is_none_that_was_missed(play: Plays) -> None:
     assert e.Lost not in kinds(effects)
 
 
-def test_another_process_of_its_name_ends_it(play: Plays) -> None:
+def test_static_member_fenced_by_same_instance_id_ends(play: Plays) -> None:
     group = static(play)
     group.tick(e.Timer.HEARTBEAT)
 
@@ -149,7 +149,7 @@ def test_another_process_of_its_name_ends_it(play: Plays) -> None:
     assert group.effects[-1].code == 82
 
 
-def test_one_that_comes_back_commits_and_stays_in_the_group(play: Plays) -> None:
+def test_returning_static_member_commits_and_stays_in_group(play: Plays) -> None:
     group = static(play)
     effects = group.feed(e.Stop(group.now + 5, comes_back=True))
     asked = next(effect for effect in effects if isinstance(effect, e.Revoke))
@@ -163,7 +163,7 @@ def test_one_that_comes_back_commits_and_stays_in_the_group(play: Plays) -> None
     assert group.member.state is MemberState.GONE
 
 
-def test_a_second_signal_ends_it_no_other_way(play: Plays) -> None:
+def test_second_stop_signal_does_not_make_static_member_leave(play: Plays) -> None:
     group = static(play)
     effects = group.feed(e.Stop(group.now + 5, comes_back=True))
     asked = next(effect for effect in effects if isinstance(effect, e.Revoke))

@@ -6,7 +6,7 @@ from streamsx.group.step_effects import Effects
 FIND, STOP, COLLECT = e.Timer.FIND, e.Timer.STOP, e.Timer.COLLECT
 
 
-def test_a_step_begins_with_nothing_and_at_its_own_time() -> None:
+def test_step_opens_with_no_effects_at_own_time() -> None:
     box = Effects()
     first = box.open(1.0)
     box.emit(e.Find(), e.Left())
@@ -15,12 +15,12 @@ def test_a_step_begins_with_nothing_and_at_its_own_time() -> None:
     assert (first, second, box.now) == ([e.Find(), e.Left()], [e.Left()], 2.0)
 
 
-def test_no_number_is_given_twice() -> None:
+def test_effect_numbers_are_unique() -> None:
     box = Effects()
     assert [box.number() for _ in range(3)] == [1, 2, 3]
 
 
-def test_a_timer_is_armed_again_only_for_another_time() -> None:
+def test_timer_is_armed_again_only_for_another_time() -> None:
     box = Effects()
     box.now = 2.0
     box.arm(FIND, 5.0)
@@ -29,7 +29,7 @@ def test_a_timer_is_armed_again_only_for_another_time() -> None:
     assert box.out == [e.Arm(FIND, 5.0), e.Arm(FIND, 6.0)]
 
 
-def test_only_what_is_armed_is_disarmed() -> None:
+def test_only_armed_timers_are_disarmed() -> None:
     box = Effects()
     box.arm(FIND, 0.0)
     box.disarm(STOP, FIND)
@@ -37,7 +37,7 @@ def test_only_what_is_armed_is_disarmed() -> None:
     assert box.out == [e.Arm(FIND, 0.0), e.Arm(FIND, None)]
 
 
-def test_a_timer_that_has_fired_may_be_armed_for_the_same_time() -> None:
+def test_fired_timer_may_be_armed_for_same_time() -> None:
     box = Effects()
     box.arm(FIND, 5.0)
     box.fired(FIND)
@@ -46,7 +46,7 @@ def test_a_timer_that_has_fired_may_be_armed_for_the_same_time() -> None:
     assert box.out == [e.Arm(FIND, 5.0)] * 2
 
 
-def test_of_several_times_the_first_is_armed_and_of_none_nothing() -> None:
+def test_earliest_time_is_armed_and_no_time_disarms() -> None:
     box = Effects()
     box.first(FIND, [7.0, 5.0])
     box.first(FIND, [])
@@ -54,7 +54,7 @@ def test_of_several_times_the_first_is_armed_and_of_none_nothing() -> None:
     assert box.out == [e.Arm(FIND, 5.0), e.Arm(FIND, None)]
 
 
-def test_the_first_reason_is_kept_until_it_is_taken() -> None:
+def test_first_join_reason_is_kept_until_taken() -> None:
     box = Effects()
     assert box.wish is None
     box.want("first")
@@ -62,7 +62,7 @@ def test_the_first_reason_is_kept_until_it_is_taken() -> None:
     assert (box.taken(), box.wish, box.taken()) == ("first", None, "")
 
 
-def test_what_may_wait_waits_for_others_from_the_first_on() -> None:
+def test_deferred_reasons_collect_from_the_first_on() -> None:
     box = Effects()
     box.now = 1.0
     box.want("first", 0.05)
@@ -74,7 +74,7 @@ def test_what_may_wait_waits_for_others_from_the_first_on() -> None:
     assert box.wish == "first"
 
 
-def test_what_may_wait_for_long_does_not_hold_up_what_may_not() -> None:
+def test_long_deferred_reason_does_not_delay_shorter_one() -> None:
     box = Effects()
     box.want("later", 1.0)
     box.want("sooner", 0.05)
@@ -84,7 +84,7 @@ def test_what_may_wait_for_long_does_not_hold_up_what_may_not() -> None:
     assert box.wish == "sooner"
 
 
-def test_a_join_takes_what_waits_with_it() -> None:
+def test_join_takes_deferred_reasons_along() -> None:
     box = Effects()
     box.want("soon", 0.05)
     box.want("now")

@@ -42,7 +42,7 @@ def join(nonce: int, *claims: TopicPartition, leaving: bool = False) -> e.JoinGr
     return e.JoinGroup(claims, 4, nonce, leaving, 7.5 if leaving else None, "")
 
 
-def test_it_says_what_was_published_last_and_its_deadline_in_unix_time(
+def test_join_data_has_latest_report_and_unix_deadline(
     seat: SubscriptionBuilder,
 ) -> None:
     seat.report = MemberMetadata("", copies={T: Copy(CopyRole.LEARNER, 9)})
@@ -53,7 +53,9 @@ def test_it_says_what_was_published_last_and_its_deadline_in_unix_time(
     assert said.copies == {T: Copy(CopyRole.RESTORING, 9)}
 
 
-def test_what_an_eager_member_ran_until_it_joined_runs(seat: SubscriptionBuilder) -> None:
+def test_eager_member_reports_partitions_run_before_join_as_running(
+    seat: SubscriptionBuilder,
+) -> None:
     """Its worker has closed it by then, and a task that nobody runs is given to anybody."""
     round_ = replace(join(1), ran=(P,))
     for told in ({}, {T: Copy(CopyRole.DORMANT, 3)}):
@@ -66,7 +68,7 @@ def test_what_an_eager_member_ran_until_it_joined_runs(seat: SubscriptionBuilder
     assert said.copies == {T: Copy(CopyRole.RESTORING, 3)}
 
 
-def test_a_round_that_is_asked_for_again_says_the_same_bytes(seat: SubscriptionBuilder) -> None:
+def test_repeated_round_writes_identical_join_data(seat: SubscriptionBuilder) -> None:
     """Else a broker takes it for news, and the round begins anew."""
     first = seat.word(join(1), ZERO)
     seat.report = MemberMetadata("", stopped=frozenset({T: "why"}), reasons={T: "why"})
@@ -74,12 +76,12 @@ def test_a_round_that_is_asked_for_again_says_the_same_bytes(seat: SubscriptionB
     assert seat.word(join(2), ZERO) != first
 
 
-def test_only_what_has_not_been_assigned_anything_yet_is_fresh(seat: SubscriptionBuilder) -> None:
+def test_seat_is_fresh_only_before_first_assignment(seat: SubscriptionBuilder) -> None:
     seat.given(Assignment((P,)).write(), ZERO)
     assert not read_join(Subscription.read(seat.word(join(1), ZERO)).user_data).fresh
 
 
-def test_a_mark_is_heard_in_its_own_time(seat: SubscriptionBuilder) -> None:
+def test_mark_deadline_is_converted_to_own_clock(seat: SubscriptionBuilder) -> None:
     marks = {"m": Mark(MarkState.LEAVING, 1_020_000, epoch_ms=3)}
     view = AssignmentView(Memory(marks=marks), more=True, no_takers=True)
     synced = seat.given(Assignment((P,), write_assignment(view)).write(), ZERO)
@@ -87,7 +89,7 @@ def test_a_mark_is_heard_in_its_own_time(seat: SubscriptionBuilder) -> None:
     assert (synced.partitions, synced.view.more) == (frozenset({P}), True)
 
 
-def test_a_mark_without_a_deadline_ends_with_the_member_s_own(seat: SubscriptionBuilder) -> None:
+def test_mark_without_deadline_uses_own_scale_down_time(seat: SubscriptionBuilder) -> None:
     view = AssignmentView(Memory(marks={"m": Mark(MarkState.LEAVING, None, "n", 1_003_000)}))
     told = Assignment((P,), write_assignment(view)).write()
     assert seat.given(told, ZERO).deadline is None
@@ -95,7 +97,7 @@ def test_a_mark_without_a_deadline_ends_with_the_member_s_own(seat: Subscription
     assert mine.given(told, ZERO).deadline == 63.0
 
 
-def test_user_data_that_cannot_be_read_change_nothing_and_a_frame_that_cannot_is_refused(
+def test_unreadable_user_data_is_ignored_and_bad_frame_refused(
     seat: SubscriptionBuilder,
 ) -> None:
     assert seat.given(Assignment((P,), b"\x09\x09").write(), ZERO).view.problem

@@ -15,9 +15,9 @@ from streamsx.group.error_table import Verdict
 from streamsx.group.member import (
     COLUMN,
     TABLE,
+    Cue,
     Member,
     MemberConfig,
-    Cue,
     MemberState,
     Unmoved,
 )
@@ -81,7 +81,7 @@ def cell(state: MemberState, event: e.Event) -> MemberState | Unmoved:
     return after
 
 
-def test_the_table_names_every_event_every_timer_and_what_answers_mean() -> None:
+def test_member_table_covers_every_event_timer_and_verdict() -> None:
     events = set(get_args(e.Event)) - {e.Tick}
     assert {type(event) for event in EVENTS} == events | {e.Tick}
     answers = {(api, v) for api in (e.JoinGroup, e.SyncGroup) for v in GOOD}
@@ -97,7 +97,7 @@ def test_every_row_names_a_method() -> None:
 
 @pytest.mark.parametrize("event", EVENTS, ids=repr)
 @pytest.mark.parametrize("state", MemberState, ids=lambda state: state.value)
-def test_each_cell_does_what_it_says(
+def test_each_table_cell_gives_next_state_or_refusal(
     play: Plays, state: MemberState, event: e.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = reach(play, state)
@@ -169,7 +169,7 @@ def asked(play: Plays, api: type[e.Request]) -> Any:
 
 
 @pytest.mark.parametrize(("api", "code", "letter"), CELLS)
-def test_each_error_code_has_its_consequence(
+def test_each_error_code_has_expected_consequence(
     play: Plays, api: type[e.Request], code: int, letter: str
 ) -> None:
     group = asked(play, api)
@@ -340,7 +340,7 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_whatever_happens_ownership_is_consistent_and_every_commit_is_answered(seed: int) -> None:
+def test_random_events_keep_ownership_consistent_and_answer_commits(seed: int) -> None:
     chaos = Chaos(seed)
     for _ in range(400):
         chaos.step()

@@ -26,7 +26,7 @@ def source(*bodies: Body) -> Source:
     return Source("words", coded(bytes.decode), coded(bytes.decode), agents=agents)
 
 
-def test_a_chunk_is_used_up_within_the_turn_that_hands_it_out(bench: Benches) -> None:
+def test_chunk_is_processed_within_one_turn(bench: Benches) -> None:
     seen: list[str] = []
 
     async def body(stream: AsyncIterator[str]) -> None:
@@ -39,7 +39,7 @@ def test_a_chunk_is_used_up_within_the_turn_that_hands_it_out(bench: Benches) ->
     assert made.asked == [False], "the first time only, when it had just begun"
 
 
-def test_two_agents_of_one_topic_take_turns_by_chunks(bench: Benches) -> None:
+def test_two_agents_on_one_topic_alternate_by_chunks(bench: Benches) -> None:
     seen: list[str] = []
 
     async def one(stream: AsyncIterator[str]) -> None:
@@ -56,7 +56,7 @@ def test_two_agents_of_one_topic_take_turns_by_chunks(bench: Benches) -> None:
     assert seen == ["1a", "1b", "2a", "2b", "1c", "1d", "2c", "2d"]
 
 
-def test_the_task_that_a_body_sees_is_its_own(bench: Benches) -> None:
+def test_agent_body_sees_a_current_asyncio_task_for_itself(bench: Benches) -> None:
     seen: list[asyncio.Task[Any] | None] = []
 
     async def body(stream: AsyncIterator[str]) -> None:
@@ -78,7 +78,7 @@ def test_the_task_that_a_body_sees_is_its_own(bench: Benches) -> None:
     assert seen[2] is made.loop.run_until, "whose turn it is has its own again"
 
 
-def test_what_is_foreign_keeps_the_task_busy_and_nobody_else(bench: Benches) -> None:
+def test_agent_awaiting_a_foreign_future_keeps_only_one_task_busy(bench: Benches) -> None:
     async def sleepy(stream: AsyncIterator[str]) -> None:
         async for _ in stream:
             await asyncio.sleep(5)
@@ -94,7 +94,7 @@ def test_what_is_foreign_keeps_the_task_busy_and_nobody_else(bench: Benches) -> 
     assert (made.task.busy, made.asked) == (False, [False]), "it tells when it is through"
 
 
-def test_a_timeout_within_a_record_and_one_around_the_loop(bench: Benches) -> None:
+def test_timeouts_work_within_a_record_and_around_the_loop(bench: Benches) -> None:
     ends: list[str] = []
 
     async def body(stream: AsyncIterator[str]) -> None:
@@ -123,7 +123,7 @@ def test_a_timeout_within_a_record_and_one_around_the_loop(bench: Benches) -> No
     assert (ends, made.task.positions) == (["slow", "idle", "again"], {"words": 3})
 
 
-def test_a_group_of_tasks_within_a_record(bench: Benches) -> None:
+def test_asyncio_task_group_works_within_a_record(bench: Benches) -> None:
     seen: list[str] = []
 
     async def look(word: str) -> None:
@@ -144,7 +144,7 @@ def test_a_group_of_tasks_within_a_record(bench: Benches) -> None:
     assert (seen, made.task.busy, made.task.positions) == (["a", "A"], False, {"words": 1})
 
 
-def test_a_stream_that_is_read_by_another_task(bench: Benches) -> None:
+def test_stream_can_be_read_from_another_asyncio_task(bench: Benches) -> None:
     """As `asyncio.wait_for` does it before Python 3.12."""
     seen: list[str] = []
 
@@ -161,7 +161,7 @@ def test_a_stream_that_is_read_by_another_task(bench: Benches) -> None:
     assert (seen, made.task.positions) == (["a", "b"], {"words": 2})
 
 
-def test_a_cancellation_that_meets_a_wake_is_one_cancellation(bench: Benches) -> None:
+def test_cancellation_racing_with_new_input_cancels_once(bench: Benches) -> None:
     """A body is cancelled where it waits; before that gets through, there is input: the cancelled
     wait must end once, and not the next one too.
     """
@@ -187,7 +187,7 @@ def test_a_cancellation_that_meets_a_wake_is_one_cancellation(bench: Benches) ->
     assert seen == ["cancelled", "a", "b"]
 
 
-def test_a_reader_that_is_cancelled_is_the_one_that_ends(bench: Benches) -> None:
+def test_cancelled_reader_ends_and_the_agent_body_goes_on(bench: Benches) -> None:
     """Its body waits for input before the reader hears of it: the body was cancelled instead."""
     seen: list[str] = []
     readers: list[asyncio.Task[Any]] = []
@@ -207,7 +207,7 @@ def test_a_reader_that_is_cancelled_is_the_one_that_ends(bench: Benches) -> None
     assert (seen, made.task.positions, readers[0].cancelled()) == (["a", "b"], {"words": 2}, True)
 
 
-def test_a_second_reader_is_refused(bench: Benches) -> None:
+def test_second_concurrent_reader_of_a_stream_is_refused(bench: Benches) -> None:
     """The first one would never have gone on."""
 
     async def read(stream: AsyncIterator[str]) -> None:
@@ -223,7 +223,7 @@ def test_a_second_reader_is_refused(bench: Benches) -> None:
         process(made.task, batch("a"))
 
 
-def test_a_body_that_fails_is_followed_by_another_in_the_same_turn(bench: Benches) -> None:
+def test_failed_agent_body_is_restarted_in_the_same_turn(bench: Benches) -> None:
     began: list[asyncio.Task[Any] | None] = []
     seen: list[str] = []
 
@@ -240,7 +240,7 @@ def test_a_body_that_fails_is_followed_by_another_in_the_same_turn(bench: Benche
     assert (len(began), len(set(began))) == (3, 1)
 
 
-def test_one_that_cancels_itself_ends_its_task(bench: Benches) -> None:
+def test_agent_that_cancels_itself_ends_the_task(bench: Benches) -> None:
     async def body(stream: AsyncIterator[str]) -> None:
         async for _ in stream:
             raise asyncio.CancelledError
@@ -249,7 +249,7 @@ def test_one_that_cancels_itself_ends_its_task(bench: Benches) -> None:
         process(bench(source(body)).task, batch("a"))
 
 
-def test_a_closed_one_is_ended_where_it_waits(bench: Benches) -> None:
+def test_closing_a_task_ends_agent_bodies_where_they_wait(bench: Benches) -> None:
     ended: list[str] = []
 
     def named(name: str, seconds: float) -> Body:
@@ -270,7 +270,7 @@ def test_a_closed_one_is_ended_where_it_waits(bench: Benches) -> None:
     assert ended == ["waits for input", "waits for another"]
 
 
-def test_a_fault_of_ours_is_not_kept_to_itself(bench: Benches) -> None:
+def test_internal_fault_reaches_the_loop_exception_handler(bench: Benches) -> None:
     async def body(stream: AsyncIterator[str]) -> None:
         async for _ in stream:
             raise ValueError

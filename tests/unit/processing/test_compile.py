@@ -50,7 +50,7 @@ def ran(source: Source, *words: bytes) -> tuple[Sent, list[tuple[int, str, int |
     return sent, failures
 
 
-def test_a_key_holds_below_the_operator_that_made_it_and_nowhere_else() -> None:
+def test_key_applies_only_below_the_rekeying_operator() -> None:
     assert ran(TREE, b"xy") == (
         [("a", b"x", b"xy", 70), ("b", b"y", b"xy", 70), ("c", b"x", b"xy", 70),
          ("d", b"k", b"xy", 70)],
@@ -58,7 +58,7 @@ def test_a_key_holds_below_the_operator_that_made_it_and_nowhere_else() -> None:
     )  # fmt: skip
 
 
-def test_a_branch_that_fails_ends_for_that_record_and_no_other_does() -> None:
+def test_failed_branch_skips_one_record_and_other_branches_go_on() -> None:
     sent, failures = ran(TREE, b"x", b"xy")
     assert [(topic, at) for topic, _, _, at in sent] == [
         ("a", 70), ("d", 70), ("a", 71), ("b", 71), ("c", 71), ("d", 71),
@@ -66,13 +66,13 @@ def test_a_branch_that_fails_ends_for_that_record_and_no_other_does() -> None:
     assert failures == [(0, "IndexError", 0)]
 
 
-def test_a_value_that_cannot_be_decoded_is_no_branch_s() -> None:
+def test_undecodable_value_fails_before_any_branch() -> None:
     sent, failures = ran(TREE, b"\xff", b"xy")
     assert {at for _, _, _, at in sent} == {71}
     assert failures == [(0, "UnicodeDecodeError", None)]
 
 
-def test_what_a_failure_raises_ends_the_loop() -> None:
+def test_error_raised_by_failure_handler_ends_the_loop() -> None:
     def fails(_index: int, error: Exception, _branch: int | None) -> None:
         raise LookupError from error
 
@@ -81,7 +81,7 @@ def test_what_a_failure_raises_ends_the_loop() -> None:
         loop([(b"k", b"x", 0, None)], fails)
 
 
-def test_a_traceback_shows_the_line_of_the_loop() -> None:
+def test_traceback_shows_the_line_of_the_generated_loop() -> None:
     failures = []
     loop = compiled(TREE, 3, lambda _topic: print)
     loop([(b"k", b"", 0, None)], lambda _index, error, _branch: failures.append(error))

@@ -10,7 +10,7 @@ def failed(streak: FailureStreak, *records: tuple[int, int]) -> list[bool]:
     return [streak.failed(ordinal, offset, 10 * offset) for ordinal, offset in records]
 
 
-def test_the_first_of_a_streak_holds_the_position_until_a_record_behind_it_was_read() -> None:
+def test_first_failure_of_a_streak_holds_the_position_until_a_later_record() -> None:
     streak = FailureStreak(10)
     assert not streak.lasts(3)
     failed(streak, (3, 40), (4, 44))
@@ -18,34 +18,34 @@ def test_the_first_of_a_streak_holds_the_position_until_a_record_behind_it_was_r
     assert (streak.first, streak.since) == (40, 400)
 
 
-def test_holes_in_the_log_do_not_end_a_streak() -> None:
+def test_holes_in_the_log_do_not_end_a_failure_streak() -> None:
     assert failed(FailureStreak(3), (0, 5), (1, 17), (2, 90)) == [False, False, True]
 
 
-def test_a_record_that_did_not_fail_ends_it() -> None:
+def test_processed_record_ends_a_failure_streak() -> None:
     streak = FailureStreak(2)
     assert failed(streak, (0, 5), (2, 7), (3, 8)) == [False, False, True]
     assert streak.first == 7
 
 
-def test_the_very_first_record_may_begin_one() -> None:
+def test_very_first_record_may_begin_a_failure_streak() -> None:
     streak = FailureStreak(2)
     assert failed(streak, (1, 6)) == [False]
     assert (streak.lasts(2), streak.first) == (True, 6)
 
 
 @pytest.mark.parametrize("limit", [1, 2])
-def test_the_limit_is_how_many_fail(limit: int) -> None:
+def test_limit_counts_consecutive_failures(limit: int) -> None:
     assert failed(FailureStreak(limit), *((n, n) for n in range(3))).index(True) == limit - 1
 
 
-def test_without_a_limit_nothing_is_held() -> None:
+def test_streak_without_a_limit_holds_no_position() -> None:
     streak = FailureStreak(None)
     assert failed(streak, *((n, n) for n in range(50))) == [False] * 50
     assert not streak.lasts(50)
 
 
-def test_what_is_gone_from_the_log_holds_nothing() -> None:
+def test_reset_streak_holds_no_position() -> None:
     streak = FailureStreak(10)
     failed(streak, (0, 5))
     streak.reset()

@@ -51,18 +51,18 @@ def step(stream: AsyncIterator[Any]) -> object:
     return None
 
 
-def test_an_inbox_that_has_handed_out_nothing_has_not_ended() -> None:
+def test_fresh_inbox_has_not_ended() -> None:
     inbox, _ = inbox_of(Chunk(batch(0, b"a"), 0, 1))
     assert inbox.ended is False
 
 
-def test_a_record_is_done_when_the_next_one_is_asked_for() -> None:
+def test_record_is_done_when_the_next_record_is_requested() -> None:
     inbox, stream = inbox_of(Chunk(batch(5, b"a", b"b", b"c"), 1, 3))
     seen = [(step(stream), inbox.position, inbox.ordinal) for _ in range(3)]
     assert seen == [(b"b", 6, 0), (b"c", 7, 1), (None, 8, 2)]
 
 
-def test_nothing_behind_the_record_at_hand_is_handed_out_after_a_cut() -> None:
+def test_inbox_hands_out_nothing_after_the_current_record_once_cut() -> None:
     first, second = batch(0, b"a", b"b", b"c"), batch(3, b"d")
     inbox, stream = inbox_of(Chunk(first, 0, 3), Chunk(second, 0, 1))
     assert step(stream) == b"a"
@@ -71,13 +71,13 @@ def test_nothing_behind_the_record_at_hand_is_handed_out_after_a_cut() -> None:
     assert (step(stream), inbox.position, inbox.ordinal) == (None, 1, 1)
 
 
-def test_a_cut_of_what_was_not_begun_leaves_the_position_where_it_was() -> None:
+def test_cut_of_an_unstarted_inbox_keeps_the_position() -> None:
     inbox, _ = inbox_of(Chunk(batch(7, b"a"), 0, 1))
     inbox.cut()
     assert (inbox.position, list(inbox.chunks)) == (7, [])
 
 
-def test_what_is_skipped_counts_as_handed_out() -> None:
+def test_skipped_record_counts_as_handed_out() -> None:
     inbox, stream = inbox_of(Chunk(batch(0, b"a", b"b", b"c"), 0, 3))
     step(stream)
     step(stream)
@@ -99,7 +99,7 @@ LETTERS = [(b"%d" % n, letter) for n, letter in enumerate((b"a", b"b", b"c", b"d
 
 
 @pytest.mark.parametrize("items", [False, True], ids=["values", "items"])
-def test_a_loop_that_was_left_in_the_middle_is_followed_by_one_behind_its_record(
+def test_loop_after_an_abandoned_loop_continues_behind_the_record(
     items: bool,
 ) -> None:
     """Nothing twice, nothing missing; also where the second begins within the first, which then
@@ -132,7 +132,7 @@ def strict(raw: bytes | None) -> str:
     return next(iter(raw.decode()))
 
 
-def test_a_key_behind_a_cut_is_not_looked_at() -> None:
+def test_key_behind_a_cut_is_not_decoded() -> None:
     """A record whose key only the slow decoder reads was handed out, and then again elsewhere."""
     source = Source("t", PLAIN._replace(quick=Quick(strict)), PLAIN._replace(quick=Quick(None)))
     offsets = range(3)
@@ -145,7 +145,7 @@ def test_a_key_behind_a_cut_is_not_looked_at() -> None:
     assert (step(stream), inbox.position) == (None, 1)
 
 
-def test_a_loop_that_another_one_has_gone_on_from_reads_none_of_its_keys() -> None:
+def test_outer_loop_decodes_no_keys_taken_by_an_inner_loop() -> None:
     source = Source("t", PLAIN._replace(quick=Quick(strict)), PLAIN._replace(quick=Quick(None)))
     first, second = (
         Batch("t", 0, [None] * len(words), words, offsets, offsets, None, offsets.stop)
@@ -159,7 +159,7 @@ def test_a_loop_that_another_one_has_gone_on_from_reads_none_of_its_keys() -> No
 
 
 @pytest.mark.parametrize("items", [False, True])
-def test_a_codec_that_raises_stop_iteration_fails_its_record_only(items: bool) -> None:
+def test_codec_raising_stop_iteration_fails_only_the_record(items: bool) -> None:
     """It ends the loop over a chunk as its end does: the rest was taken for read."""
     errors: list[Exception] = []
     source = Source("t", coded(strict), coded(strict))
@@ -173,7 +173,7 @@ def test_a_codec_that_raises_stop_iteration_fails_its_record_only(items: bool) -
 
 
 @pytest.mark.parametrize("items", [False, True])
-def test_an_error_of_ours_out_of_a_codec_fails_its_record_only(items: bool) -> None:
+def test_internal_error_type_from_a_codec_fails_only_the_record(items: bool) -> None:
     """It was taken for the end of the task: the body failed, with the record before or none, and
     so did each one after it, at the same record.
     """
@@ -199,7 +199,9 @@ def test_an_error_of_ours_out_of_a_codec_fails_its_record_only(items: bool) -> N
 
 
 @pytest.mark.parametrize("quick", [Quick(None, blessed=True), None])
-def test_a_body_that_catches_one_failure_too_many_goes_on_behind_it(quick: Quick | None) -> None:
+def test_body_catching_the_terminating_failure_goes_on_behind_the_record(
+    quick: Quick | None,
+) -> None:
     """It is over already, and must come to its next wait: nothing else runs until then."""
 
     def unknown(raw: Any) -> Any:
@@ -230,7 +232,7 @@ class Known:
     store = "none"
 
 
-def test_what_a_body_has_found_is_there_again_when_it_is_next_at_work() -> None:
+def test_values_bound_for_a_body_are_restored_when_resumed() -> None:
     """Each wake looked all of it up again."""
     known = Known()
     running = TaskContext(TaskId(0, 0), {}, Sent(), Inbox(0, refuse))

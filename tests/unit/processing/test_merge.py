@@ -26,25 +26,25 @@ def drained(merge: Merge, caught_up: set[str], limit: int = 100) -> list[tuple[s
     return order
 
 
-def test_the_smallest_timestamp_is_next_and_equal_ones_go_by_name() -> None:
+def test_smallest_timestamp_is_next_and_ties_go_by_topic_name() -> None:
     queues = {"a": deque([chunk("a", [1, 5])]), "b": deque([chunk("b", [1, 3])])}
     order = drained(Merge(queues, {}), {"a", "b"})
     assert order == [("a", 0), ("b", 0), ("b", 1), ("a", 1)]
 
 
-def test_an_empty_topic_that_is_not_caught_up_holds_the_others() -> None:
+def test_empty_topic_not_caught_up_holds_the_others() -> None:
     queues = {"a": deque([chunk("a", [1])]), "b": deque[Chunk]()}
     merge = Merge(queues, {})
     assert merge.next(10, {"a"}) is None
     assert drained(merge, {"a", "b"}) == [("a", 0)]
 
 
-def test_one_source_waits_for_nobody() -> None:
+def test_single_source_is_merged_without_waiting() -> None:
     assert drained(Merge({"a": deque([chunk("a", [9, 1])])}, {}), set()) == [("a", 0), ("a", 1)]
 
 
 @pytest.mark.parametrize("seed", range(50))
-def test_cuts_do_not_change_the_order(seed: int) -> None:
+def test_merge_order_does_not_depend_on_batch_cuts(seed: int) -> None:
     draw = random.Random(seed)
     topics = {t: [draw.randrange(50) for _ in range(draw.randrange(1, 40))] for t in "abc"}
 
@@ -69,7 +69,7 @@ def test_cuts_do_not_change_the_order(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_an_order_goes_on_in_another_merge_that_is_handed_what_was_taken(seed: int) -> None:
+def test_merge_order_continues_in_a_new_merge_from_taken_counts(seed: int) -> None:
     """As when each batch of the input has a task of its own: what is behind it is unknown to it."""
     draw = random.Random(seed)
     records = {t: [draw.randrange(50) for _ in range(40)] for t in "ab"}

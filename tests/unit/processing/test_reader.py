@@ -64,7 +64,7 @@ def source_of(*agents: AgentNode) -> Source:
     return Source("words", TEXT, TEXT, agents=agents)
 
 
-def test_reader_ahead_of_a_slow_one_passes_over_what_it_has_done(bench: Benches) -> None:
+def test_reader_ahead_of_a_slow_reader_skips_records_already_done(bench: Benches) -> None:
     seen, gate = Seen(), asyncio.Event()
     slow = seen.agent("slow", lambda word: gate.wait() if word == "wait" else None)
     made = bench(source_of(seen.agent("fast"), slow), stores=())
@@ -81,7 +81,7 @@ def test_reader_ahead_of_a_slow_one_passes_over_what_it_has_done(bench: Benches)
     assert (sealed.positions, sealed.readers) == ({"words": 4}, {})
 
 
-def test_failures_in_a_row_of_one_reader_hold_no_other(bench: Benches) -> None:
+def test_failure_streak_of_one_reader_holds_no_other_reader(bench: Benches) -> None:
     seen = Seen()
     made = bench(source_of(seen.agent("fast"), seen.agent("slow", bad)), stores=())
     process(made.task, batch("words", ["a", "bad", "bad"]))
@@ -92,7 +92,7 @@ def test_failures_in_a_row_of_one_reader_hold_no_other(bench: Benches) -> None:
 
 
 @pytest.mark.parametrize("poison", ["x", "y"], ids=["agent", "branch"])
-def test_failures_that_are_given_up_hold_nothing_and_count_for_nothing(
+def test_abandoned_failure_streak_holds_nothing_and_is_not_counted(
     bench: Benches, poison: str
 ) -> None:
     def key_of(word: str) -> None:
@@ -119,7 +119,7 @@ def test_failures_that_are_given_up_hold_nothing_and_count_for_nothing(
 
 
 @pytest.mark.parametrize("order", ["af", "fa"], ids=["ahead of it", "behind it"])
-def test_task_that_one_reader_stops_leaves_the_other_where_it_is(
+def test_reader_stopping_the_task_leaves_the_other_reader_in_place(
     bench: Benches, order: str
 ) -> None:
     seen = Seen()
@@ -138,7 +138,7 @@ def test_task_that_one_reader_stops_leaves_the_other_where_it_is(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_cut_and_any_restart_does_each_record_once_per_reader(
+def test_each_reader_does_each_record_once_over_any_cut_and_restart(
     bench: Benches, seed: int
 ) -> None:
     """Each reader fails on records of its own, sometimes on the last ones of the log."""
@@ -170,7 +170,7 @@ def test_any_cut_and_any_restart_does_each_record_once_per_reader(
         assert (seen.offsets[name] or [at for _, at in sent]) == sound
 
 
-def test_reader_finds_the_stream_time_that_it_would_have_found_without_a_restart(
+def test_reader_finds_the_same_stream_time_after_a_restart(
     bench: Benches,
 ) -> None:
     times = [10, 50, 20, 90, 30, 60]
@@ -187,7 +187,7 @@ def test_reader_finds_the_stream_time_that_it_would_have_found_without_a_restart
     assert (cut.offsets, again.task.stream_time) == (whole.offsets, 90)
 
 
-def test_reader_that_is_new_begins_at_the_offset_and_one_that_is_gone_holds_nobody(
+def test_new_reader_begins_at_the_offset_and_removed_reader_holds_none(
     bench: Benches,
 ) -> None:
     seen = Seen()
@@ -210,7 +210,7 @@ def ahead(bench: Benches, seen: Seen) -> Any:
     return made
 
 
-def test_reader_ahead_stays_so_where_the_log_begins_later(bench: Benches) -> None:
+def test_reader_ahead_stays_ahead_when_the_log_start_moves(bench: Benches) -> None:
     seen = Seen()
     made = ahead(bench, seen)
     made.task.reset("words", 7)
@@ -219,7 +219,7 @@ def test_reader_ahead_stays_so_where_the_log_begins_later(bench: Benches) -> Non
     assert seen.offsets == {"fast": [8, 9], "slow": [7, 8, 9]}
 
 
-def test_reader_ahead_begins_with_all_others_where_the_log_is_another_one(bench: Benches) -> None:
+def test_reader_ahead_starts_over_with_the_others_on_a_recreated_log(bench: Benches) -> None:
     seen = Seen()
     made = ahead(bench, seen)
     made.task.reset("words", 0)
@@ -228,7 +228,7 @@ def test_reader_ahead_begins_with_all_others_where_the_log_is_another_one(bench:
     assert seen.offsets == {"fast": [0, 1, 2], "slow": [0, 1, 2]}
 
 
-def test_body_at_hand_of_the_log_before_is_not_ahead_in_the_new_one(bench: Benches) -> None:
+def test_record_in_progress_of_an_old_log_is_not_ahead_in_the_new_log(bench: Benches) -> None:
     seen, gate = Seen(), asyncio.Event()
     made = bench(source_of(seen.agent("fast"), seen.agent("slow", lambda _: gate.wait())))
     process(made.task, batch("words", ["x"] * 3, first=0, offsets=range(90, 93), next_offset=93))
@@ -239,7 +239,7 @@ def test_body_at_hand_of_the_log_before_is_not_ahead_in_the_new_one(bench: Bench
     assert (sealed.positions, sealed.readers) == ({"words": 0}, {})
 
 
-def test_reader_ahead_passes_over_holes_and_batches_without_records(bench: Benches) -> None:
+def test_reader_ahead_skips_holes_and_empty_batches(bench: Benches) -> None:
     seen = Seen()
     made = ahead(bench, seen)
     process(made.task, batch("words", [], first=5, next_offset=6))
@@ -249,7 +249,7 @@ def test_reader_ahead_passes_over_holes_and_batches_without_records(bench: Bench
     assert made.commit().readers == {}
 
 
-def test_task_is_dirty_when_a_reader_that_is_not_the_slowest_has_gone_on(bench: Benches) -> None:
+def test_task_is_dirty_when_a_faster_reader_advances(bench: Benches) -> None:
     seen, gate = Seen(), asyncio.Event()
     slow = seen.agent("slow", lambda word: gate.wait() if word == "wait" else None)
     made = bench(source_of(seen.agent("fast"), slow), stores=())
@@ -261,7 +261,7 @@ def test_task_is_dirty_when_a_reader_that_is_not_the_slowest_has_gone_on(bench: 
     assert made.task.dirty
 
 
-def test_branch_ahead_passes_over_what_it_has_sent(bench: Benches) -> None:
+def test_branch_ahead_skips_records_already_sent(bench: Benches) -> None:
     """Of two branches one fails on the last record: the other one sends it once."""
     heard: list[Failure] = []
     source = Source(
@@ -282,7 +282,7 @@ def test_branch_ahead_passes_over_what_it_has_sent(bench: Benches) -> None:
     assert [each.operator for each in heard] == ["one"] * 6
 
 
-def test_branch_that_stops_its_task_leaves_those_ahead_of_it_behind_the_record(
+def test_branch_stopping_the_task_keeps_the_progress_of_other_branches(
     bench: Benches,
 ) -> None:
     source = Source(

@@ -82,7 +82,7 @@ def batch(topic: str, values: Sequence[str | bytes], first: int = 0, **more: Any
     return made._replace(**more)
 
 
-def test_counts_reach_the_changelog_once_per_key_and_commit(bench: Benches) -> None:
+def test_changelog_gets_one_record_per_key_and_commit(bench: Benches) -> None:
     made = bench(COUNT)
     process(made.task, batch("words", ["a", "b", "a"]))
     sealed = made.commit()
@@ -92,7 +92,7 @@ def test_counts_reach_the_changelog_once_per_key_and_commit(bench: Benches) -> N
     assert dict(made.rows["counts"].scan(ROW, None)) == {b'\x01"a"': b"2", b'\x01"b"': b"1"}
 
 
-def test_a_task_made_anew_goes_on_from_the_last_commit(bench: Benches) -> None:
+def test_recreated_task_continues_from_the_last_commit(bench: Benches) -> None:
     made = bench(COUNT)
     process(made.task, batch("words", ["a", "b"]))
     made.commit()
@@ -102,7 +102,7 @@ def test_a_task_made_anew_goes_on_from_the_last_commit(bench: Benches) -> None:
     assert made.counts() == {"a": 2, "b": 1, "c": 1}
 
 
-def test_records_below_the_position_are_passed_over(bench: Benches) -> None:
+def test_records_below_the_position_are_skipped(bench: Benches) -> None:
     made = bench(COUNT)
     process(made.task, batch("words", ["a", "b"]))
     process(made.task, batch("words", ["b", "c"], first=1))
@@ -110,7 +110,7 @@ def test_records_below_the_position_are_passed_over(bench: Benches) -> None:
     assert made.counts() == {"a": 1, "b": 1, "c": 1}
 
 
-def test_what_is_sent_carries_the_time_of_the_record_at_hand(bench: Benches) -> None:
+def test_sent_record_carries_the_timestamp_of_the_current_record(bench: Benches) -> None:
     made = bench(SPLIT, stores=())
     process(made.task, batch("lines", ["a b", "c"], timestamps=[70, 80]))
     assert made.sent.by_topic["words"] == [(w, w) for w in (b"a", b"b", b"c")]
@@ -153,7 +153,7 @@ def test_any_cut_of_the_input_gives_the_same_stores_and_outputs(bench: Benches, 
     assert made.task.positions == {"words": len(words)}
 
 
-def test_an_agent_that_fails_goes_on_behind_the_record(bench: Benches) -> None:
+def test_failed_agent_continues_behind_the_record(bench: Benches) -> None:
     heard: list[Failure] = []
     made = bench(COUNT, report=heard.append)
     process(made.task, batch("words", ["a", "boom", "a"]))
@@ -173,7 +173,7 @@ def test_a_record_that_cannot_be_decoded_is_skipped_and_reported(
     assert made.task.positions == {source.topic: 3}
 
 
-def test_a_loop_that_fails_goes_on_behind_the_record(bench: Benches) -> None:
+def test_failed_loop_continues_behind_the_record(bench: Benches) -> None:
     heard: list[Failure] = []
     made = bench(REKEY, stores=(), report=heard.append)
     good = b'{"user": "ann"}'
@@ -191,7 +191,7 @@ def test_a_loop_that_fails_goes_on_behind_the_record(bench: Benches) -> None:
         (REKEY, b"\xff", {"on_decode_error": FailureAction.STOP}),
     ],
 )
-def test_the_policy_stop_ends_the_task_before_the_record(
+def test_stop_policy_ends_the_task_before_the_failed_record(
     bench: Benches, source: Source, bad: str | bytes, words: dict[str, FailureAction]
 ) -> None:
     made = bench(source, **words)
@@ -211,7 +211,7 @@ def test_the_policy_stop_ends_the_task_before_the_record(
     ],
     ids=["agent", "agent decodes", "loop", "loop decodes"],
 )
-def test_records_in_a_row_that_fail_hold_the_position_and_then_stop_the_task(
+def test_consecutive_failures_hold_the_position_and_then_stop_the_task(
     bench: Benches, source: Source, good: str, bad: str | bytes
 ) -> None:
     heard: list[Failure] = []
@@ -232,7 +232,7 @@ def test_records_in_a_row_that_fail_hold_the_position_and_then_stop_the_task(
         task.run(1)
 
 
-def test_what_a_stopped_task_did_before_is_committed(bench: Benches) -> None:
+def test_stopped_task_commits_work_before_the_failures(bench: Benches) -> None:
     made = bench(COUNT, consecutive_failures_max=2)
     with pytest.raises(TaskStopped):
         process(made.task, batch("words", ["a", "boom", "boom", "a"]))
@@ -241,7 +241,7 @@ def test_what_a_stopped_task_did_before_is_committed(bench: Benches) -> None:
     assert made.counts() == {"a": 1}
 
 
-def test_a_body_that_catches_what_stopped_its_task_moves_no_position(bench: Benches) -> None:
+def test_body_catching_the_stop_of_the_task_moves_no_position(bench: Benches) -> None:
     """Nothing from 1 on is committed, its last words were; and then 5 was."""
     seen: list[str] = []
 
@@ -267,14 +267,14 @@ def test_a_body_that_catches_what_stopped_its_task_moves_no_position(bench: Benc
     assert made.commit().positions == {"words": 1}
 
 
-def test_without_a_limit_nothing_is_held_and_nothing_stops(bench: Benches) -> None:
+def test_failures_without_a_limit_neither_hold_nor_stop_the_task(bench: Benches) -> None:
     heard: list[Failure] = []
     made = bench(COUNT, consecutive_failures_max=None, report=heard.append)
     process(made.task, batch("words", ["boom"] * 2000))
     assert (made.task.positions, len(heard)) == ({"words": 2000}, 2000)
 
 
-def test_one_agent_that_fails_holds_the_position_of_both(bench: Benches) -> None:
+def test_failing_agent_holds_the_position_of_a_shared_topic(bench: Benches) -> None:
     async def fails(stream: AsyncIterator[Any]) -> None:
         async for _ in stream:
             raise ValueError
@@ -286,7 +286,7 @@ def test_one_agent_that_fails_holds_the_position_of_both(bench: Benches) -> None
     assert (made.task.positions, made.counts()) == ({"words": 0}, {"a": 4})
 
 
-def test_branches_of_one_topic_have_keys_and_failures_of_their_own(bench: Benches) -> None:
+def test_branches_on_one_topic_have_separate_keys_and_failures(bench: Benches) -> None:
     by_user = keyed("users", lambda order: order["user"], "by-user")
     by_item = keyed("items", lambda order: order["item"], "by-item")
     as_it_is = Branch("copy", Operator("forward", topic="copies"))
@@ -311,7 +311,7 @@ def test_branches_of_one_topic_have_keys_and_failures_of_their_own(bench: Benche
         process(made.task, batch("orders", [b'{"item": 7}'], first=5))
 
 
-def test_a_log_that_was_cut_holds_nothing(bench: Benches) -> None:
+def test_truncated_log_holds_no_position(bench: Benches) -> None:
     made = bench(COUNT)
     process(made.task, batch("words", ["boom"]))
     made.task.reset("words", 9)
@@ -320,7 +320,7 @@ def test_a_log_that_was_cut_holds_nothing(bench: Benches) -> None:
 
 @pytest.mark.parametrize("error", [TableNotInTask("no table"), NotFound("no topic")])
 @pytest.mark.parametrize("in_agent", [True, False], ids=["agent", "loop"])
-def test_what_the_app_was_not_wired_for_is_no_bad_record(
+def test_wiring_error_ends_the_worker_instead_of_failing_the_record(
     bench: Benches, error: Exception, in_agent: bool
 ) -> None:
     def touch(_: Any) -> None:
@@ -341,14 +341,14 @@ def test_what_the_app_was_not_wired_for_is_no_bad_record(
     assert made.task.positions == {"words": 0}
 
 
-def test_records_that_are_all_old_may_move_the_position(bench: Benches) -> None:
+def test_batch_of_old_records_may_move_the_position(bench: Benches) -> None:
     made = bench(COUNT)
     process(made.task, batch("words", ["a", "b"]))
     process(made.task, batch("words", ["a", "b"], next_offset=7))
     assert (made.task.positions, made.counts()) == ({"words": 7}, {"a": 1, "b": 1})
 
 
-def test_a_body_that_returns_ends_its_task(bench: Benches) -> None:
+def test_returning_agent_body_ends_the_task(bench: Benches) -> None:
     async def once(stream: AsyncIterator[Any]) -> None:
         await anext(aiter(stream))
 
@@ -378,7 +378,7 @@ KEEP = Source("words", TEXT, TEXT, agents=(AgentNode("keep", keep),))
         ("large", "value too large: store counts, key 'large', type str: "),
     ],
 )
-def test_a_value_that_a_commit_cannot_take_is_named_with_where_it_may_come_from(
+def test_value_refused_by_a_commit_is_named_with_possible_offsets(
     bench: Benches, word: str, what: str
 ) -> None:
     made = bench(KEEP)
@@ -393,7 +393,7 @@ def test_a_value_that_a_commit_cannot_take_is_named_with_where_it_may_come_from(
     assert len(made.sent.by_topic["app-counts-changelog"]) == sent, "b must not be there alone"
 
 
-def test_a_value_that_a_commit_cannot_take_ends_the_worker_if_the_policy_says_so(
+def test_value_refused_by_a_commit_ends_the_worker_under_stop_policy(
     bench: Benches,
 ) -> None:
     made = bench(KEEP, on_error=FailureAction.STOP)
@@ -402,7 +402,7 @@ def test_a_value_that_a_commit_cannot_take_ends_the_worker_if_the_policy_says_so
         made.commit()
 
 
-def test_an_interval_that_is_run_again_finds_the_record_of_a_value(bench: Benches) -> None:
+def test_rerun_interval_finds_the_record_of_a_refused_value(bench: Benches) -> None:
     heard: list[Failure] = []
     made = bench(KEEP, report=heard.append)
     again = made.again({"words": 3})
@@ -416,7 +416,7 @@ def test_an_interval_that_is_run_again_finds_the_record_of_a_value(bench: Benche
         made.commit()
 
 
-def test_values_are_checked_until_the_slowest_reader_is_behind_the_interval(
+def test_values_are_checked_until_the_slowest_reader_passes_the_interval(
     bench: Benches,
 ) -> None:
     heard: list[Failure] = []
@@ -431,7 +431,7 @@ def test_values_are_checked_until_the_slowest_reader_is_behind_the_interval(
     assert len(heard) == 2, "the first of a streak holds the position"
 
 
-def test_a_value_that_was_changed_after_it_had_been_set_stops_its_task(bench: Benches) -> None:
+def test_value_changed_in_place_after_set_stops_the_task(bench: Benches) -> None:
     made = bench(KEEP)
     process(made.task, batch("words", ["later"]))
     with pytest.raises(ValueRefused):
@@ -441,7 +441,7 @@ def test_a_value_that_was_changed_after_it_had_been_set_stops_its_task(bench: Be
         made.commit()
 
 
-def test_a_task_is_dirty_until_all_it_has_done_is_sealed(bench: Benches) -> None:
+def test_task_is_dirty_until_all_work_is_sealed(bench: Benches) -> None:
     made = bench(COUNT)
     assert not made.task.dirty
     process(made.task, batch("words", ["a"]))
@@ -452,7 +452,7 @@ def test_a_task_is_dirty_until_all_it_has_done_is_sealed(bench: Benches) -> None
     assert made.task.dirty, "a body that waits has changed it meanwhile"
 
 
-def test_a_store_that_cannot_be_read_is_no_bad_record(bench: Benches) -> None:
+def test_store_read_failure_is_not_blamed_on_the_record(bench: Benches) -> None:
     async def read(stream: AsyncIterator[Any]) -> None:
         async for _ in stream:
             raise DiskFailed("disk full")
@@ -466,7 +466,7 @@ def test_a_store_that_cannot_be_read_is_no_bad_record(bench: Benches) -> None:
 
 
 @pytest.mark.parametrize("error", [DiskFailed("disk full"), TableNotInTask("no table")])
-def test_a_task_group_does_not_make_a_fault_of_the_world_one_of_its_record(
+def test_fatal_error_in_an_exception_group_is_not_blamed_on_the_record(
     bench: Benches, error: Exception
 ) -> None:
     async def read(stream: AsyncIterator[Any]) -> None:
@@ -481,7 +481,7 @@ def test_a_task_group_does_not_make_a_fault_of_the_world_one_of_its_record(
     assert (heard, made.task.positions) == ([], {"words": 0})
 
 
-def test_an_aborted_task_leaves_its_stores_at_the_last_commit(bench: Benches) -> None:
+def test_aborted_task_keeps_stores_at_the_last_commit(bench: Benches) -> None:
     made = bench(COUNT)
     process(made.task, batch("words", ["a"]))
     made.commit()
@@ -490,7 +490,7 @@ def test_an_aborted_task_leaves_its_stores_at_the_last_commit(bench: Benches) ->
     assert made.counts() == {"a": 1}
 
 
-def test_two_agents_of_one_topic_commit_the_slower_position(bench: Benches) -> None:
+def test_two_agents_on_one_topic_commit_the_shared_position(bench: Benches) -> None:
     async def lazy(stream: AsyncIterator[Any]) -> None:
         async for _ in stream:
             pass
@@ -507,7 +507,7 @@ def test_two_agents_of_one_topic_commit_the_slower_position(bench: Benches) -> N
     assert made.task.positions == {"words": 2}
 
 
-def test_what_is_offered_twice_before_it_runs_is_run_once(bench: Benches) -> None:
+def test_records_offered_twice_are_run_once(bench: Benches) -> None:
     made = bench(COUNT)
     for some in (batch("words", ["a", "b"]), batch("words", ["b", "c", "d"], first=1)):
         made.task.offer(some)
@@ -517,7 +517,7 @@ def test_what_is_offered_twice_before_it_runs_is_run_once(bench: Benches) -> Non
     assert made.counts() == {"a": 1, "b": 1, "c": 1, "d": 1}
 
 
-def test_nobody_is_at_work_in_a_task_that_has_ended_or_was_closed(bench: Benches) -> None:
+def test_ended_or_closed_task_is_not_busy(bench: Benches) -> None:
     made = bench(COUNT)
     plan, task = made.plan, made.task
     store, given = task.stores, (made.sent, made.start, made.policy, made.metadata)
@@ -529,7 +529,7 @@ def test_nobody_is_at_work_in_a_task_that_has_ended_or_was_closed(bench: Benches
     ended.close()
 
 
-def test_a_task_tells_the_highest_timestamp_of_each_topic_and_goes_on_from_it(
+def test_task_seals_and_resumes_the_highest_timestamp_of_each_topic(
     bench: Benches,
 ) -> None:
     """ "b is ahead at 9, and a record of 1 comes late": it still follows what a has up to 9."""
@@ -557,7 +557,7 @@ def unread(topic: str, values: Sequence[str], *odd: int, first: int = 0) -> Batc
     return made._replace(values=raw, unreadable=True)  # type: ignore[arg-type]  # as it comes
 
 
-def test_a_record_that_could_not_be_read_fails_alone_at_each_reader(bench: Benches) -> None:
+def test_unreadable_record_fails_alone_at_each_reader(bench: Benches) -> None:
     failures: list[Failure] = []
     made = bench(COUNT, report=failures.append)
     process(made.task, unread("words", ["a", "b", "a"], 1))
@@ -566,7 +566,7 @@ def test_a_record_that_could_not_be_read_fails_alone_at_each_reader(bench: Bench
     assert made.task.positions == {"words": 3}
 
 
-def test_a_branch_passes_over_a_record_that_could_not_be_read(bench: Benches) -> None:
+def test_branch_skips_an_unreadable_record(bench: Benches) -> None:
     failures: list[Failure] = []
     made = bench(REKEY, stores=(), report=failures.append)
     order = '{"user": "ann"}'
@@ -576,7 +576,7 @@ def test_a_branch_passes_over_a_record_that_could_not_be_read(bench: Benches) ->
     assert made.task.positions == {"orders": 4}
 
 
-def test_raw_values_and_items_pass_over_a_record_that_could_not_be_read(bench: Benches) -> None:
+def test_raw_values_and_items_skip_an_unreadable_record(bench: Benches) -> None:
     """A raw value is handed on without any codec, and an item's key is decoded before its value."""
     seen: list[Any] = []
 
@@ -598,16 +598,14 @@ def test_raw_values_and_items_pass_over_a_record_that_could_not_be_read(bench: B
 
 
 @pytest.mark.parametrize("source", [COUNT, REKEY])
-def test_ten_records_in_a_row_that_could_not_be_read_stop_their_task(
-    bench: Benches, source: Source
-) -> None:
+def test_ten_consecutive_unreadable_records_stop_their_task(bench: Benches, source: Source) -> None:
     made = bench(source)
     with pytest.raises(TaskStopped, match="offset 2: 10 records in a row failed"):
         process(made.task, unread(source.topic, ['{"user": "a"}'] * 20, *range(2, 20)))
     assert made.task.positions == {source.topic: 2}
 
 
-def test_a_record_that_could_not_be_read_ends_the_worker_where_the_policy_is_stop(
+def test_unreadable_record_ends_the_worker_under_stop_policy(
     bench: Benches,
 ) -> None:
     made = bench(COUNT, on_decode_error=FailureAction.STOP)

@@ -115,7 +115,9 @@ def cut(bench: Benches, sources: Iterable[Source], logs: dict[str, Log], seed: i
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_any_cut_gives_the_same_times_sends_and_stores(bench: Benches, seed: int) -> None:
+def test_stream_times_sends_and_stores_do_not_depend_on_batch_cuts(
+    bench: Benches, seed: int
+) -> None:
     draw = random.Random(seed)
     logs = {"one": drawn(draw, 60), "two": drawn(draw, 40)}
     sources = TWO if seed % 2 else TWO[:1]
@@ -128,9 +130,7 @@ def test_any_cut_gives_the_same_times_sends_and_stores(bench: Benches, seed: int
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_whatever_is_read_again_finds_the_time_that_it_found_before(
-    bench: Benches, seed: int
-) -> None:
+def test_reread_record_finds_the_same_stream_time(bench: Benches, seed: int) -> None:
     """Also what a streak holds back: at each commit the task is thrown away."""
     draw, log = random.Random(seed), drawn(random.Random(seed), 80)
     SEEN.clear()
@@ -154,7 +154,7 @@ def test_whatever_is_read_again_finds_the_time_that_it_found_before(
 
 
 @pytest.mark.parametrize("cuts", [True, False])
-def test_a_commit_in_the_middle_of_a_chunk_is_not_ahead_of_its_positions(
+def test_stream_time_of_a_mid_chunk_commit_matches_the_positions(
     bench: Benches, *, cuts: bool
 ) -> None:
     gates: list[asyncio.Future[None]] = []
@@ -184,7 +184,7 @@ def test_a_commit_in_the_middle_of_a_chunk_is_not_ahead_of_its_positions(
 
 
 @pytest.mark.parametrize("source", ["body", "branch"])
-def test_a_streak_over_several_chunks_holds_the_time_before_its_first_record(
+def test_failure_streak_holds_the_stream_time_before_the_first_failure(
     bench: Benches, source: str
 ) -> None:
     parts: dict[str, Any] = {"agents": (agent("a"),)}
@@ -200,7 +200,7 @@ def test_a_streak_over_several_chunks_holds_the_time_before_its_first_record(
         assert (sealed.positions["one"], sealed.stream_time) == expected
 
 
-def test_with_several_topics_a_commit_goes_back_to_the_first_record_that_is_held(
+def test_commit_over_several_topics_returns_to_the_first_held_record(
     bench: Benches,
 ) -> None:
     made = bench(*TWO, stores=STORES)
@@ -221,7 +221,7 @@ def test_with_several_topics_a_commit_goes_back_to_the_first_record_that_is_held
     assert (sealed.positions, sealed.stream_time) == ({"one": 2, "two": 2}, 30)
 
 
-def test_nobody_asks_and_nothing_is_computed(bench: Benches) -> None:
+def test_stream_times_are_not_computed_unless_requested(bench: Benches) -> None:
     async def lazy(stream: AsyncIterator[Any]) -> None:
         async for _ in stream:
             pass
@@ -232,7 +232,7 @@ def test_nobody_asks_and_nothing_is_computed(bench: Benches) -> None:
     assert "_running" not in vars(made.task._newest["one"])
 
 
-def test_times_of_a_part_of_a_batch_with_holes() -> None:
+def test_stream_times_of_part_of_a_batch_with_holes() -> None:
     raws = [b""] * 5
     batch = Batch("one", 0, raws, raws, [99, 5, 3, 8, 99], [10, 12, 13, 17, 20], None, 30)
     times = StreamTimes(batch, 1, 4, 4)

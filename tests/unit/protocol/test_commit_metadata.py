@@ -26,7 +26,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("text", GOLDEN)
-def test_metadata_is_written_as_these_bytes_and_read_from_them(text: str) -> None:
+def test_offset_metadata_golden_texts_encode_and_decode(text: str) -> None:
     assert GOLDEN[text].encode() == text
     assert OffsetMetadata.decode(text) == GOLDEN[text]
 
@@ -43,7 +43,7 @@ def read_by_version_one(text: str) -> tuple[int, str | None]:
 
 
 @pytest.mark.parametrize("text", GOLDEN)
-def test_release_before_the_table_finds_stream_time_and_place(text: str) -> None:
+def test_version_one_release_reads_stream_time_and_spark_place(text: str) -> None:
     stream_time, place = read_by_version_one(text)
     made = GOLDEN[text]
     assert place == made.spark
@@ -51,7 +51,7 @@ def test_release_before_the_table_finds_stream_time_and_place(text: str) -> None
 
 
 @pytest.mark.parametrize("text", ["", "no base64", "AgAAAYvP5WgA", "AQAA", "x {}", "spark ", "ä"])
-def test_text_of_somebody_else_says_nothing(text: str) -> None:
+def test_foreign_metadata_text_decodes_to_nothing(text: str) -> None:
     assert not any(OffsetMetadata.decode(text)._replace(stream_time=0))
     assert OffsetMetadata.decode(text).stream_time == -1
 
@@ -64,22 +64,22 @@ def test_text_of_somebody_else_says_nothing(text: str) -> None:
         '{"i":"short","r":{"1a2b3c4d":10},"v":1}',
     ],
 )
-def test_unknown_keys_and_entries_are_passed_over(table: str) -> None:
+def test_unknown_metadata_keys_and_entries_are_skipped(table: str) -> None:
     assert OffsetMetadata.decode(f"{HEADER} {table}") == OffsetMetadata(AT, {"1a2b3c4d": 10})
 
 
 @pytest.mark.parametrize("table", ["{", "[]", "7", "word", '{"r":[]}'])
-def test_table_that_is_none_leaves_the_stream_time(table: str) -> None:
+def test_invalid_reader_table_leaves_stream_time(table: str) -> None:
     assert OffsetMetadata.decode(f"{HEADER} {table}") == OffsetMetadata(AT)
 
 
-def test_table_of_a_newer_version_is_known_as_one_and_not_read() -> None:
+def test_newer_table_version_is_reported_and_not_read() -> None:
     text = HEADER + ' {"r":{"1a2b3c4d":10},"v":2}'
     assert OffsetMetadata.decode(text) == OffsetMetadata(AT, newer=2)
     assert OffsetMetadata.decode(HEADER + ' {"v":"x"}').newer == -1
 
 
-def test_full_table_drops_the_readers_least_ahead_and_no_more_than_it_must() -> None:
+def test_full_table_drops_least_advanced_readers_only_as_needed() -> None:
     full = OffsetMetadata(AT, {f"{n:08x}": 1 + n * 7 for n in range(400)}, ID)
     fitted, dropped = full.fitted()
     assert len(fitted.encode()) <= TEXT_BYTES_MAX < len(fitted.encode()) + len('"00000000":1234,')

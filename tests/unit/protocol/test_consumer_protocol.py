@@ -30,48 +30,48 @@ V3 = b"\0\3" + V2[2:] + bytes.fromhex("0006") + b"rack-1"
         (bytes.fromhex("0000 00000000 ffffffff"), Subscription(())),
     ],
 )
-def test_every_version_of_a_subscription_is_read(data: bytes, subscription: Subscription) -> None:
+def test_every_subscription_version_is_read(data: bytes, subscription: Subscription) -> None:
     assert Subscription.read(data) == subscription
 
 
-def test_a_subscription_is_written_as_version_3() -> None:
+def test_subscription_written_as_version_3() -> None:
     assert FULL.write() == V3
     assert Subscription(("b", "a"), b"data", (B0, A1, A0), 7, "rack-1").write() == V3
 
 
-def test_a_subscription_of_ours_is_read_by_a_client_that_knows_version_0() -> None:
+def test_subscription_readable_by_version_0_client() -> None:
     theirs = ConsumerProtocol.METADATA.decode(FULL.write())
     assert (theirs.subscription, theirs.user_data) == (["a", "b"], b"data")
 
 
-def test_a_subscription_of_a_client_that_knows_version_0_is_read() -> None:
+def test_subscription_of_version_0_client_is_read() -> None:
     theirs = ConsumerProtocol.METADATA(0, ["a"], b"").encode()
     assert Subscription.read(theirs) == Subscription(("a",), b"", (), NO_GENERATION, None)
 
 
-def test_an_assignment_of_ours_is_read_by_another_client() -> None:
+def test_assignment_readable_by_aiokafka() -> None:
     theirs = ConsumerProtocol.ASSIGNMENT.decode(Assignment((B0, A1, A0), b"x").write())
     assert (theirs.partitions(), theirs.user_data) == ([A0, A1, B0], b"x")
 
 
-def test_an_assignment_is_written_as_version_0_which_every_client_knows() -> None:
+def test_assignment_written_as_version_0() -> None:
     assert Assignment((A1,), b"x").write() == bytes.fromhex(
         "0000 00000001 0001 61 00000001 00000001 00000001 78"
     )
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_an_assignment_of_another_client_is_read(version: int) -> None:
+def test_assignment_of_aiokafka_is_read(version: int) -> None:
     theirs = ConsumerProtocol.ASSIGNMENT(version, [("b", [0]), ("a", [1])], b"x").encode()
     assert Assignment.read(theirs) == Assignment((B0, A1), b"x")
 
 
-def test_no_bytes_are_no_partitions() -> None:
+def test_empty_bytes_read_as_empty_assignment() -> None:
     assert Assignment.read(b"") == Assignment()
 
 
 @given(st.binary(max_size=60))
-def test_bytes_of_all_kinds_are_read_or_malformed(data: bytes) -> None:
+def test_arbitrary_bytes_are_read_or_malformed(data: bytes) -> None:
     for read in (Subscription.read, Assignment.read):
         try:
             read(data)
@@ -80,7 +80,7 @@ def test_bytes_of_all_kinds_are_read_or_malformed(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [V3[:-1], V3[:20], b"", b"\0", b"\xff\xff" + V3[2:]])
-def test_a_subscription_that_is_cut_short_or_of_no_version_is_malformed(data: bytes) -> None:
+def test_truncated_or_unversioned_subscription_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         Subscription.read(data)
 
@@ -90,7 +90,7 @@ PARTITIONS = st.sets(st.builds(TopicPartition, TOPICS, st.integers(0, 2**31 - 1)
 
 
 @given(st.sets(TOPICS), st.binary(), PARTITIONS, st.integers(-1, 2**31 - 1), st.none() | st.text())
-def test_what_is_written_is_read(
+def test_subscription_and_assignment_read_as_written(
     topics: set[str], user: bytes, owned: set[TopicPartition], generation: int, rack: str | None
 ) -> None:
     told = Subscription(tuple(sorted(topics)), user, tuple(sorted(owned)), generation, rack)

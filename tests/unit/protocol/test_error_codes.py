@@ -7,7 +7,7 @@ from streamsx import errors
 from streamsx.protocol.error_codes import RETRIABLE, ErrorCode, failure, name_of
 
 
-def test_names_numbers_and_what_is_retriable_are_kafkas() -> None:
+def test_error_names_codes_and_retriability_match_kafka() -> None:
     theirs = {(e.name.upper(), e.value, e.retriable) for e in kio.schema.errors.ErrorCode}
     assert {(e.name, e.value, e in RETRIABLE) for e in ErrorCode} <= theirs
 
@@ -25,11 +25,11 @@ def test_names_numbers_and_what_is_retriable_are_kafkas() -> None:
         (12345, errors.StreamsxError),
     ],
 )
-def test_a_code_becomes_our_exception(code: int, kind: type[errors.StreamsxError]) -> None:
+def test_error_code_maps_to_exception_type(code: int, kind: type[errors.StreamsxError]) -> None:
     assert type(failure(code, "topic orders")) is kind
 
 
-def test_a_failure_says_what_where_and_what_to_do() -> None:
+def test_failure_message_names_code_subject_and_remedy() -> None:
     assert str(failure(40, "topic orders", "cleanup.policy is odd")) == (
         "INVALID_CONFIG: topic orders: cleanup.policy is odd"
     )

@@ -29,7 +29,7 @@ def feed(cutter: Frames, data: bytes) -> list[bytes]:
     return found
 
 
-def test_each_split_of_small_frames_gives_the_same() -> None:
+def test_small_frames_reassembled_from_any_split() -> None:
     frames = [b"12345678", b"x" * 40, b"y" * 9]
     data = sent(frames)
     for first in range(len(data) + 1):
@@ -43,7 +43,7 @@ def test_each_split_of_small_frames_gives_the_same() -> None:
 @pytest.mark.parametrize(
     "size", [LARGE_BYTES - 1, LARGE_BYTES, SCRATCH_BYTES - 4, SCRATCH_BYTES, MOST]
 )
-def test_each_split_near_a_border_of_a_large_frame_gives_the_same(size: int) -> None:
+def test_large_frames_reassembled_from_splits_near_borders(size: int) -> None:
     frames = [b"before..", random.Random(size).randbytes(size), b"behind..", b"and more"]
     data = sent(frames)
     near = [
@@ -59,7 +59,7 @@ def test_each_split_near_a_border_of_a_large_frame_gives_the_same(size: int) -> 
         assert cutter.held == 0
 
 
-def test_a_large_frame_is_counted_while_it_comes() -> None:
+def test_large_frame_counted_as_held_while_arriving() -> None:
     cutter = Frames(LEAST, MOST)
     feed(cutter, sent([bytes(100_000)])[:10])
     assert cutter.held == 100_000
@@ -68,7 +68,7 @@ def test_a_large_frame_is_counted_while_it_comes() -> None:
 
 
 @pytest.mark.parametrize("size", [BELIEVED_BYTES, BELIEVED_BYTES + 1, 5 << 20])
-def test_a_frame_that_is_not_believed_takes_what_has_come_of_it(size: int) -> None:
+def test_huge_frame_holds_only_bytes_received(size: int) -> None:
     cutter, frame = Frames(LEAST, 1 << 30), random.Random(size).randbytes(size)
     data, found, step = sent([frame]), list[bytes](), 10_007
     for at in range(0, len(data), step):
@@ -78,7 +78,7 @@ def test_a_frame_that_is_not_believed_takes_what_has_come_of_it(size: int) -> No
     assert found == [frame]
 
 
-def test_who_has_sent_nothing_takes_no_memory() -> None:
+def test_idle_frame_buffers_take_no_memory() -> None:
     """Of 512 that are accepted at once, most may be too many."""
     tracemalloc.start()
     try:
@@ -92,7 +92,7 @@ def test_who_has_sent_nothing_takes_no_memory() -> None:
 
 
 @pytest.mark.perf
-def test_a_length_alone_takes_no_memory() -> None:
+def test_announced_frame_length_takes_no_memory() -> None:
     cutters = [Frames(LEAST, 1 << 30) for _ in range(20)]
     before = resident_mib()
     for cutter in cutters:
@@ -106,13 +106,13 @@ def resident_mib() -> float:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 7, MOST + 1, 2**31 - 1])
-def test_a_length_that_cannot_be_is_malformed_and_allocates_nothing(size: int) -> None:
+def test_invalid_frame_length_is_malformed(size: int) -> None:
     with pytest.raises(Malformed, match=f"a frame of {size} bytes"):
         feed(Frames(LEAST, MOST), size.to_bytes(4, signed=True) + bytes(8))
 
 
 @pytest.mark.parametrize("cut", range(1, 7))
-def test_a_large_request_is_refused_by_what_its_key_allows_once_that_is_known(cut: int) -> None:
+def test_large_request_limited_by_api_key_once_known(cut: int) -> None:
     limit = 2 * SCRATCH_BYTES  # what the scratch buffer holds is cut from it
     for size, key, good in ((limit, 3, True), (limit + 1, 3, False), (limit + 1, 4, True)):
         cutter = Frames(LEAST, 10 * limit, of_api=lambda key: limit if key == 3 else 10 * limit)

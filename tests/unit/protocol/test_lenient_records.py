@@ -28,7 +28,7 @@ def told(found: Columns) -> Sequence[object]:
     ]
 
 
-def test_a_header_name_that_is_not_utf_8_is_read_with_replacement() -> None:
+def test_non_utf8_header_name_read_with_replacement() -> None:
     odd = odd_record(1, headers=[(LATIN_1, b"1"), (b"b", None)])
     found = read(odd_batch([odd_record(0), odd, odd_record(2)]))
     assert told(found) == [b"v", b"v", b"v"]
@@ -46,20 +46,20 @@ ODD = {
 
 
 @pytest.mark.parametrize("why", ODD)
-def test_a_record_that_cannot_be_read_is_an_error_in_its_place(why: str) -> None:
+def test_unreadable_record_is_error_in_place(why: str) -> None:
     found = read(odd_batch([odd_record(0), ODD[why], odd_record(2)], base=40))
     assert told(found) == [b"v", why, b"v"]
     assert (list(found.offsets), found.next_offset) == ([40, 41, 42], 43)
 
 
-def test_attributes_of_a_record_are_one_byte_that_nobody_reads() -> None:
+def test_record_attributes_byte_is_ignored() -> None:
     data = odd_batch([odd_record(0, attributes=255)])
     with pytest.raises(CorruptRecord):
         columns(data, 0)
     assert told(read(data)) == [b"v"]
 
 
-def test_a_wrong_length_ends_the_batch_and_not_the_log() -> None:
+def test_wrong_record_length_ends_batch_not_log() -> None:
     long = odd_record(1, length=1 << 40)
     found = read(odd_batch([odd_record(0), long, odd_record(2)]) + odd_batch([odd_record(0)], 3))
     why = f"a record of {1 << 40} bytes where 15 are left (offsets 1 on, in one batch)"
@@ -68,28 +68,28 @@ def test_a_wrong_length_ends_the_batch_and_not_the_log() -> None:
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
-def test_a_batch_of_an_unknown_codec_is_one_error_at_its_last_offset(codec: int) -> None:
+def test_batch_of_unknown_codec_is_one_error_at_last_offset(codec: int) -> None:
     data = odd_batch([odd_record(n) for n in range(5)], 10, attributes=codec)
     why = f"compression codec {codec} is unknown (offsets 10 on, in one batch)"
     assert (told(read(data, 12)), list(read(data, 12).offsets)) == ([why], [14])
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_a_batch_of_garbage_under_a_right_checksum_is_one_error(codec: str) -> None:
+def test_undecodable_batch_with_valid_checksum_is_one_error(codec: str) -> None:
     data = odd_batch([odd_record(0)], attributes=CODECS[codec], payload=b"garbage!garbage")
     (why,) = told(read(data))
     assert isinstance(why, str)
     assert "neither sound nor within 64 MiB once expanded" in why
 
 
-def test_a_batch_that_holds_too_much_is_one_error() -> None:
+def test_batch_expanding_beyond_limit_is_one_error() -> None:
     payload = compressed("snappy", bytes(65 << 20))
     found = read(odd_batch([odd_record(0)], attributes=CODECS["snappy"], payload=payload))
     assert "not a record that can be read: neither sound nor within 64 MiB" in str(found.values[0])
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_a_compressed_batch_is_read_too(codec: str) -> None:
+def test_compressed_odd_batch_is_read(codec: str) -> None:
     plain = odd_record(0, headers=[(LATIN_1, b"1")]) + odd_record(1)
     payload = compressed(codec, plain)
     found = read(odd_batch([b"", b""], attributes=CODECS[codec], payload=payload))
@@ -102,24 +102,24 @@ def compressed(codec: str, data: bytes) -> bytes:
     return bytes(getattr(cramjam, codec).compress(data))
 
 
-def test_offsets_that_do_not_rise_end_the_batch() -> None:
+def test_non_increasing_offsets_end_batch() -> None:
     for second in 0, 7, -3:
         found = read(odd_batch([odd_record(0), odd_record(second), odd_record(2)]))
         assert list(found.offsets) == [0, 2]
         assert isinstance(found.values[1], DecodeFailed)
 
 
-def test_a_count_that_is_too_low_does_not_hide_the_rest() -> None:
+def test_too_low_record_count_reports_remaining_bytes() -> None:
     found = read(odd_batch([odd_record(0), odd_record(1)], count=1, last=1))
     assert told(found) == [b"v", "8 bytes too many in the batch (offsets 1 on, in one batch)"]
 
 
-def test_an_emptied_batch_with_a_codec_moves_the_position() -> None:
+def test_emptied_compressed_batch_advances_position() -> None:
     data = odd_batch([], attributes=CODECS["zstd"], count=0, last=8)
     assert (told(read(data)), read(data).next_offset) == ([], 9)
 
 
-def test_damage_is_damage() -> None:
+def test_wrong_checksum_raises_corrupt_record() -> None:
     data = bytearray(odd_batch([odd_record(0)]))
     data[-1] ^= 1
     with pytest.raises(CorruptRecord, match="its checksum is not"):
@@ -127,7 +127,7 @@ def test_damage_is_damage() -> None:
 
 
 @pytest.mark.parametrize("attributes", [0, APPEND_TIME])
-def test_what_the_fast_parser_reads_is_read_alike(attributes: int) -> None:
+def test_tolerant_parser_agrees_with_fast_parser(attributes: int) -> None:
     draw = random.Random(attributes)
     for _ in range(200):
         time, at, records = draw.choice([-1, 0, NOW, (1 << 62) + 5]), -1, []
@@ -147,7 +147,7 @@ def test_what_the_fast_parser_reads_is_read_alike(attributes: int) -> None:
         )
 
 
-def test_flipped_bits_under_a_right_checksum_raise_nothing() -> None:
+def test_flipped_bits_with_valid_checksum_raise_nothing() -> None:
     """Fuzz: whatever a producer wrote, offsets rise within their batch and the log goes on."""
     draw = random.Random(7)
     builder = Builder(1 << 20)

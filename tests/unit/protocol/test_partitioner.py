@@ -19,16 +19,16 @@ from streamsx.protocol.partitioner import murmur2, partition_of
         (b"abc", 479470107),
     ],
 )
-def test_it_is_javas(key: bytes, hashed: int) -> None:
+def test_murmur2_matches_java_kafka(key: bytes, hashed: int) -> None:
     assert murmur2(key) == hashed & 0xFFFFFFFF
 
 
-def test_it_is_aiokafkas_for_keys_of_any_length() -> None:
+def test_murmur2_matches_aiokafka_for_any_key_length() -> None:
     rng = random.Random(1)
     keys = [rng.randbytes(length) for length in range(70)]
     assert [murmur2(key) for key in keys] == [theirs(key) for key in keys]
 
 
-def test_a_key_stays_on_its_partition() -> None:
+def test_key_partition_is_stable() -> None:
     assert [partition_of(b"foobar", count) for count in (1, 2, 10, 1000)] == [0, 0, 6, 166]
     assert partition_of(b"foobar", 10) == (-790332482 & 0x7FFFFFFF) % 10

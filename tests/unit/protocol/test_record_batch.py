@@ -58,7 +58,7 @@ def marker(base: int, producer: int, kind: int) -> bytearray:
     return at(base, resealed(data))
 
 
-def test_records_come_back_as_columns() -> None:
+def test_records_read_as_columns() -> None:
     read = columns(numbers(10, 3) + numbers(13, 2), 10)
 
     assert read.keys == [b"k10", b"k11", b"k12", b"k13", b"k14"]
@@ -69,18 +69,18 @@ def test_records_come_back_as_columns() -> None:
     assert read.next_offset == 15
 
 
-def test_nothing_reads_as_nothing() -> None:
+def test_empty_data_read_as_empty_columns() -> None:
     assert columns(b"", 7) == ([], [], [], [], None, 7)
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_compressed_batches_read_like_others(compression: str) -> None:
+def test_compressed_batches_read_like_plain_batches(compression: str) -> None:
     data = numbers(0, 500, compression)
     assert (len(data) < len(numbers(0, 500))) == (compression != "none")
     assert columns(data, 0) == columns(numbers(0, 500), 0)
 
 
-def test_snappy_without_the_java_framing_is_read_too() -> None:
+def test_snappy_without_java_framing_is_read() -> None:
     plain = numbers(0, 50)
     data = plain[:61] + bytearray(snappy_encode(plain[61:], xerial_compatible=False))
     data[22] |= 2
@@ -88,16 +88,16 @@ def test_snappy_without_the_java_framing_is_read_too() -> None:
     assert columns(resealed(data), 0) == columns(plain, 0)
 
 
-def test_records_below_the_asked_offset_are_dropped() -> None:
+def test_records_below_requested_offset_are_dropped() -> None:
     read = columns(numbers(10, 5) + numbers(15, 1), 13)
     assert (read.keys, read.offsets) == ([b"k13", b"k14", b"k15"], range(13, 16))
 
 
-def test_a_batch_that_ends_below_the_asked_offset_gives_nothing() -> None:
+def test_batch_ending_below_requested_offset_returns_nothing() -> None:
     assert columns(numbers(0, 5), 9) == ([], [], [], [], None, 9)
 
 
-def test_holes_that_compaction_left_show_in_the_offsets() -> None:
+def test_compaction_gaps_appear_in_offsets() -> None:
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, LIMIT)
     for delta in (0, 3, 4):
         builder.append(delta, NOW, b"k", b"v", [])
@@ -108,25 +108,25 @@ def test_holes_that_compaction_left_show_in_the_offsets() -> None:
     assert read.next_offset == 109
 
 
-def test_a_missing_batch_leaves_a_hole_too() -> None:
+def test_missing_batch_leaves_gap_in_offsets() -> None:
     assert columns(numbers(0, 2) + numbers(5, 1), 0).offsets == [0, 1, 5]
 
 
-def test_a_batch_emptied_by_compaction_moves_the_position() -> None:
+def test_batch_emptied_by_compaction_advances_position() -> None:
     data = at(50, Builder(LIMIT).close())
     struct.pack_into(">i", data, 23, 9)
     read = columns(resealed(data), 50)
     assert (read.keys, read.next_offset) == ([], 60)
 
 
-def test_a_last_batch_that_is_cut_short_is_left_for_the_next_fetch() -> None:
+def test_truncated_last_batch_left_for_next_fetch() -> None:
     whole, cut = numbers(0, 3), numbers(3, 3)[:-1]
     assert columns(whole + cut, 0).next_offset == 3
     assert columns(whole + cut[:11], 0).next_offset == 3
     assert columns(cut, 3).next_offset == 3
 
 
-def test_headers_are_a_column_only_if_a_record_has_some() -> None:
+def test_headers_column_present_only_if_a_record_has_headers() -> None:
     builder = Builder(LIMIT)
     builder.append(NOW, b"a", None)
     builder.append(NOW, b"b", None, [("trace", b"1"), ("null", None)])
@@ -134,7 +134,7 @@ def test_headers_are_a_column_only_if_a_record_has_some() -> None:
     assert read.headers == [[], [("trace", b"1"), ("null", None)], []]
 
 
-def test_keys_and_values_may_be_null_and_times_unknown() -> None:
+def test_null_keys_null_values_and_unknown_timestamps_are_read() -> None:
     unknown, zero = Builder(LIMIT), Builder(LIMIT)
     unknown.append(record_batch.NO_TIMESTAMP, None, None)
     zero.append(0, None, b"")
@@ -142,7 +142,7 @@ def test_keys_and_values_may_be_null_and_times_unknown() -> None:
     assert (read.keys, read.values, read.timestamps) == ([None, None], [None, b""], [-1, 0])
 
 
-def test_a_batch_that_shrank_to_a_hundredth_is_expanded() -> None:
+def test_highly_compressed_batch_is_expanded() -> None:
     builder = Builder(1 << 24, compression="zstd")
     builder.append(NOW, b"k", bytes(10_000_000))
     data = builder.close()
@@ -150,14 +150,14 @@ def test_a_batch_that_shrank_to_a_hundredth_is_expanded() -> None:
     assert columns(data, 0).values == [bytes(10_000_000)]
 
 
-def test_the_brokers_time_counts_where_the_topic_says_so() -> None:
+def test_log_append_time_overrides_record_timestamps() -> None:
     data = numbers(0, 2)
     data[22] |= record_batch.LOG_APPEND_TIME
     struct.pack_into(">q", data, 35, NOW + 99)
     assert columns(resealed(data), 0).timestamps == [NOW + 99] * 2
 
 
-def test_a_wrong_checksum_names_the_offset() -> None:
+def test_wrong_checksum_error_names_offset() -> None:
     data = numbers(0, 3) + numbers(3, 3)
     data[-2] ^= 1
     with pytest.raises(CorruptRecord, match="record batch at offset 3: its checksum is not 0x"):
@@ -166,7 +166,7 @@ def test_a_wrong_checksum_names_the_offset() -> None:
 
 
 @pytest.mark.parametrize(("position", "byte"), [(16, 1), (11, 0)])
-def test_what_is_no_batch_of_version_2_names_the_offset(position: int, byte: int) -> None:
+def test_unknown_batch_version_error_names_offset(position: int, byte: int) -> None:
     data = numbers(3, 3)
     data[8:11] = bytes(3)
     data[position] = byte
@@ -174,7 +174,7 @@ def test_what_is_no_batch_of_version_2_names_the_offset(position: int, byte: int
         list(scan(data, check=False))
 
 
-def test_records_that_do_not_add_up_name_the_offset() -> None:
+def test_inconsistent_records_error_names_offset() -> None:
     data = numbers(3, 3)
     data[60] = 2
     with pytest.raises(CorruptRecord, match=r"at offset 3: .* unconsumed bytes"):
@@ -184,7 +184,7 @@ def test_records_that_do_not_add_up_name_the_offset() -> None:
 @pytest.mark.parametrize(
     ("codec", "encode"), [(1, gzip_encode), (2, snappy_encode), (3, lz4_encode), (4, zstd_encode)]
 )
-def test_a_batch_cannot_expand_beyond_the_limit(
+def test_batch_expanding_beyond_limit_raises_corrupt_record(
     codec: int, encode: Callable[[bytes], bytes]
 ) -> None:
     data = numbers(8, 1)[:61] + bytearray(encode(bytes(EXPANDED_BYTES_MAX + 1)))
@@ -195,14 +195,14 @@ def test_a_batch_cannot_expand_beyond_the_limit(
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4, 5])
-def test_what_does_not_decompress_names_the_offset(codec: int) -> None:
+def test_decompression_failure_names_offset(codec: int) -> None:
     data = numbers(8, 1)
     data[22] |= codec
     with pytest.raises(CorruptRecord, match="record batch at offset 8: "):
         columns(resealed(data), 8)
 
 
-def test_records_of_an_aborted_transaction_are_left_out() -> None:
+def test_records_of_aborted_transaction_are_left_out() -> None:
     data = (
         transactional(0, 7, b"aborted")
         + transactional(1, 8, b"committed")
@@ -218,7 +218,7 @@ def test_records_of_an_aborted_transaction_are_left_out() -> None:
     assert len(columns(data, 0).values) == 4
 
 
-def test_two_aborted_transactions_of_one_producer_are_two_ranges() -> None:
+def test_two_aborted_transactions_of_one_producer_are_separate_ranges() -> None:
     data = (
         transactional(0, 7, b"one")
         + marker(1, 7, ABORTS)
@@ -230,12 +230,12 @@ def test_two_aborted_transactions_of_one_producer_are_two_ranges() -> None:
     assert columns(data, 0, aborted=[(7, 4), (7, 0)]).values == [b"good"]
 
 
-def test_a_fetch_in_the_middle_of_an_aborted_transaction_leaves_it_out() -> None:
+def test_fetch_inside_aborted_transaction_leaves_records_out() -> None:
     data = transactional(5, 7, b"late") + marker(6, 7, ABORTS)
     assert columns(data, 5, aborted=[(7, 2)]) == ([], [], [], [], None, 7)
 
 
-def test_scan_tells_position_size_and_header() -> None:
+def test_scan_yields_position_size_and_header() -> None:
     first, second = numbers(0, 3), transactional(3, 9, b"x")
     record_batch.place(second, 3, 4)
     (at_0, size_0, head_0), (at_1, size_1, head_1) = scan(first + second, check=True)
@@ -245,34 +245,34 @@ def test_scan_tells_position_size_and_header() -> None:
     assert (head_1.transactional, head_1.leader_epoch, head_1.producer_id) == (True, 4, 9)
 
 
-def test_placing_a_batch_keeps_its_checksum() -> None:
+def test_placing_batch_keeps_checksum() -> None:
     data = numbers(0, 1)
     record_batch.place(data, 1 << 40, 17)
     ((_, _, header),) = scan(data, check=True)
     assert (header.base_offset, header.leader_epoch) == (1 << 40, 17)
 
 
-def test_a_closed_batch_can_be_given_to_another_producer() -> None:
+def test_closed_batch_stamped_for_another_producer() -> None:
     data = Builder(LIMIT).close(1, 2, 3)
     record_batch.stamp(data, 10, 20, 30)
     ((_, _, header),) = scan(data, check=True)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (10, 20, 30)
 
 
-def test_what_no_longer_fits_is_not_appended() -> None:
+def test_builder_refuses_record_beyond_limit() -> None:
     builder = Builder(200)
     fitted = [builder.append(NOW, b"k", bytes(40)) for _ in range(5)]
     assert fitted == [True, True, False, False, False]
     assert (builder.count, len(columns(builder.close(), 0).keys)) == (2, 2)
 
 
-def test_the_first_record_fits_whatever_its_size() -> None:
+def test_builder_accepts_first_record_of_any_size() -> None:
     builder = Builder(100)
     assert builder.append(NOW, None, bytes(500))
     assert builder.size > 500
 
 
-def test_rows_are_split_over_batches() -> None:
+def test_rows_split_over_batches() -> None:
     keys, values = [b"%d" % i for i in range(100)], [bytes(50)] * 100
     row, batches = 0, []
     while row < len(keys):
@@ -292,24 +292,24 @@ def told(
     return [columns(piece.data, piece.start, aborted=piece.aborted).values for piece in cut]
 
 
-def test_a_piece_ends_with_the_batch_that_fills_it() -> None:
+def test_piece_ends_with_batch_reaching_record_limit() -> None:
     data = numbers(0, 3) + numbers(3, 1) + numbers(4, 1) + numbers(9, 4) + numbers(13, 2)[:-1]
     first, second = record_batch.pieces(data, 1, records_max=4)
     assert first == Piece(bytes(numbers(0, 3) + numbers(3, 1)), 1, 4, ())
     assert second == Piece(bytes(numbers(4, 1) + numbers(9, 4)), 4, 13, ())
 
 
-def test_a_piece_keeps_nothing_else_in_memory() -> None:
+def test_piece_copies_data_and_releases_frame() -> None:
     frame = memoryview(numbers(0, 3) + bytes(1000))
     (piece,) = record_batch.pieces(frame[: len(numbers(0, 3))], 0, records_max=10)
     assert type(piece.data) is bytes
 
 
-def test_nothing_whole_gives_no_piece() -> None:
+def test_incomplete_batch_gives_no_piece() -> None:
     assert list(record_batch.pieces(numbers(0, 3)[:-1], 0, records_max=1)) == []
 
 
-def test_what_is_no_batch_ends_the_cutting_behind_the_last_sound_piece() -> None:
+def test_invalid_batch_raises_after_last_sound_piece() -> None:
     second = numbers(3, 3)
     second[16] = 1
     cut = record_batch.pieces(numbers(0, 3) + second, 0, records_max=10)
@@ -318,7 +318,7 @@ def test_what_is_no_batch_ends_the_cutting_behind_the_last_sound_piece() -> None
         next(cut)
 
 
-def test_a_transaction_that_was_aborted_in_an_earlier_piece_says_nothing_of_the_next_one() -> None:
+def test_abort_in_earlier_piece_does_not_hide_next_transaction() -> None:
     """With the list of the whole slice nothing ends it there, and the committed one is lost."""
     data = (
         transactional(0, 7, b"aborted")
@@ -330,7 +330,7 @@ def test_a_transaction_that_was_aborted_in_an_earlier_piece_says_nothing_of_the_
     assert told(data, [(7, 0)], 2) == [[], [b"one", b"two"], []]
 
 
-def test_a_transaction_that_began_in_an_earlier_piece_is_left_out_up_to_its_marker() -> None:
+def test_aborted_transaction_spanning_pieces_left_out_up_to_marker() -> None:
     data = (
         transactional(0, 7, b"one")
         + transactional(1, 8, b"kept")
@@ -345,7 +345,7 @@ def test_a_transaction_that_began_in_an_earlier_piece_is_left_out_up_to_its_mark
     assert told(data, [(7, 0)], 9) == [[b"kept", b"good"]]
 
 
-def test_a_piece_tells_of_each_aborted_transaction_that_begins_in_it() -> None:
+def test_piece_lists_aborted_transactions_beginning_or_open_in_range() -> None:
     data = (
         transactional(0, 7, b"one")
         + marker(1, 7, ABORTS)
@@ -363,7 +363,7 @@ def test_a_piece_tells_of_each_aborted_transaction_that_begins_in_it() -> None:
     assert [piece.aborted for piece in cut] == [((7, 0), (7, 4)), ((7, 4), (8, 5))]
 
 
-def test_batch_of_append_times_keeps_them_when_it_is_rebuilt() -> None:
+def test_rebuilt_batch_keeps_append_time() -> None:
     made = Builder(1 << 20)
     made.append(1000, b"a", b"1")
     made.append(2000, b"b", b"2")

@@ -15,7 +15,7 @@ from streamsx.protocol.wire import Api
 HEARTBEAT = {"group_id": "g", "generation_id": 3, "member_id": "m", "group_instance_id": None}
 
 
-def test_a_request_comes_back_as_it_was_sent() -> None:
+def test_request_decoded_as_encoded() -> None:
     frame = wire.request_encoder(Api.HEARTBEAT, 3)(7, HEARTBEAT, "me")
 
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
@@ -25,7 +25,7 @@ def test_a_request_comes_back_as_it_was_sent() -> None:
     assert (body.group_id, body.generation_id, body.member_id) == ("g", 3, "m")
 
 
-def test_a_response_comes_back_as_it_was_sent() -> None:
+def test_response_decoded_as_encoded() -> None:
     frame = wire.response_encoder(Api.LIST_GROUPS, 4)(9, {"groups": [{"group_id": "g"}]})
 
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
@@ -34,14 +34,14 @@ def test_a_response_comes_back_as_it_was_sent() -> None:
     assert [(group.group_id, group.group_state) for group in reply.groups] == [("g", "")]
 
 
-def test_one_body_serves_all_versions() -> None:
+def test_one_request_body_serves_all_versions() -> None:
     for version in range(wire.versions(Api.HEARTBEAT)[1] + 1):
         frame = wire.request_encoder(Api.HEARTBEAT, version)(1, HEARTBEAT)
         head, body = wire.request_decoder(Api.HEARTBEAT, version)(frame[4:])
         assert (head.client_id, body.member_id, body.group_instance_id) == (None, "m", None)
 
 
-def test_what_an_old_version_lacks_is_there_with_its_default() -> None:
+def test_field_missing_in_old_version_has_default() -> None:
     old = wire.response_encoder(Api.FETCH, 4)
     partition = {"partition_index": 1, "records": b"abc"}
     frame = old(1, {"responses": [{"topic": "t", "partitions": [partition]}]})
@@ -52,7 +52,7 @@ def test_what_an_old_version_lacks_is_there_with_its_default() -> None:
     assert read.partitions[0].current_leader.leader_epoch == -1
 
 
-def test_a_time_that_is_left_out_has_its_default_in_milliseconds() -> None:
+def test_omitted_timeout_has_default_in_milliseconds() -> None:
     frame = wire.request_encoder(Api.CREATE_TOPICS, 2)(1, {"topics": []})
     assert wire.request_decoder(Api.CREATE_TOPICS, 2)(frame[4:])[1].timeout == 60_000
 
@@ -61,34 +61,34 @@ def test_a_time_that_is_left_out_has_its_default_in_milliseconds() -> None:
     assert (joins.session_timeout, joins.rebalance_timeout) == (9, -1)
 
 
-def test_null_is_written_as_empty_where_a_version_knows_no_null() -> None:
+def test_null_written_as_empty_where_version_lacks_null() -> None:
     body = {"error_code": 0, "protocol_name": None, "members": None}
     frame = wire.response_encoder(Api.JOIN_GROUP, 5)(1, body)
     reply = wire.response_decoder(Api.JOIN_GROUP, 5)(frame[4:])[1]
     assert (reply.protocol_name, reply.members) == ("", [])
 
 
-def test_records_are_a_view_of_the_frame() -> None:
+def test_decoded_records_are_view_of_frame() -> None:
     body = {"topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": b"xyz"}]}]}
     frame = wire.request_encoder(Api.PRODUCE, 8)(1, body, "me")
     _, request = wire.request_decoder(Api.PRODUCE, 8)(memoryview(frame)[4:])
     assert request.topic_data[0].partition_data[0].records.obj is frame
 
 
-def test_the_answer_to_api_versions_has_the_oldest_header_in_every_version() -> None:
+def test_api_versions_response_keeps_oldest_header_in_all_versions() -> None:
     for version in range(5):
         frame = wire.response_encoder(Api.API_VERSIONS, version)(5, {"error_code": 35})
         assert frame[8:10] == b"\0\x23"
         assert wire.response_decoder(Api.API_VERSIONS, version)(frame[4:])[1].error_code == 35
 
 
-def test_tagged_fields_of_a_response_header_are_skipped() -> None:
+def test_tagged_fields_of_response_header_are_skipped() -> None:
     frame = wire.response_encoder(Api.HEARTBEAT, 4)(1, {"error_code": 27})
     tagged = frame[4:8] + b"\x01\x05\x02ab" + frame[9:]
     assert wire.response_decoder(Api.HEARTBEAT, 4)(tagged)[1].error_code == 27
 
 
-def test_unknown_tagged_fields_of_a_body_are_skipped() -> None:
+def test_unknown_tagged_fields_of_body_are_skipped() -> None:
     frame = wire.response_encoder(Api.HEARTBEAT, 4)(1, {"error_code": 27})
     tagged = frame[4:-1] + b"\x02\x05\x02ab\x80\x01\x00"
     assert wire.response_decoder(Api.HEARTBEAT, 4)(tagged)[1].error_code == 27
@@ -111,12 +111,12 @@ def offset_fetch(tail: bytes) -> bytes:
         ("", "cut short"),
     ],
 )
-def test_a_frame_that_lies_is_malformed(tail: str, complaint: str) -> None:
+def test_inconsistent_frame_is_malformed(tail: str, complaint: str) -> None:
     with pytest.raises(Malformed, match=complaint):
         wire.request_decoder(Api.OFFSET_FETCH, 1)(offset_fetch(bytes.fromhex(tail)))
 
 
-def test_a_string_is_as_long_in_new_versions_as_it_could_be_in_old_ones() -> None:
+def test_string_length_limit_equal_in_old_and_new_versions() -> None:
     """Else there were names that answers of old versions could not tell."""
     asked = [bytes(wire.request_encoder(16, 4)(1, {"states_filter": ["\u00e9" * n + "s"]}))[4:]
              for n in ((1 << 14) - 1, 1 << 14)]  # fmt: skip
@@ -125,18 +125,18 @@ def test_a_string_is_as_long_in_new_versions_as_it_could_be_in_old_ones() -> Non
         wire.request_decoder(16, 4)(asked[1])
 
 
-def test_bytes_behind_a_request_are_ignored_as_kafka_does() -> None:
+def test_bytes_after_request_are_ignored() -> None:
     _, request = wire.request_decoder(Api.OFFSET_FETCH, 1)(offset_fetch(bytes(4) + b"more"))
     assert (request.group_id, request.topics) == ("g", [])
 
 
-def test_bytes_behind_a_response_are_malformed() -> None:
+def test_bytes_after_response_are_malformed() -> None:
     frame = wire.response_encoder(Api.HEARTBEAT, 4)(1, {"error_code": 27})
     with pytest.raises(Malformed, match="13 bytes where its lengths say 12"):
         wire.response_decoder(Api.HEARTBEAT, 4)(frame[4:] + b"?")[1]
 
 
-def test_a_tag_that_lies_about_its_size_is_malformed() -> None:
+def test_tag_with_wrong_size_is_malformed() -> None:
     body = {"cluster_id": "abc", "topics": []}
     frame = wire.request_encoder(Api.FETCH, 12)(1, body)
     at = frame.rindex(b"\x04abc")
@@ -146,19 +146,19 @@ def test_a_tag_that_lies_about_its_size_is_malformed() -> None:
 
 
 @pytest.mark.parametrize(("api", "version"), [(4, 0), (999, 0), (-1, 0), (12, 5), (12, -1), (0, 2)])
-def test_a_request_without_a_schema_is_malformed(api: int, version: int) -> None:
+def test_request_without_schema_is_malformed(api: int, version: int) -> None:
     with pytest.raises(Malformed):
         wire.request_decoder(api, version)
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 16383, 16384, 2**31 - 1, 2**32 - 1])
-def test_varints_return(number: int) -> None:
+def test_varint_decoded_as_encoded(number: int) -> None:
     out = bytearray()
     put_varint(out, number)
     assert get_varint(memoryview(out), 0) == (number, len(out))
 
 
-def test_a_varint_ends_after_five_bytes() -> None:
+def test_varint_longer_than_five_bytes_is_malformed() -> None:
     with pytest.raises(Malformed, match="more than 5 bytes"):
         get_varint(memoryview(b"\xff" * 5 + b"\0"), 0)
 
@@ -184,7 +184,7 @@ class New:
     rows: tuple[Row, ...] = ()
 
 
-def test_records_of_our_own_schemas_go_through_the_same_compiler() -> None:
+def test_own_record_schemas_use_same_compiler() -> None:
     read = wire.record_decoder({0: Old, 1: New})
     rows = [{"topic": "t", "partitions": [1, 2], "epochs": [7, 8]}, {"topic": "u"}]
 
@@ -204,7 +204,7 @@ def test_records_of_our_own_schemas_go_through_the_same_compiler() -> None:
     assert (old.state, old.rows) == (4, ())
 
 
-def test_a_record_of_a_version_that_is_too_new_is_malformed_unless_it_may_be_newer() -> None:
+def test_record_of_newer_version_is_malformed_unless_allowed() -> None:
     new = wire.record_encoder(Old, 2)({"state": 4}) + b"more"
     with pytest.raises(Malformed, match=r"version 2, known are \[0\]"):
         wire.record_decoder({0: Old})(new)
@@ -213,7 +213,7 @@ def test_a_record_of_a_version_that_is_too_new_is_malformed_unless_it_may_be_new
         wire.record_decoder({0: Old}, newer=True)(b"\xff\xff\0")
 
 
-def test_hypothesis_is_left_alone_where_nobody_uses_it(tmp_path: Path) -> None:
+def test_wire_does_not_import_hypothesis(tmp_path: Path) -> None:
     """It would leave a folder where it runs, and it is there for whoever asks later."""
     pytest.importorskip("hypothesis")
     code = (

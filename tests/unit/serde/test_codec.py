@@ -44,7 +44,9 @@ class Leg(msgspec.Struct):
         (Order, "json", Order("ann"), b'{"user":"ann","n":1,"__faust":{"ns":"%s"}}'),
     ],
 )
-def test_values_are_these_bytes(kind: Any, serializer: str, value: Any, data: bytes | None) -> None:
+def test_codec_encodes_value_to_expected_bytes(
+    kind: Any, serializer: str, value: Any, data: bytes | None
+) -> None:
     if data is not None and b"%s" in data:
         data %= Order._options.namespace.encode()
     assert codec(kind, serializer).encode(value) == data
@@ -65,11 +67,13 @@ def test_values_are_these_bytes(kind: Any, serializer: str, value: Any, data: by
         (Leg, "json", b'{"origin":"ULM","minutes":7}', Leg("ULM", 7)),
     ],
 )
-def test_bytes_are_these_values(kind: Any, serializer: str, data: bytes | None, value: Any) -> None:
+def test_codec_decodes_bytes_to_expected_value(
+    kind: Any, serializer: str, data: bytes | None, value: Any
+) -> None:
     assert codec(kind, serializer).decode(data) == value
 
 
-def test_a_dict_without_a_type_is_the_record_that_it_names() -> None:
+def test_untyped_codec_decodes_dict_to_named_record() -> None:
     plain = codec(None, "json")
     assert plain.decode(codec(Order, "json").encode(Order("ann", 2))) == Order("ann", 2)
     assert plain.decode(b'{"__faust":{"ns":"gone"}}') == {"__faust": {"ns": "gone"}}
@@ -81,36 +85,36 @@ def test_numbers_can_be_raw_keys(kind: Any, value: float) -> None:
     assert raw.decode(raw.encode(value)) == value
 
 
-def test_what_is_not_raw_says_what_to_do() -> None:
+def test_non_raw_value_raises_type_error_with_remedy() -> None:
     with pytest.raises(TypeError, match="not raw: dict: give the topic a serializer"):
         codec(None, "raw").encode({})
 
 
-def test_dataclasses_and_structs_are_written_as_they_are_read() -> None:
+def test_dataclasses_and_structs_roundtrip_as_json() -> None:
     for kind, value in ((Point, Point(1, 2)), (Leg, Leg("ULM", 3))):
         assert codec(kind, "json").decode(codec(kind, "json").encode(value)) == value
         assert codec(None, "json").encode(value) == codec(kind, "json").encode(value)
 
 
-def test_a_record_without_a_value_is_none_unless_a_model_is_expected() -> None:
+def test_missing_value_is_none_unless_model_is_expected() -> None:
     assert topic_codec(Order, None, "json", empty=True).decode(None) is None
     with pytest.raises(ValueError, match="no value: a Order was expected"):
         topic_codec(Order, None, "json").decode(None)
 
 
-def test_other_serializers_are_those_that_faust_knows() -> None:
+def test_faust_serializer_is_known_by_name() -> None:
     both = codec(None, "pickle_restricted")
     assert both.decode(both.encode((1, "a"))) == (1, "a")
     assert both.name == "pickle_restricted"
 
 
 @pytest.mark.parametrize(("kind", "serializer"), [(None, "nope"), (Leg, "raw"), (object, "json")])
-def test_what_nobody_knows_is_the_users_error(kind: Any, serializer: str) -> None:
+def test_unknown_type_or_serializer_raises_topology_error(kind: Any, serializer: str) -> None:
     with pytest.raises(TopologyError, match="unknown"):
         codec(kind, serializer)
 
 
-def test_the_serializer_of_a_model_counts_where_it_is_written() -> None:
+def test_model_serializer_overrides_topic_default() -> None:
     class Raw(faust.Record, serializer="binary"):
         a: str
 
@@ -119,7 +123,7 @@ def test_the_serializer_of_a_model_counts_where_it_is_written() -> None:
     assert topic_codec(Raw, None, "json").name == "binary"
 
 
-def test_tables_are_json_unless_their_type_says_otherwise() -> None:
+def test_table_codec_is_json_unless_type_is_bytes() -> None:
     assert [table_codec(kind).name for kind in (None, str, int, bytes)] == [*["json"] * 3, "raw"]
 
 
@@ -128,5 +132,5 @@ def test_equal_codecs_are_one_object() -> None:
     assert topic_codec(str, None, "json") is not topic_codec(str, None, "raw")
 
 
-def test_what_is_kept_has_its_exact_size() -> None:
+def test_encoded_value_has_exact_size() -> None:
     assert codec(None, "json").encode("a" * 10) == b'"aaaaaaaaaa"'

@@ -120,7 +120,7 @@ def taken(kind: Any, value: Any) -> bool:
         {"__faust": {"ns": "nobody"}}, Order("ann"), {f"k{n}": [n, str(n)] for n in range(100)},
     ],
 )  # fmt: skip
-def test_untyped_table_takes_what_json_gives_back(value: Any) -> None:
+def test_untyped_table_accepts_json_stable_values(value: Any) -> None:
     assert taken(None, value)
 
 
@@ -161,7 +161,7 @@ def test_untyped_table_takes_what_json_gives_back(value: Any) -> None:
         (object(), "has no form in JSON"),
     ],
 )  # fmt: skip
-def test_untyped_table_refuses_the_rest_with_path_and_remedy(value: Any, where: str) -> None:
+def test_untyped_table_refuses_lossy_value_with_path_and_remedy(value: Any, where: str) -> None:
     assert not taken(None, value)
     check = table_codec(None).check
     assert check is not None
@@ -211,7 +211,7 @@ def test_untyped_table_refuses_the_rest_with_path_and_remedy(value: Any, where: 
         (str, "text"),
     ],
 )
-def test_typed_table_gives_back_what_its_type_says(kind: Any, value: Any) -> None:
+def test_typed_table_accepts_values_preserved_by_type(kind: Any, value: Any) -> None:
     assert taken(kind, value)
 
 
@@ -250,11 +250,11 @@ def test_typed_table_gives_back_what_its_type_says(kind: Any, value: Any) -> Non
         (Order, {"user": "ann"}),
     ],
 )
-def test_typed_table_refuses_what_its_type_does_not_give_back(kind: Any, value: Any) -> None:
+def test_typed_table_refuses_values_changed_by_type(kind: Any, value: Any) -> None:
     assert not taken(kind, value)
 
 
-def test_a_slice_with_one_lossy_value_names_its_place() -> None:
+def test_first_lossy_value_of_slice_is_located() -> None:
     made = table_codec(None)
     assert made.check is not None
     values: list[Any] = [1, "a", {"b": 1}, 2.5, (1,), {"c": (1,)}]
@@ -273,12 +273,12 @@ ANY = st.recursive(
 
 
 @given(ANY)
-def test_no_value_is_taken_that_is_not_given_back(value: Any) -> None:
+def test_untyped_table_never_accepts_a_lossy_value(value: Any) -> None:
     taken(None, value)
 
 
 @given(ANY)
-def test_no_value_is_taken_that_its_type_does_not_give_back(value: Any) -> None:
+def test_typed_table_never_accepts_a_lossy_value(value: Any) -> None:
     for kind in (
         dict[int, int],
         list[float],
@@ -292,7 +292,7 @@ def test_no_value_is_taken_that_its_type_does_not_give_back(value: Any) -> None:
 
 
 @given(ANY, ANY)
-def test_values_that_are_called_the_same_do_not_differ(put: Any, read: Any) -> None:
+def test_values_called_same_have_no_difference(put: Any, read: Any) -> None:
     for other in (read, copy.deepcopy(put), [put, read]):
         if all_same([put, other], [other, put]):
             assert difference(put, other) is None
@@ -310,7 +310,7 @@ def test_values_that_are_called_the_same_do_not_differ(put: Any, read: Any) -> N
         ([collections.Counter("a")], [{"a": 1}]),
     ],
 )  # fmt: skip
-def test_values_that_differ_deep_inside_are_not_the_same(put: Any, read: Any) -> None:
+def test_values_differing_deep_inside_are_not_the_same(put: Any, read: Any) -> None:
     assert not all_same([put], [read])
     assert difference(put, read) is not None
 
@@ -329,7 +329,7 @@ def test_values_that_differ_deep_inside_are_not_the_same(put: Any, read: Any) ->
         (Line, Line(Point(1), AT)),
     ],
 )
-def test_parts_are_not_compared_one_by_one(
+def test_roundtrip_check_does_not_compare_parts(
     kind: Any, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row of 100 KB with lists in it took 70 times as long as its encoding."""
@@ -341,7 +341,7 @@ def test_parts_are_not_compared_one_by_one(
     assert made.check.comes_back(value, made.encode(value) or b"")
 
 
-def test_null_is_none_in_a_dataclass_inside_of_another() -> None:
+def test_null_decodes_to_none_in_nested_dataclass() -> None:
     """`{"lines": [{"note": null}]}`, which is how it is written, failed each record."""
     line = b'{"start":{"x":1,"y":0.0},"at":"2024-01-01T12:30:00Z","note":null}'
     data = b'{"all":[%b],"named":{"a":%b},"first":%b,"two":[%b,7]}' % ((line,) * 4)
@@ -351,7 +351,7 @@ def test_null_is_none_in_a_dataclass_inside_of_another() -> None:
 
 
 @pytest.mark.parametrize("data", [b'{"two":[%b,7,8]}', b'{"all":[%b,null]}', b'{"first":[%b]}'])
-def test_null_hides_nothing_else_that_does_not_fit(data: bytes) -> None:
+def test_null_does_not_hide_other_validation_errors(data: bytes) -> None:
     line = b'{"start":{"x":1},"at":"2024-01-01T12:30:00Z","note":null}'
     with pytest.raises(msgspec.ValidationError):
         table_codec(Lines).decode(b'{"all":[],"named":{},' + data[1:] % line)

@@ -37,13 +37,13 @@ class Heard(list[tuple[str, float]]):
         return [word for word, _ in self]
 
 
-def test_an_hour_passes_at_once(scheduler: Scheduler, run: Run) -> None:
+def test_simulated_hour_passes_at_once(scheduler: Scheduler, run: Run) -> None:
     run(lambda: asyncio.sleep(3600), limit_s=4000)
     assert scheduler.now == pytest.approx(3600, abs=0.01)
     assert scheduler.turns < 10
 
 
-def test_a_timer_that_was_cancelled_wakes_nobody(scheduler: Scheduler, run: Run) -> None:
+def test_cancelled_timer_causes_no_turn(scheduler: Scheduler, run: Run) -> None:
     async def main() -> None:
         for seconds in range(1, 300):
             asyncio.get_running_loop().call_later(seconds, int).cancel()
@@ -53,7 +53,7 @@ def test_a_timer_that_was_cancelled_wakes_nobody(scheduler: Scheduler, run: Run)
     assert scheduler.turns < 10
 
 
-def test_time_moves_on_within_a_turn(run: Run) -> None:
+def test_time_advances_within_a_turn(run: Run) -> None:
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
         return [loop.time() for _ in range(1000)]
@@ -63,7 +63,7 @@ def test_time_moves_on_within_a_turn(run: Run) -> None:
     assert 0.001 < times[-1] - times[0] < 0.01
 
 
-def test_another_threads_call_is_in_the_queue_at_once_but_wakes_it_late(
+def test_call_from_other_thread_is_queued_at_once_and_wakes_loop_late(
     scheduler: Scheduler, process: Process, heard: Heard
 ) -> None:
     """The other thread's own timer comes first, and takes along what was called before."""
@@ -80,7 +80,7 @@ def test_another_threads_call_is_in_the_queue_at_once_but_wakes_it_late(
     assert heard[0][1] == pytest.approx(1.5, abs=0.01)
 
 
-def test_calls_from_another_thread_stay_in_order_and_end_with_it(
+def test_calls_from_other_thread_keep_order_and_end_with_thread(
     scheduler: Scheduler, process: Process, heard: Heard
 ) -> None:
     async def main() -> None:
@@ -100,7 +100,7 @@ def test_calls_from_another_thread_stay_in_order_and_end_with_it(
     assert heard[-1][1] < 6
 
 
-def test_who_waits_for_a_thread_that_never_ends_may_go_on_after_a_while(
+def test_waiter_of_endless_thread_continues_after_timeout(
     scheduler: Scheduler, process: Process, run: Run
 ) -> None:
     stuck = process.start(for_ever)
@@ -112,7 +112,7 @@ def test_who_waits_for_a_thread_that_never_ends_may_go_on_after_a_while(
     assert scheduler.now == pytest.approx(5, abs=0.1)
 
 
-def test_a_thread_that_ends_cancels_what_it_has_begun(run: Run) -> None:
+def test_ending_thread_cancels_remaining_tasks(run: Run) -> None:
     ended: list[str] = []
 
     async def lives(name: str) -> None:
@@ -131,7 +131,7 @@ def test_a_thread_that_ends_cancels_what_it_has_begun(run: Run) -> None:
     assert ended == ["a", "b"]
 
 
-def test_a_frozen_process_runs_nothing_and_its_timers_come_late(
+def test_frozen_process_runs_nothing_and_timers_fire_late(
     scheduler: Scheduler, process: Process, heard: Heard
 ) -> None:
     async def main() -> None:
@@ -151,7 +151,7 @@ def test_a_frozen_process_runs_nothing_and_its_timers_come_late(
 
 
 @pytest.mark.parametrize("how", ["from outside", "within a turn", "while it blocks"])
-def test_who_is_killed_never_goes_on(
+def test_killed_process_never_continues(
     scheduler: Scheduler, process: Process, heard: Heard, how: str
 ) -> None:
     """From within, the frames on the way are unwound; from outside not even that."""
@@ -181,7 +181,7 @@ def test_who_is_killed_never_goes_on(
     assert bool(unwound) is (how != "from outside")
 
 
-def test_a_process_ends_with_its_main_thread(scheduler: Scheduler, process: Process) -> None:
+def test_process_ends_with_main_thread(scheduler: Scheduler, process: Process) -> None:
     async def main() -> int:
         await asyncio.sleep(1)
         return 3
@@ -192,7 +192,7 @@ def test_a_process_ends_with_its_main_thread(scheduler: Scheduler, process: Proc
     assert (process.alive, process.killed) == (False, False)
 
 
-def test_a_signal_goes_to_its_handler_or_kills(
+def test_signal_is_handled_or_kills_process(
     scheduler: Scheduler, net: Network, process: Process, heard: Heard
 ) -> None:
     plain = Process(net, "plain")
@@ -209,7 +209,7 @@ def test_a_signal_goes_to_its_handler_or_kills(
     assert (heard.words(), process.alive, plain.killed) == (["handled"], True, True)
 
 
-def test_an_async_generator_that_is_dropped_is_closed(run: Run) -> None:
+def test_dropped_async_generator_is_closed(run: Run) -> None:
     closed: list[str] = []
 
     async def numbers() -> AsyncIterator[int]:
@@ -228,7 +228,7 @@ def test_an_async_generator_that_is_dropped_is_closed(run: Run) -> None:
     assert closed == ["generator"]
 
 
-def test_an_executor_takes_time_and_hands_back_errors(scheduler: Scheduler, run: Run) -> None:
+def test_executor_takes_time_and_propagates_errors(scheduler: Scheduler, run: Run) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert await loop.run_in_executor(None, divmod, 7, 2) == (3, 1)
@@ -239,7 +239,7 @@ def test_an_executor_takes_time_and_hands_back_errors(scheduler: Scheduler, run:
     assert 0 < scheduler.now < 1
 
 
-def test_a_disk_that_is_slow_no_more_is_so_for_what_was_begun(
+def test_disk_recovery_speeds_up_pending_work(
     scheduler: Scheduler, process: Process, heard: Heard
 ) -> None:
     async def main() -> None:
@@ -261,7 +261,7 @@ def test_a_disk_that_is_slow_no_more_is_so_for_what_was_begun(
 
 
 @pytest.mark.parametrize(("strikes", "done"), [(lambda p: p.freeze(1e5), 1), (Process.kill, 0)])
-def test_what_a_disk_has_not_done_waits_for_who_is_frozen_and_ends_with_who_is_dead(
+def test_pending_disk_work_waits_for_frozen_and_ends_with_dead_process(
     scheduler: Scheduler, process: Process, heard: Heard, strikes: Any, done: int
 ) -> None:
     async def main() -> None:
@@ -278,7 +278,7 @@ def test_what_a_disk_has_not_done_waits_for_who_is_frozen_and_ends_with_who_is_d
     assert heard.words() == ["done"] * done
 
 
-def test_a_turn_that_blocks_lets_all_others_run(
+def test_blocking_turn_lets_other_threads_run(
     scheduler: Scheduler, process: Process, heard: Heard
 ) -> None:
     async def beside() -> None:
@@ -298,7 +298,7 @@ def test_a_turn_that_blocks_lets_all_others_run(
     assert heard.words() == ["beside", "beside", "blocked for two seconds"]
 
 
-def test_a_look_at_the_clock_may_let_other_threads_run(scheduler: Scheduler, net: Network) -> None:
+def test_clock_reads_may_preempt_thread(scheduler: Scheduler, net: Network) -> None:
     scheduler.preempt = 0.2
     order: list[str] = []
 
@@ -326,7 +326,7 @@ def test_a_look_at_the_clock_may_let_other_threads_run(scheduler: Scheduler, net
     ],
     ids=["an exception in a callback", "woken for ever"],
 )
-def test_what_a_loop_does_wrong_is_a_violation(bad: Callable[..., Any], said: str) -> None:
+def test_illegal_loop_use_is_a_violation(bad: Callable[..., Any], said: str) -> None:
     scheduler = Scheduler(7)
 
     async def main() -> None:

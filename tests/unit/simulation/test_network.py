@@ -164,7 +164,7 @@ def either(request: pytest.FixtureRequest, net: Network) -> Any:
 # -- data and ends, on the machine's own TCP too
 
 
-def test_what_is_sent_arrives_in_order(either: Wire) -> None:
+def test_sent_data_arrives_in_order(either: Wire) -> None:
     sent = "".join(f"{number:06}" for number in range(2000))
     for at in range(0, len(sent), 600):
         either.sends("c", sent[at : at + 600])
@@ -172,7 +172,7 @@ def test_what_is_sent_arrives_in_order(either: Wire) -> None:
     either.reads("s", sent)
 
 
-def test_as_much_is_received_as_fits_a_buffer(either: Wire) -> None:
+def test_receive_takes_at_most_the_buffer_size(either: Wire) -> None:
     either.tell("c sends 123456789; 1 passes")
     buffer = bytearray(4)
     assert [either.ends["s"].recv_into(buffer) for _ in range(3)] == [4, 4, 1]
@@ -180,7 +180,7 @@ def test_as_much_is_received_as_fits_a_buffer(either: Wire) -> None:
     either.reads("s")
 
 
-def test_a_writer_waits_while_nobody_reads(either: Wire) -> None:
+def test_writer_waits_until_reader_reads(either: Wire) -> None:
     left, got = "0123456789abcdef" * (1 << 19), list[str]()
     sent = left
     while left or len("".join(got)) < len(sent):
@@ -208,7 +208,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("story", ENDINGS)
-def test_a_connection_ends_as_the_kernel_ends_it(either: Wire, story: str) -> None:
+def test_connection_ends_like_a_kernel_connection(either: Wire, story: str) -> None:
     either.tell(ENDINGS[story])
 
 
@@ -246,11 +246,11 @@ HURT = {
 
 
 @pytest.mark.parametrize("story", HURT)
-def test_a_connection_is_hurt(wire: Wire, story: str) -> None:
+def test_disturbed_connection_behaves_like_a_kernel_connection(wire: Wire, story: str) -> None:
     wire.tell(HURT[story])
 
 
-def test_segments_split_what_was_sent_anywhere(wire: Wire) -> None:
+def test_sent_data_may_arrive_in_split_segments(wire: Wire) -> None:
     wire.net.split, wire.net.mean_s = 0.9, 1.0
     wire.sends("c", "x" * 1000)
     while not (found := read(wire.ends["s"])):
@@ -258,7 +258,7 @@ def test_segments_split_what_was_sent_anywhere(wire: Wire) -> None:
     assert 0 < len(found[0]) < 1000
 
 
-def test_a_window_opens_when_it_is_read_or_stays_full_until_a_time_out(wire: Wire) -> None:
+def test_full_window_reopens_on_read_or_times_out(wire: Wire) -> None:
     ours, much = wire.ends["c"], bytes(2 * wire.net.window_bytes)
     assert send(ours, much) == wire.net.window_bytes
     assert ours.ready() == 0
@@ -278,7 +278,7 @@ def asked(wire: Wire, host: str, seconds: float) -> int | None:
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if sock.connected else None
 
 
-def test_a_connection_stands_is_refused_or_given_up(wire: Wire) -> None:
+def test_connection_is_accepted_refused_or_timed_out(wire: Wire) -> None:
     assert asked(wire, "s", 1) == 0
     assert asked(wire, "nobody", 1) == errno.ECONNREFUSED
     wire.net.lose("s", 2)
@@ -289,7 +289,7 @@ def test_a_connection_stands_is_refused_or_given_up(wire: Wire) -> None:
     assert asked(wire, "s", 200) == errno.ETIMEDOUT
 
 
-def test_who_was_killed_listens_no_more_and_its_successor_may(wire: Wire) -> None:
+def test_killed_process_frees_listener_for_successor(wire: Wire) -> None:
     with pytest.raises(OSError, match="in use"):
         wire.net.listening(wire.client, "s", 9092)
     wire.server.kill()
@@ -298,7 +298,7 @@ def test_who_was_killed_listens_no_more_and_its_successor_may(wire: Wire) -> Non
     assert asked(wire, "s", 1) == 0
 
 
-def test_a_listener_is_reached_at_its_alias_and_knows_it(wire: Wire) -> None:
+def test_listener_is_reached_by_alias_and_reports_alias(wire: Wire) -> None:
     wire.net.alias(("t", 9092), ("s", 9092))
     assert asked(wire, "t", 1) == 0
     accepted, at = wire.listener.accept()
@@ -310,7 +310,7 @@ def test_a_listener_is_reached_at_its_alias_and_knows_it(wire: Wire) -> None:
     assert wire.net.open("d", "s")
 
 
-def test_a_connection_that_nobody_waits_for_any_more_is_closed(wire: Wire) -> None:
+def test_abandoned_connection_is_closed(wire: Wire) -> None:
     wire.net.slow["c"] = 100.0
     sock = dial(wire.net, wire.client)
     while not wire.listener.ready():
@@ -343,7 +343,7 @@ def echo(net: Network, heard: list[bytes]) -> Process:
 
 
 @pytest.mark.parametrize("much", [10, 3 << 20])
-def test_streams_of_asyncio_talk_over_it(net: Network, run: Run, much: int) -> None:
+def test_asyncio_streams_work_over_simulated_network(net: Network, run: Run, much: int) -> None:
     """More than there is room for on the way, too: the writer drains as the reader reads."""
 
     async def main() -> bytes:
@@ -361,7 +361,7 @@ def test_streams_of_asyncio_talk_over_it(net: Network, run: Run, much: int) -> N
     assert len(net.sockets) == 1  # who listens
 
 
-def test_what_arrives_while_a_process_is_frozen_is_read_at_once_when_it_wakes(net: Network) -> None:
+def test_data_sent_to_frozen_process_is_read_on_wake(net: Network) -> None:
     heard: list[bytes] = []
 
     async def main() -> None:

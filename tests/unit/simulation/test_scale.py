@@ -29,7 +29,7 @@ def cost(resize: Resize, rules: Rules | None = None) -> Cost:
         (Resize(12, 3, add=3, remove=3), 5, 12, 2),
     ],
 )
-def test_each_wave_is_learned_and_handed_over_in_two_rebalances(
+def test_each_learner_wave_takes_two_rebalances(
     resize: Resize, rebalances: int, moves: int, waves: int
 ) -> None:
     """ASSIGNOR.md 10: at 2 learners a worker, of 30 s each; nobody waits but for the hand-over."""
@@ -39,7 +39,7 @@ def test_each_wave_is_learned_and_handed_over_in_two_rebalances(
     assert found.unavailable_task_s == pytest.approx(REBALANCE_S * moves)
 
 
-def test_without_learners_all_moves_at_once_and_stands_still_meanwhile() -> None:
+def test_without_learners_all_moves_happen_at_once_and_tasks_stand_still() -> None:
     found = cost(Resize(96, 10, add=1, restore_s=60), Rules(max_learners_per_member=0))
     assert (found.rebalances, found.moves) == (2, 8)
     assert found.balanced_s == pytest.approx(60 + 2 * REBALANCE_S)
@@ -55,7 +55,7 @@ def test_without_learners_all_moves_at_once_and_stands_still_meanwhile() -> None
         (Resize(96, 10, add=1), 17, 241),
     ],
 )
-def test_one_after_another_takes_longer_and_who_waits_for_all_makes_fewer_rebalances(
+def test_serial_resize_in_together_mode_needs_fewer_rebalances(
     resize: Resize, rebalances: int, seconds: float
 ) -> None:
     """The last rows of ASSIGNOR.md 10. Together, as many rebalances as side by side."""
@@ -69,14 +69,14 @@ def test_one_after_another_takes_longer_and_who_waits_for_all_makes_fewer_rebala
     assert together.moves == serial.moves
 
 
-def test_fewer_learners_in_the_whole_group_take_longer() -> None:
+def test_group_wide_learner_limit_slows_balancing() -> None:
     """The same moves: 722 s with 2 in the group, 241 s with 2 in each (ASSIGNOR.md 2)."""
     found = cost(Resize(96, 3, add=3), Rules(max_learners=2))
     assert (found.rebalances, found.moves) == (49, 48)
     assert found.balanced_s == pytest.approx(722, abs=0.5)
 
 
-def test_any_group_comes_to_rest_and_no_task_waits_longer_than_its_hand_over() -> None:
+def test_any_group_balances_with_unavailability_only_for_hand_overs() -> None:
     draw = Random(7)
     for _ in range(60):
         workers, add = draw.randint(1, 5), draw.randint(0, 4)
@@ -89,7 +89,7 @@ def test_any_group_comes_to_rest_and_no_task_waits_longer_than_its_hand_over() -
         assert found.unavailable_task_s == pytest.approx(REBALANCE_S * found.moves), resize
 
 
-def test_it_is_told_to_people_and_to_programs() -> None:
+def test_simulate_scale_prints_json_to_stdout_and_summary_to_stderr() -> None:
     done = streamsx("simulate", "scale", "--tasks", "96", "--workers", "10", "--add", "1", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == {
@@ -108,7 +108,7 @@ def test_it_is_told_to_people_and_to_programs() -> None:
         (["--tasks", "9", "--workers", "1", "--add", "2", "--remove", "2"], "there are 1: give"),
     ],
 )
-def test_a_group_that_cannot_be_is_refused(words: list[str], said: str) -> None:
+def test_simulate_scale_refuses_impossible_group(words: list[str], said: str) -> None:
     done = streamsx("simulate", "scale", *words)
     assert done.returncode == 2
     assert said in done.stderr
@@ -123,7 +123,7 @@ def test_a_group_that_cannot_be_is_refused(words: list[str], said: str) -> None:
         (Resize(32, 3, remove=1), 2, 2, 0),
     ],
 )
-def test_who_has_a_standby_learns_nothing(
+def test_standbys_make_resize_take_fewer_rebalances(
     resize: Resize, standby: int, rebalances: int, learned_s: float
 ) -> None:
     """A newcomer follows what it does not run, and a part of it is what it will run."""

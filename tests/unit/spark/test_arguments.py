@@ -70,7 +70,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
 
 
 @pytest.mark.parametrize(("words", "code", "said"), CASES)
-def test_it_is_refused_before_a_jvm_starts(
+def test_invalid_argument_is_refused_before_jvm_starts(
     words: str, code: int, said: str, answers: dict[str, Answer]
 ) -> None:
     found, stderr, started = answers[words]

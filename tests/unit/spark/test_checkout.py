@@ -50,7 +50,7 @@ def held(files: SnapshotFiles, scratch: Path, chain: Chain) -> dict[str, str]:
     return {key[1:].decode(): value.decode() for key, value in rows}
 
 
-def test_a_chain_that_goes_on_keeps_its_database_and_another_one_begins_anew(
+def test_continued_chain_keeps_database_and_other_chain_begins_anew(
     files: SnapshotFiles, scratch: Path
 ) -> None:
     first = spilled(files, scratch, (), 0, a="1" * 99, b="2")
@@ -65,7 +65,7 @@ def test_a_chain_that_goes_on_keeps_its_database_and_another_one_begins_anew(
     assert held(files, scratch, ()) == {}
 
 
-def test_a_disk_that_was_full_for_a_while_is_no_reason_to_fail_again(
+def test_store_can_be_checked_out_again_after_full_disk(
     files: SnapshotFiles, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chain = spilled(files, scratch, (), 0, a="1")
@@ -81,7 +81,7 @@ def test_a_disk_that_was_full_for_a_while_is_no_reason_to_fail_again(
     assert held(files, scratch, chain) == {"a": "1"}
 
 
-def test_files_come_once_per_host_and_go_with_their_chain(
+def test_files_are_cached_once_per_host_and_removed_with_chain(
     files: SnapshotFiles, scratch: Path, tmp_path: Path
 ) -> None:
     first = spilled(files, scratch, (), 0, a="1")
@@ -100,7 +100,7 @@ def test_files_come_once_per_host_and_go_with_their_chain(
 
 
 @pytest.mark.parametrize("at", ["checksum", "fetch", "place"])
-def test_what_a_run_forgets_meanwhile_is_fetched_again(
+def test_file_forgotten_during_checkout_is_fetched_again(
     files: SnapshotFiles, scratch: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     chain = spilled(files, scratch, (), 0, a="1")
@@ -121,7 +121,7 @@ def test_what_a_run_forgets_meanwhile_is_fetched_again(
     assert runs == []
 
 
-def test_a_torn_file_is_refused_and_not_cached(files: SnapshotFiles, scratch: Path) -> None:
+def test_torn_file_is_refused_and_not_cached(files: SnapshotFiles, scratch: Path) -> None:
     (sst,) = spilled(files, scratch, (), 0, a="1")
     discard_all()
     cache_place(files, scratch, sst.file).unlink()
@@ -132,9 +132,7 @@ def test_a_torn_file_is_refused_and_not_cached(files: SnapshotFiles, scratch: Pa
     assert held(files, scratch, (sst,)) == {"a": "1"}
 
 
-def test_a_file_that_the_disk_of_a_host_has_spoilt_is_fetched_anew(
-    files: SnapshotFiles, scratch: Path
-) -> None:
+def test_cached_file_damaged_on_disk_is_fetched_again(files: SnapshotFiles, scratch: Path) -> None:
     (sst,) = spilled(files, scratch, (), 0, a="1")
     cached = cache_place(files, scratch, sst.file)
     spoilt = bytearray(cached.read_bytes())
@@ -145,7 +143,7 @@ def test_a_file_that_the_disk_of_a_host_has_spoilt_is_fetched_anew(
     assert held(files, scratch, (sst,)) == {"a": "1"}
 
 
-def test_hosts_that_share_a_disk_share_no_folder(
+def test_hosts_on_shared_disk_use_separate_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = scratch_folder(str(tmp_path))
@@ -153,7 +151,7 @@ def test_hosts_that_share_a_disk_share_no_folder(
     assert scratch_folder(str(tmp_path)) != mine
 
 
-def test_databases_of_the_dead_are_removed_and_those_of_the_living_stay(
+def test_databases_of_dead_processes_are_removed_and_live_ones_stay(
     files: SnapshotFiles, scratch: Path
 ) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -168,7 +166,7 @@ def test_databases_of_the_dead_are_removed_and_those_of_the_living_stay(
     assert len(list((scratch / str(os.getpid())).iterdir())) == len(mine) + 1 == 2
 
 
-def test_what_was_not_used_for_long_is_closed(
+def test_least_recently_used_database_is_closed(
     files: SnapshotFiles, scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert STORES_MAX == 64

@@ -63,7 +63,7 @@ def stored(uri: str, scratch: Path) -> dict[int, Pairs]:
     return found
 
 
-def test_a_snapshot_has_what_a_replay_gives_and_goes_on_where_the_changelog_ends(
+def test_compacted_snapshot_equals_replay_and_continues_changelog(
     broker: Broker, tmp_path: Path
 ) -> None:
     write(broker, 0, [(b'"b"', b'"1"'), (b'"a"', b'"2"'), (None, b"x"), (b'"b"', b'"3"')])
@@ -102,7 +102,7 @@ class Killed(NamedTuple):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_a_killed_process_has_written_is_removed_by_the_next_one(tmp_path: Path) -> None:
+def test_files_of_killed_process_are_removed_by_next_one(tmp_path: Path) -> None:
     place = str(tmp_path / "state"), 0, str(tmp_path)
     code = f"""
 from streamsx.spark.compact import write
@@ -118,7 +118,9 @@ write(*{place!r}, Killed())
     assert list(scratch.rglob("tmp*")) == []
 
 
-def test_nothing_of_a_run_is_dropped(broker: Broker, tmp_path: Path) -> None:
+def test_compact_refuses_to_drop_positions_or_stores_of_snapshot(
+    broker: Broker, tmp_path: Path
+) -> None:
     uri = str(tmp_path / "state")
     parts: Parts = {n: ([], 0) for n in range(3)}
     at = {"edits": {n: Position(5 + n) for n in range(9)}}
@@ -139,9 +141,7 @@ def test_nothing_of_a_run_is_dropped(broker: Broker, tmp_path: Path) -> None:
         compact(APP, other, brokers=broker.bootstrap)
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written(
-    broker: Broker, tmp_path: Path
-) -> None:
+def test_compact_refuses_mismatch_before_writing(broker: Broker, tmp_path: Path) -> None:
     def of(uri: str, **more: object) -> Callable[[], Manifest]:
         return lambda: compact(APP, uri, brokers=broker.bootstrap, **more)  # type: ignore[arg-type]
 
@@ -166,7 +166,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_snapshot_of_something_else_is_not_read(tmp_path: Path) -> None:
+def test_snapshot_of_other_app_or_layout_is_refused(tmp_path: Path) -> None:
     asked = asked_stores(APP)
     parts: Parts = {n: ([], 0) for n in range(3)}
     cases: dict[str, tuple[str, str, str, Parts, str]] = {
@@ -185,7 +185,7 @@ def test_a_snapshot_of_something_else_is_not_read(tmp_path: Path) -> None:
         in_snapshot(asked, str(tmp_path / "nothing"))
 
 
-def test_a_torn_file_is_named(tmp_path: Path) -> None:
+def test_torn_file_is_named_in_error(tmp_path: Path) -> None:
     rows: dict[bytes, bytes | None] = {b'"a"': b"1"}
     uri = str(tmp_path / "state")
     made = make(uri, tmp_path, "keeper", "kept", LAYOUT, {n: ([rows], 1) for n in range(3)}, {})
@@ -198,7 +198,7 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
     discard_all()
 
 
-def test_a_changelog_that_was_cut_since_it_was_looked_at_is_not_half_read(
+def test_changelog_cut_after_listing_is_refused_when_read(
     broker: Broker,
 ) -> None:
     write(broker, 0, [(b'"a"', b"1")])

@@ -11,25 +11,25 @@ from streamsx.spark.connector import JVM, PYTHON, settings
 from streamsx.spark.maven import JarsMissing
 
 
-def test_ours_needs_nothing() -> None:
+def test_python_connector_needs_no_settings_and_refuses_jars() -> None:
     assert settings(PYTHON) == {}
     with pytest.raises(UsageError, match=r"--jars there: .*: give --connector jvm too"):
         settings(PYTHON, Path("there"))
 
 
-def test_jars_of_a_folder_are_named_in_full(tmp_path: Path) -> None:
+def test_jars_of_folder_are_listed_by_full_path(tmp_path: Path) -> None:
     for name in ("b.jar", "a.jar", "notes.txt"):
         (tmp_path / name).touch()
     assert settings(JVM, tmp_path) == {"spark.jars": f"{tmp_path}/a.jar,{tmp_path}/b.jar"}
 
 
 @pytest.mark.parametrize("name", ["", "missing"])
-def test_a_folder_without_jars_is_refused(tmp_path: Path, name: str) -> None:
+def test_folder_without_jars_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"no jars in .*: give --jars DIR or use the default"):
         settings(JVM, tmp_path / name)
 
 
-def test_a_spark_that_the_jars_were_not_tried_with_is_refused(
+def test_spark_version_without_tested_jars_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connector, "version", lambda _: "4.4.1")
@@ -37,7 +37,7 @@ def test_a_spark_that_the_jars_were_not_tried_with_is_refused(
         settings(JVM)
 
 
-def test_without_maven_it_is_said_what_goes_instead(
+def test_missing_maven_error_names_alternatives(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -46,7 +46,7 @@ def test_without_maven_it_is_said_what_goes_instead(
         settings(JVM)
 
 
-def test_the_pom_is_part_of_the_package() -> None:
+def test_pom_is_part_of_the_package() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
     listed = project["tool"]["setuptools"]["package-data"]["streamsx"]
     assert str(connector.POM.relative_to(connector.POM.parents[1])) in listed

@@ -9,7 +9,7 @@ from streamsx.errors import NotFound, UsageError
 from streamsx.spark.events import check, files_of
 
 
-def test_a_folder_stands_for_its_logs_and_each_is_read_once(
+def test_folder_expands_to_event_logs_each_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a.jsonl", "b.jsonl.gz", "a.log"):
@@ -22,7 +22,7 @@ def test_a_folder_stands_for_its_logs_and_each_is_read_once(
     assert files_of(["s3://bucket/*.jsonl"]) == ["s3://bucket/*.jsonl"]
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_event_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"no such file: .*/gone: give files that"):
         files_of([str(tmp_path / "gone")])
     with pytest.raises(UsageError, match=r"no event log: folder .*: there is no \*\.jsonl or"):
@@ -30,7 +30,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["_a.jsonl", ".a.jsonl", "w[1].jsonl", "w{1}.jsonl", "a?.jsonl"])
-def test_a_file_that_spark_would_pass_over_is_refused(tmp_path: Path, name: str) -> None:
+def test_file_name_skipped_by_spark_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     for word in (tmp_path, tmp_path / name):
         with pytest.raises(
@@ -52,7 +52,7 @@ def found(**more: Any) -> dict[str, Any]:
         [found(torn=3, starts=3), found(apps=[])],
     ],
 )
-def test_a_line_that_each_process_left_torn_is_no_fault(files: list[dict[str, Any]]) -> None:
+def test_one_torn_line_per_process_is_accepted(files: list[dict[str, Any]]) -> None:
     check(files)
 
 
@@ -68,6 +68,6 @@ def test_a_line_that_each_process_left_torn_is_no_fault(files: list[dict[str, An
         ),
     ],
 )
-def test_what_is_no_log_of_one_app_is_refused(files: list[dict[str, Any]], said: str) -> None:
+def test_files_not_logged_by_one_app_are_refused(files: list[dict[str, Any]], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check(files)

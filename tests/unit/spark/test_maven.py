@@ -33,7 +33,7 @@ def install(pom: Path, script: str) -> None:
     mvn.chmod(0o755)
 
 
-def test_two_that_ask_at_once_copy_once(pom: Path) -> None:
+def test_concurrent_jar_requests_copy_once(pom: Path) -> None:
     install(pom, COPIES)
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(jars, [pom, pom])
@@ -42,14 +42,14 @@ def test_two_that_ask_at_once_copy_once(pom: Path) -> None:
     assert pom.with_name("log").read_text() == "called\n"
 
 
-def test_another_pom_has_another_folder(pom: Path) -> None:
+def test_other_pom_has_other_folder(pom: Path) -> None:
     install(pom, COPIES)
     first = jars(pom)
     pom.write_text("<project>2</project>")
     assert jars(pom) != first
 
 
-def test_a_copy_that_failed_leaves_nothing_behind(pom: Path) -> None:
+def test_failed_copy_leaves_nothing_behind(pom: Path) -> None:
     install(pom, FAILS)
     with pytest.raises(JarsMissing, match=r"Maven Central does not answer: .*: Unknown host"):
         jars(pom)
@@ -57,6 +57,6 @@ def test_a_copy_that_failed_leaves_nothing_behind(pom: Path) -> None:
     assert [path.name for path in jars(pom).iterdir()] == ["some.jar"]
 
 
-def test_without_maven_it_says_so(pom: Path) -> None:
+def test_missing_maven_raises_jars_missing(pom: Path) -> None:
     with pytest.raises(JarsMissing, match="No such file or directory: 'mvn'"):
         jars(pom)

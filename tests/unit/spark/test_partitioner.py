@@ -12,7 +12,7 @@ RNG = random.Random(7)
 KEYS = [RNG.randbytes(RNG.randrange(40)) for _ in range(200_000)]
 
 
-def test_every_key_has_the_hash_of_the_scalar() -> None:
+def test_column_murmur2_equals_scalar_murmur2() -> None:
     column = pa.array(KEYS, pa.binary())
     wanted = [partitioner.murmur2(key) for key in KEYS]
     assert murmur2(column).tolist() == wanted
@@ -24,17 +24,17 @@ def test_every_key_has_the_hash_of_the_scalar() -> None:
 
 
 @pytest.mark.parametrize("length", range(40))
-def test_any_length_also_alone_and_at_the_end_of_its_bytes(length: int) -> None:
+def test_murmur2_is_right_for_any_key_length_and_slice(length: int) -> None:
     keys = [RNG.randbytes(length) for _ in range(3)]
     for column in (pa.array(keys, pa.binary()), pa.array([b"x", *keys], pa.binary())[1:]):
         assert murmur2(column).tolist() == [partitioner.murmur2(key) for key in keys]
 
 
 @pytest.mark.parametrize("column", [pa.array([], pa.binary()), pa.array([b"a"], pa.binary())[1:]])
-def test_no_keys_have_no_hashes(column: pa.BinaryArray) -> None:
+def test_empty_column_has_no_hashes(column: pa.BinaryArray) -> None:
     assert murmur2(column).tolist() == []
 
 
-def test_what_has_no_key_has_no_partition() -> None:
+def test_missing_key_raises_assertion_error() -> None:
     with pytest.raises(AssertionError, match="no key"):
         murmur2(pa.array([b"a", None], pa.binary()))

@@ -77,7 +77,7 @@ def app_of(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> App:
 
 
 @pytest.mark.parametrize("named", ["via", "'via'"])
-def test_what_an_agent_derives_by_an_object_is_no_circle(
+def test_topic_derived_in_agent_is_inner_and_no_cycle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     text = f"""
@@ -102,7 +102,7 @@ def made(app: App, **found: int) -> list[Stage]:
     return stages(app.topology(), found, app.conf.topic_partitions)
 
 
-def test_all_reasons_are_told_at_once_with_file_and_line(
+def test_all_refusal_reasons_are_listed_with_file_and_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reasons = check(app_of(WORKER_ONLY, tmp_path, monkeypatch))
@@ -117,7 +117,7 @@ def test_all_reasons_are_told_at_once_with_file_and_line(
     assert lines == [f"  {line}" for line in REASONS.splitlines()]
 
 
-def test_topics_that_do_not_fit_together_are_a_reason_in_their_own_words() -> None:
+def test_differing_partition_counts_are_a_refusal_reason() -> None:
     app = App("split")
     both = app.topic("one", "two")
     table = app.Table("table", default=int)
@@ -133,7 +133,7 @@ def test_topics_that_do_not_fit_together_are_a_reason_in_their_own_words() -> No
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_task_of_more_stores_than_a_process_keeps_open_is_refused(more: int) -> None:
+def test_task_with_too_many_stores_is_refused(more: int) -> None:
     app = App("wide")
     tables = {n: app.Table(f"table{n}", default=int) for n in range(STORES_MAX + more)}
 
@@ -146,7 +146,7 @@ def test_a_task_of_more_stores_than_a_process_keeps_open_is_refused(more: int) -
     assert [str(reason) for reason in check(app)] == [told] * more
 
 
-def test_an_app_that_no_executor_can_import_is_told_once() -> None:
+def test_app_in_main_module_is_refused_once() -> None:
     app = App("here")
 
     async def run(stream: Stream[str]) -> None:
@@ -165,7 +165,7 @@ def test_an_app_that_no_executor_can_import_is_told_once() -> None:
     )
 
 
-def test_what_an_app_sends_to_itself_stays_within_the_batch_and_leaves_too() -> None:
+def test_topic_sent_and_read_by_app_is_both_inner_and_output() -> None:
     first, second = made(wordcount.app, **{"wordcount-lines": 4, "wordcount-words": 3})
     assert (first.number, first.tasks, first.external, first.inner) == (
         (0, 4, ("wordcount-lines",), ())
@@ -186,7 +186,7 @@ def test_what_an_app_sends_to_itself_stays_within_the_batch_and_leaves_too() -> 
     refuse("wordcount", [warning])
 
 
-def test_a_repartition_topic_is_nobody_elses() -> None:
+def test_repartition_topic_is_inner_only() -> None:
     app = App("group", topic_partitions=2)
     sums = app.Table("sums", default=int)
 
@@ -202,7 +202,7 @@ def test_a_repartition_topic_is_nobody_elses() -> None:
     assert not check(app)
 
 
-def test_what_was_read_before_it_was_sent_is_refused() -> None:
+def test_sending_to_topic_read_earlier_is_refused() -> None:
     first, second = made(wordcount.app)
     for stage, topic in ((second, "wordcount-lines"), (second, "wordcount-words")):
         with pytest.raises(NotOnSpark, match=f"sends to '{topic}', which was read before it"):

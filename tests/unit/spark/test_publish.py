@@ -25,7 +25,7 @@ def rows(*sent: Sent) -> pa.RecordBatch:
     return batch_of(list(zip(*columns, strict=True)))
 
 
-def test_the_newest_of_each_key_is_left_in_the_order_in_which_it_was_sent() -> None:
+def test_newest_record_per_key_is_kept_in_send_order() -> None:
     log = pa.Table.from_batches(
         [
             rows(("t", 0, 1, b"a", b"1"), ("t", 1, 9, b"a", b"other"), ("u", 0, 8, b"a", b"x")),
@@ -40,7 +40,7 @@ def test_the_newest_of_each_key_is_left_in_the_order_in_which_it_was_sent() -> N
     }
 
 
-def test_a_long_log_is_taken_piece_by_piece() -> None:
+def test_long_log_is_split_into_pieces() -> None:
     batches = [rows(("t", 0, at, b"%d" % at, b"v")) for at in range(5)]
     found = list(pieces(batches, batches[0].nbytes * 2))
     assert [len(each) for each in found] == [2, 2, 1]
@@ -55,7 +55,7 @@ def told(call: ServedRequest, answer: ReplyBody) -> ReplyBody:
     }
 
 
-def test_a_broker_without_transactions_is_refused_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_without_transactions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers as ours did when it had none."""
     none = {"error_code": ErrorCode.INVALID_REQUEST, "node_id": -1}
     served = SERVED[Api.FIND_COORDINATOR]._replace(answer=lambda _, call: told(call, none))

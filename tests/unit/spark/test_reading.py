@@ -44,7 +44,7 @@ def order_of(batches: Iterator[pa.RecordBatch]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("seed", CUTS)
-def test_the_order_is_the_one_in_which_a_task_takes_them(seed: int) -> None:
+def test_merged_order_equals_task_processing_order(seed: int) -> None:
     rng = random.Random(seed)
     highs = {topic: rng.choice([-1, 0, 20]) for topic in "abc"[: rng.randint(1, 3)]}
     logs: dict[str, Log] = {
@@ -61,7 +61,7 @@ def test_the_order_is_the_one_in_which_a_task_takes_them(seed: int) -> None:
     assert order_of(merged(inputs)) == wanted
 
 
-def test_a_record_keeps_what_it_has_and_what_it_has_not() -> None:
+def test_record_columns_keep_values_and_nulls() -> None:
     headers: list[list[tuple[str, bytes | None]]] = [[], [("a", b"1"), ("a", None)]]
     found = columns(Batch("t", 3, [None, b"k"], [b"v", None], [-1, 7], [5, 9], headers, 10))
     assert found.schema == RECORDS
@@ -104,7 +104,7 @@ def written(client: Client, topic: str, log: Log) -> None:
     client.send_raw(TopicPartition(topic, 1), builder.close())
 
 
-def test_a_task_s_topics_are_read_in_its_order_from_where_it_was(
+def test_topics_of_task_are_read_in_task_order_from_position(
     brokers: Brokers, client: Client
 ) -> None:
     written(client, "a", [(0, 10), (1, 5), (2, 30), (3, 40)])
@@ -115,7 +115,7 @@ def test_a_task_s_topics_are_read_in_its_order_from_where_it_was(
     assert {row["partition"] for each in found for row in each.to_pylist()} == {1}
 
 
-def test_whoever_wants_no_more_leaves_nothing_open_and_says_nothing(
+def test_closed_reader_leaves_nothing_open_and_logs_no_warning(
     brokers: Brokers, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     written(client, "a", [(n, n) for n in range(10_000)])
@@ -126,7 +126,7 @@ def test_whoever_wants_no_more_leaves_nothing_open_and_says_nothing(
     assert not [each.message for each in caplog.records if each.levelname == "WARNING"]
 
 
-def test_records_are_read_without_being_told_in_words(
+def test_reading_does_not_format_batches_as_text(
     brokers: Brokers, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[int] = []  # whoever asks swallows what is raised
@@ -142,7 +142,7 @@ def test_records_are_read_without_being_told_in_words(
 
 
 @pytest.mark.parametrize(("start", "end"), [(1, 4), (2, 5)])
-def test_records_that_are_gone_are_missed_before_any_is_read(
+def test_missing_records_are_refused_before_any_is_read(
     brokers: Brokers, client: Client, start: int, end: int
 ) -> None:
     written(client, "a", [(n, n) for n in range(4)])
@@ -159,7 +159,7 @@ def of_row(**values: object) -> dict[str, object]:
     return {"topic": "a", **none, **values}
 
 
-def test_rows_arrive_with_all_they_have_and_by_key_where_no_partition_is_told(
+def test_written_rows_keep_all_fields_and_are_partitioned_by_key(
     brokers: Brokers, client: Client
 ) -> None:
     keys = [b"k%d" % n for n in range(40)]
@@ -191,7 +191,7 @@ def test_rows_arrive_with_all_they_have_and_by_key_where_no_partition_is_told(
         (of_row(headers=[{"key": None, "value": b"x"}]), SettingError, "header without a key"),
     ],
 )
-def test_rows_that_cannot_be_written_are_refused(
+def test_unwritable_rows_are_refused(
     brokers: Brokers, row: dict[str, object], kind: type[Exception], says: str
 ) -> None:
     batches = pa.Table.from_pylist([row]).to_batches()

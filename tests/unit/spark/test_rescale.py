@@ -49,7 +49,7 @@ def records(given: list[tuple[str, str]], partitions: int, topic: str = "edits")
         (4, 7, apps.keeper, "edits"),
     ],
 )
-def test_each_key_is_there_once_in_its_partition_and_tasks_go_on(
+def test_rescaled_keys_land_once_in_partition_and_tasks_continue(
     batches: Make, tmp_path: Path, old: int, new: int, app: App, topic: str
 ) -> None:
     before = batches(KEEPER, edits=old)
@@ -76,7 +76,7 @@ def test_each_key_is_there_once_in_its_partition_and_tasks_go_on(
     assert after.stored() == driven(app, records(all_edits, new, topic), {topic: new})
 
 
-def test_a_topic_that_stays_as_it_is_is_read_on(batches: Make, tmp_path: Path) -> None:
+def test_unchanged_topic_keeps_positions(batches: Make, tmp_path: Path) -> None:
     before = batches(KEEPER, edits=3)
     made = before.batch(before.rows(records(edits(400, 1), 3)))
     same = rescale(KEEPER, before.uri, str(tmp_path / "same"), {}, scratch=str(tmp_path))
@@ -84,7 +84,7 @@ def test_a_topic_that_stays_as_it_is_is_read_on(batches: Make, tmp_path: Path) -
     assert len(procedure(KEEPER, before.uri, str(tmp_path / "same"))) == 2
 
 
-def test_what_nobody_knows_the_place_of_is_refused(tmp_path: Path) -> None:
+def test_rescale_without_positions_is_refused(tmp_path: Path) -> None:
     rows: dict[bytes, bytes | None] = {b'"a"': b"1"}
     layout = apps.keeper.tables["kept"].node().layout(1)
     uri, target = str(tmp_path / "made"), tmp_path / "target"
@@ -95,9 +95,7 @@ def test_what_nobody_knows_the_place_of_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("old", [1, 2, 4])
-def test_a_table_that_is_kept_by_something_else_is_refused(
-    batches: Make, tmp_path: Path, old: int
-) -> None:
+def test_table_not_keyed_by_topic_is_refused(batches: Make, tmp_path: Path, old: int) -> None:
     """However many partitions there were, and however few rows."""
     name, target = f"{APPS}:regrouped", tmp_path / "target"
     before = batches(name, edits=old)
@@ -116,9 +114,7 @@ def test_a_table_that_is_kept_by_something_else_is_refused(
         refused("by murmur2 of . partitions, found by_value-", by_value="edits")
 
 
-def test_what_is_said_of_a_table_counts_where_rows_cannot_tell(
-    batches: Make, tmp_path: Path
-) -> None:
+def test_keyed_option_decides_where_rows_cannot_show_the_key(batches: Make, tmp_path: Path) -> None:
     before = batches(KEEPER, edits=1)
     before.batch(before.rows(records(edits(400, 1), 1)))
     after = batches(KEEPER, edits=6)
@@ -129,9 +125,7 @@ def test_what_is_said_of_a_table_counts_where_rows_cannot_tell(
     assert after.stored() == driven(apps.keeper, records(edits(400, 1), 6), {"edits": 6})
 
 
-def test_what_cannot_be_cut_anew_is_refused_before_anything_is_written(
-    batches: Make, tmp_path: Path
-) -> None:
+def test_rescale_refuses_invalid_source_before_writing(batches: Make, tmp_path: Path) -> None:
     before = batches(KEEPER, edits=2)
     before.batch(before.rows(records(edits(50, 1), 2)))
     astray = batches(KEEPER, edits=2)

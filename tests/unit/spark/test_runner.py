@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Make = Callable[..., Batches]
 
 
-def test_state_that_was_once_left_out_of_its_changelog_stays_unpublished(batches: Make) -> None:
+def test_store_left_out_of_changelog_once_stays_unpublished(batches: Make) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=1)
     log = made.stages[0].subtopology.stores[0].changelog
 
@@ -40,7 +40,7 @@ def test_state_that_was_once_left_out_of_its_changelog_stays_unpublished(batches
     ]  # fmt: skip
 
 
-def test_without_a_timestamp_too_what_was_never_published_is_in_no_changelog(batches: Make) -> None:
+def test_unpublished_rows_without_timestamp_are_in_no_changelog(batches: Make) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=1)
     log = made.stages[0].subtopology.stores[0].changelog
     for key, published in (("a", {}), ("b", {0: 1})):
@@ -49,7 +49,7 @@ def test_without_a_timestamp_too_what_was_never_published_is_in_no_changelog(bat
         assert kept.partitions[0].changelog_next is None
 
 
-def test_rows_that_we_have_numbered_move_no_position_of_kafka_s(batches: Make) -> None:
+def test_rows_numbered_by_runner_do_not_move_kafka_positions(batches: Make) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=1)
     made.more = {"numbered": frozenset({"edits"})}
     rows = made.rows([fed("edits", 1, "a", "1", 7), fed("edits", 1, "b", "1", 5)])
@@ -87,19 +87,19 @@ streamsx.errors.TopicGone: records are gone: a-0
         (ValueError("[INTERNAL_ERROR] x"), ValueError, "INTERNAL"),
     ],
 )
-def test_what_spark_wraps_is_told_as_it_was_said(
+def test_error_wrapped_by_spark_is_unwrapped(
     error: Exception, kind: type[Exception], text: str
 ) -> None:
     assert type(found := translate_error(error)) is kind
     assert text in str(found)
 
 
-def test_a_sink_that_nobody_knows_is_refused() -> None:
+def test_unknown_sink_is_refused() -> None:
     with pytest.raises(SettingError, match="'kafak': write kafka, noop or parquet=DIR"):
         sink_of("kafak", {})
 
 
-def test_what_a_changelog_held_that_was_made_anew_is_in_none(batches: Make) -> None:
+def test_recreated_changelog_invalidates_published_positions(batches: Make) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=2)
     log = made.stages[0].subtopology.stores[0].changelog
 
@@ -117,7 +117,7 @@ def test_what_a_changelog_held_that_was_made_anew_is_in_none(batches: Make) -> N
     assert batch(1, "two") == ("two", [None, None])
 
 
-def test_a_changelog_with_rows_of_another_life_is_not_whole(batches: Make) -> None:
+def test_changelog_holding_earlier_rows_is_not_whole(batches: Make) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=1)
     log = made.stages[0].subtopology.stores[0].changelog
     made.filled = {(log, 0)}
@@ -127,7 +127,7 @@ def test_a_changelog_with_rows_of_another_life_is_not_whole(batches: Make) -> No
         assert kept.partitions[0].changelog_next is None
 
 
-def test_a_tombstone_for_what_was_never_kept_moves_the_changelog_on(batches: Make) -> None:
+def test_tombstone_for_unkept_key_advances_changelog(batches: Make) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=1)
     log = made.stages[0].subtopology.stores[0].changelog
     ends = []
@@ -138,7 +138,7 @@ def test_a_tombstone_for_what_was_never_kept_moves_the_changelog_on(batches: Mak
     assert ends == [((), 1), ((), 2)]
 
 
-def test_a_changelog_that_lacks_tombstones_is_not_whole_again(
+def test_changelog_lacking_tombstones_stays_incomplete(
     batches: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = batches("tests.unit.spark.apps:keeper", edits=1)

@@ -49,9 +49,7 @@ def java(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_package_that_is_missing_is_named(
-    name: str, said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_is_named(name: str, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     assert said() == f"error: spark: {name} is not installed: {INSTALL}"
 
@@ -60,7 +58,7 @@ def test_a_package_that_is_missing_is_named(
     ("name", "found", "wanted"),
     [("pyspark", "4.0.1", "4.2"), ("pandas", "1.5.3", "2.2"), ("pyarrow", "9.0.0", "18.0")],
 )
-def test_a_package_that_is_too_old_is_named(
+def test_outdated_package_is_named(
     name: str, found: str, wanted: str, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = ModuleType(name)
@@ -70,7 +68,7 @@ def test_a_package_that_is_too_old_is_named(
     assert said() == line
 
 
-def test_what_is_needed_is_what_the_extra_installs() -> None:
+def test_required_packages_match_the_extra() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extra = " ".join(chain.from_iterable(project["optional-dependencies"].values()))
     for name, (major, minor) in PACKAGES.items():
@@ -78,7 +76,7 @@ def test_what_is_needed_is_what_the_extra_installs() -> None:
         assert f">={major}.{minor}".removesuffix(".0") in extra
 
 
-def test_without_java_it_is_said_where_to_get_one(tmp_path: Path, said: Said) -> None:
+def test_missing_java_error_names_remedy(tmp_path: Path, said: Said) -> None:
     assert said() == f"error: spark: no Java found: {JDK} or set JAVA_HOME"
     assert said(JAVA_HOME=str(tmp_path)).startswith(
         f"error: spark: no Java found in JAVA_HOME={tmp_path}: install"
@@ -88,23 +86,23 @@ def test_without_java_it_is_said_where_to_get_one(tmp_path: Path, said: Said) ->
 @pytest.mark.parametrize(
     ("says", "version"), [('openjdk version "11.0.2" 2019', 11), ('java version "1.8.0_292"', 8)]
 )
-def test_a_java_that_is_too_old_is_named(java: Path, says: str, version: int, said: Said) -> None:
+def test_outdated_java_is_named(java: Path, says: str, version: int, said: Said) -> None:
     line = f"error: spark: Java {version} at {java} is too old: 17 or newer is needed: {JDK}"
     assert said(path=str(java.parent), SAYS=says) == line
     assert said(JAVA_HOME=str(java.parents[1]), SAYS=says) == line
 
 
 @pytest.mark.parametrize("says", ['openjdk version "17.0.15" 2025-04-15', 'java version "25" 2025'])
-def test_a_java_that_is_new_enough_will_do(java: Path, says: str, said: Said) -> None:
+def test_recent_java_is_accepted(java: Path, says: str, said: Said) -> None:
     assert said(path=str(java.parent), SAYS=says) == ""
 
 
-def test_a_java_that_says_nothing_is_not_taken(java: Path, said: Said) -> None:
+def test_java_without_version_is_refused(java: Path, said: Said) -> None:
     assert "does not say its version: 'what?" in said(path=str(java.parent), SAYS="what?")
 
 
 @pytest.mark.parametrize("what", ["import streamsx", "import streamsx.tools.worker", "help"])
-def test_nothing_of_spark_is_imported_by_who_does_not_ask_for_it(what: str) -> None:
+def test_spark_packages_are_not_imported_unless_needed(what: str) -> None:
     if what == "help":
         what = (
             "import sys; sys.argv = ['streamsx', '--help']\n"
@@ -128,7 +126,7 @@ def test_nothing_of_spark_is_imported_by_who_does_not_ask_for_it(what: str) -> N
         ("spark://local:7077", False), ("yarn", False), ("localhost:7077", False), ("", False),
     ],
 )  # fmt: skip
-def test_a_master_of_this_machine_is_told_from_others(master: str, local: bool) -> None:
+def test_local_master_is_recognized(master: str, local: bool) -> None:
     assert is_local(master) is local
 
 
@@ -147,14 +145,12 @@ KILLED = "processes of a task were killed each time it was tried"
         ("[INTERNAL_ERROR] of Spark", ValueError, "[INTERNAL_ERROR] of Spark"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_on_an_executor_is_told_by_whose_fault_it_is(
-    text: str, kind: type[Exception], says: str
-) -> None:
+def test_executor_error_is_classified_by_cause(text: str, kind: type[Exception], says: str) -> None:
     found = translate_error(ValueError(text))
     assert type(found) is kind
     assert str(found) == says
 
 
-def test_what_is_said_already_stays_as_it_is() -> None:
+def test_classified_error_is_left_unchanged() -> None:
     said = Bug("streamsx.errors.NotFound: of another one")
     assert translate_error(said) is said

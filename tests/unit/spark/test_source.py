@@ -35,7 +35,7 @@ def asked(**options: str) -> SourceOptions:
     return SourceOptions({"Subscribe": "a, b", **options})
 
 
-def test_each_topic_is_a_task_s_alone_unless_it_is_told() -> None:
+def test_each_topic_is_a_task_unless_tasks_option_groups_topics() -> None:
     assert asked().tasks == [["a"], ["b"]]
     assert asked(tasks='[["b", "a"]]').tasks == [["b", "a"]]
     assert SourceOptions({"subscribe": "a,b,c", "tasks": '[["c", "a"]]'}).tasks == [
@@ -51,7 +51,7 @@ def test_each_topic_is_a_task_s_alone_unless_it_is_told() -> None:
 @pytest.mark.parametrize(
     "tasks", ['[["a", "b"], ["a"]]', '[["x"]]', "[[", "5", '{"a": 5}', '["a"]', "[[5]]"]
 )
-def test_tasks_that_share_a_topic_or_miss_one_are_refused(tasks: str) -> None:
+def test_invalid_tasks_option_is_refused(tasks: str) -> None:
     with pytest.raises(SettingError, match="option tasks"):
         _ = asked(tasks=tasks).tasks
 
@@ -65,26 +65,24 @@ def test_tasks_that_share_a_topic_or_miss_one_are_refused(tasks: str) -> None:
         ('{"a": {"0": -1}, "b": {"0": -2}}', {"a": {"0": 10, "1": 0}, "b": {"0": 0}}),
     ],
 )
-def test_offsets_are_told_as_kafka_s_own_connector_has_them(
-    text: str, offsets: OffsetsJson
-) -> None:
+def test_offset_options_follow_kafka_connector_format(text: str, offsets: OffsetsJson) -> None:
     assert asked(startingOffsets=text).place("startingOffsets", "earliest", THERE) == offsets
 
 
 @pytest.mark.parametrize(
     "text", ['{"a": {"7": 0}}', '{"c": {"0": 0}}', "soon", "[5]", '{"a": 5}', '{"a": {"0": "x"}}']
 )
-def test_offsets_of_what_is_not_there_are_refused(text: str) -> None:
+def test_invalid_offsets_option_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="option endingOffsets"):
         asked(endingOffsets=text).place("endingOffsets", "latest", THERE)
 
 
-def test_topics_are_needed() -> None:
+def test_missing_subscribe_option_is_refused() -> None:
     with pytest.raises(SettingError, match="option subscribe is missing"):
         _ = SourceOptions({}).topics
 
 
-def test_a_task_s_topics_are_one_range_and_what_is_empty_is_none() -> None:
+def test_topics_of_task_form_one_range_and_empty_ranges_are_left_out() -> None:
     end = {"a": {"0": 10, "1": 4}, "b": {"0": 7}, "c": {"0": 1}}
     start = {"a": {"0": 5, "1": 4}, "b": {"0": 0}, "c": {"0": 0}}
     found = planned([["a", "b"], ["c"]], start, end, {"a": {0: 99}})
@@ -105,14 +103,16 @@ def test_a_task_s_topics_are_one_range_and_what_is_empty_is_none() -> None:
         (113, (100, 10, 3)),
     ],
 )
-def test_a_limit_is_shared_by_what_is_left(most: int | None, ends: tuple[int, int, int]) -> None:
+def test_offset_limit_is_shared_among_partitions(
+    most: int | None, ends: tuple[int, int, int]
+) -> None:
     end = {"a": {"0": 100, "1": 10}, "b": {"0": 3}}
     start = {"a": {"0": 0, "1": 0}, "b": {"0": 0}}
     found = advanced(start, end, most)
     assert (found["a"]["0"], found["a"]["1"], found["b"]["0"]) == ends
 
 
-def test_a_limit_is_kept_and_every_end_reached() -> None:
+def test_offset_limit_is_kept_and_every_end_is_reached() -> None:
     at, end = {"a": {"0": 0, "1": 9}}, {"a": {"0": 23, "1": 10}}
     for _ in range(5):
         at, before = advanced(at, end, 5), at
@@ -121,7 +121,7 @@ def test_a_limit_is_kept_and_every_end_reached() -> None:
     assert at == end
 
 
-def test_a_small_partition_goes_on_while_a_large_one_stays_behind() -> None:
+def test_small_partition_advances_while_large_one_lags() -> None:
     at, end = {"a": {"0": 0}, "b": {"0": 0}}, {"a": {"0": 1000}, "b": {"0": 5}}
     for _ in range(5):
         at = advanced(at, end, 10)
@@ -129,19 +129,19 @@ def test_a_small_partition_goes_on_while_a_large_one_stays_behind() -> None:
     assert at["b"] == {"0": 5}
 
 
-def test_a_topic_that_was_made_anew_is_told_and_not_waited_for() -> None:
+def test_recreated_topic_raises_topic_gone() -> None:
     """Until it has as many records as before, of which all would be passed over."""
     with pytest.raises(TopicGone, match=r"a-0 end before .*: begin with a new checkpoint"):
         advanced({"a": {"0": 8}}, {"a": {"0": 3}}, None)
 
 
 @pytest.mark.parametrize("text", ["lots", "1.5", "[]"])
-def test_a_limit_that_is_no_number_is_refused(text: str) -> None:
+def test_invalid_offset_limit_is_refused(text: str) -> None:
     with pytest.raises(SettingError, match="option maxOffsetsPerTrigger"):
         StreamReader(asked(maxOffsetsPerTrigger=text)).getDefaultReadLimit()
 
 
-def test_what_comes_before_a_query_that_takes_what_is_there_begins_is_not_passed_over() -> None:
+def test_records_before_available_now_query_starts_are_not_skipped() -> None:
     """Spark asks where to begin after it has told where to end."""
     with Broker(topics={"a": 1}) as broker:
         given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "a"}
@@ -155,7 +155,7 @@ def test_what_comes_before_a_query_that_takes_what_is_there_begins_is_not_passed
         assert reader.partitions(start, start) == []
 
 
-def test_the_order_goes_on_from_the_newest_snapshot(tmp_path: Path) -> None:
+def test_order_continues_from_newest_snapshot(tmp_path: Path) -> None:
     uri = str(tmp_path)
     assert asked(state=uri).highs() == asked().highs() == {}
     files = open_files(uri)

@@ -22,7 +22,7 @@ def batches(log: list[Record], size: int) -> Iterator[pa.RecordBatch]:
 
 @pytest.mark.parametrize("fold_bytes", [1, 200, 2000, 1 << 20])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_newest_rows_are_those_of_a_replay(seed: int, fold_bytes: int) -> None:
+def test_newest_rows_equal_a_replay(seed: int, fold_bytes: int) -> None:
     random = Random(seed)
     keys = [None, b"", b"\xff\x00", "ä".encode(), *(b"k%d" % n for n in range(30))]
     log: list[Record] = [
@@ -39,12 +39,12 @@ def test_the_newest_rows_are_those_of_a_replay(seed: int, fold_bytes: int) -> No
     assert list(pairs) == sorted(replayed.items())
 
 
-def test_nothing_and_only_tombstones_are_no_rows() -> None:
+def test_empty_log_and_only_tombstones_give_no_rows() -> None:
     assert newest_rows(iter(())).num_rows == 0
     assert newest_rows(batches([(b"a", b"1"), (b"a", None), (None, b"x")], 1)).num_rows == 0
 
 
-def test_large_values_are_folded_before_they_fill_the_memory() -> None:
+def test_large_values_are_folded_within_memory_limit() -> None:
     def log() -> Iterator[pa.RecordBatch]:
         for _ in range(200):
             yield from batches([(b"a", b"x" * (1 << 20))], 1)
@@ -55,7 +55,7 @@ def test_large_values_are_folded_before_they_fill_the_memory() -> None:
     assert max(most) < 40 << 20
 
 
-def test_a_piece_of_large_rows_has_few_of_them() -> None:
+def test_piece_of_large_rows_has_few_rows() -> None:
     rows = [(b"%d" % n, b"x" * (PIECE_BYTES // 4)) for n in range(10)]
     assert [batch.num_rows for batch in pieces(rows)] == [4, 4, 2]
     assert [batch.num_rows for batch in pieces((b"%d" % n, b"") for n in range(4001))] == [

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[str, dict[str, int], list[Fed]]] = {
 
 @pytest.mark.parametrize("cuts", [1, 7, 50])
 @pytest.mark.parametrize("case", CASES)
-def test_any_number_of_batches_gives_the_bytes_of_a_test_driver(
+def test_any_number_of_batches_equals_test_driver_result(
     batches: Make, case: str, cuts: int
 ) -> None:
     name, counts, records = CASES[case]
@@ -107,7 +107,7 @@ def test_any_number_of_batches_gives_the_bytes_of_a_test_driver(
 # -- attempts
 
 
-def test_a_batch_that_is_repeated_gives_the_same_rows_and_counts_once(batches: Make) -> None:
+def test_repeated_batch_gives_same_rows_and_counts_once(batches: Make) -> None:
     made = batches("streamsx.examples.wordcount", **WORDS)
     records = lines(60)
     rows = made.rows(records)
@@ -123,7 +123,7 @@ def test_a_batch_that_is_repeated_gives_the_same_rows_and_counts_once(batches: M
     assert made.stored() == driven(made.app, records, WORDS)
 
 
-def test_an_attempt_that_fails_after_records_and_a_spill_leaves_no_trace(batches: Make) -> None:
+def test_failed_attempt_after_spill_leaves_no_trace(batches: Make) -> None:
     made = batches(f"{APPS}:keeper")
     records = edits(200)
     rows = made.rows(records)
@@ -143,7 +143,7 @@ def test_an_attempt_that_fails_after_records_and_a_spill_leaves_no_trace(batches
 
 
 @pytest.mark.parametrize("chunk", [1, 7])
-def test_what_does_not_fit_into_memory_is_spilled(batches: Make, chunk: int) -> None:
+def test_state_beyond_memory_limit_is_spilled(batches: Make, chunk: int) -> None:
     made = batches(f"{APPS}:keeper")
     made.chunk, made.more = chunk, {"task_bytes": 1}
     records = edits(160)
@@ -162,7 +162,7 @@ def test_what_does_not_fit_into_memory_is_spilled(batches: Make, chunk: int) -> 
     }
 
 
-def test_what_gathers_while_one_chunk_is_taken_leaves_before_its_end(batches: Make) -> None:
+def test_output_within_one_chunk_is_sent_before_chunk_ends(batches: Make) -> None:
     made = batches(f"{APPS}:grouped")
     chunk = [each._replace(partition=0) for each in orders(2500)]
     batch = pa.RecordBatch.from_pylist(made.rows(chunk), ROWS)
@@ -178,7 +178,7 @@ def test_what_gathers_while_one_chunk_is_taken_leaves_before_its_end(batches: Ma
     assert (len(report.chains["kept"]), report.records) == (3, 2500)
 
 
-def test_a_chain_is_begun_anew_before_it_is_too_long(batches: Make) -> None:
+def test_chain_is_restarted_before_length_limit(batches: Make) -> None:
     """Without tombstones, of which nothing below is left to be hidden."""
     made = batches(f"{APPS}:keeper")
     records = [fed("edits", 2, "often", str(n), n) for n in range(20)]
@@ -196,7 +196,7 @@ def test_a_chain_is_begun_anew_before_it_is_too_long(batches: Make) -> None:
     assert made.stored() == driven(made.app, records, {})
 
 
-def test_a_store_of_which_all_is_deleted_has_no_files(batches: Make) -> None:
+def test_store_with_all_rows_deleted_has_no_files(batches: Make) -> None:
     made = batches(f"{APPS}:keeper")
     one = fed("edits", 2, "one", "1")
     first = made.batch(made.rows([one])).stores["kept"].partitions[one.partition].chain
@@ -217,7 +217,7 @@ def test_a_store_of_which_all_is_deleted_has_no_files(batches: Make) -> None:
 # -- what it says of itself, what it sends
 
 
-def test_a_report_tells_how_far_a_task_is_and_what_it_did(batches: Make) -> None:
+def test_task_report_holds_positions_and_counts(batches: Make) -> None:
     made = batches("streamsx.examples.wordcount", **WORDS)
     made.batch(made.rows([Fed("wordcount-lines", 1, 7, None, b"a b a")]))
     split, *counted = made.reports
@@ -234,7 +234,7 @@ def test_a_report_tells_how_far_a_task_is_and_what_it_did(batches: Make) -> None
     assert all(row["timestamp"] == 7 for row in words)
 
 
-def test_inner_rows_are_numbered_on_from_batch_to_batch(batches: Make) -> None:
+def test_inner_rows_are_numbered_across_batches(batches: Make) -> None:
     made = batches("streamsx.examples.wordcount", **WORDS)
     for n in (1, 2, 3):
         manifest = made.batch(made.rows([Fed("wordcount-lines", 0, 0, None, b"a a")]))
@@ -242,7 +242,7 @@ def test_inner_rows_are_numbered_on_from_batch_to_batch(batches: Make) -> None:
         assert position.next == 2 * n
 
 
-def test_records_leave_with_headers_partition_and_limits(batches: Make) -> None:
+def test_output_records_carry_headers_and_partition_within_limits(batches: Make) -> None:
     made = batches(f"{APPS}:waiter")
     values = [b'"log"', b'"large"', b'"log"']
     made.batch(made.rows([Fed("requests", 0, 5, None, value) for value in values]))
@@ -265,7 +265,7 @@ def one(made: Batches, *values: bytes, **more: Any) -> None:
     made.batch(made.rows([Fed(topic, 0, 0, b"key", value) for value in values]))
 
 
-def test_a_record_that_fails_is_passed_over_and_told_also_at_the_end(batches: Make) -> None:
+def test_failed_record_is_skipped_and_reported(batches: Make) -> None:
     """Nothing holds the position there: the source has moved on."""
     made = batches(f"{APPS}:keeper")
     one(made, b"1", b"boom", b"2", b"boom", b"boom")
@@ -278,7 +278,7 @@ def test_a_record_that_fails_is_passed_over_and_told_also_at_the_end(batches: Ma
     assert made.stored() == driven(made.app, records, {}, raises=False)
 
 
-def test_a_policy_to_stop_and_a_broken_deploy_end_the_attempt(batches: Make) -> None:
+def test_stop_policy_or_failures_in_a_row_end_attempt(batches: Make) -> None:
     made = batches(f"{APPS}:keeper")
     with pytest.raises(TaskFailed, match="edits-0 offset 1, task 0_0, keep: ValueError"):
         one(made, b"1", b"boom", policy=Policy(FailureAction.STOP))
@@ -288,7 +288,7 @@ def test_a_policy_to_stop_and_a_broken_deploy_end_the_attempt(batches: Make) -> 
     assert made.work().base is None
 
 
-def test_a_value_that_cannot_be_encoded_is_its_records_fault_at_the_second_attempt(
+def test_unencodable_value_fails_record_on_second_attempt(
     batches: Make,
 ) -> None:
     made = batches(f"{APPS}:keeper")
@@ -301,7 +301,7 @@ def test_a_value_that_cannot_be_encoded_is_its_records_fault_at_the_second_attem
     assert (report.failed, report.records) == (2, 4)
 
 
-def test_a_body_that_waits_for_something_foreign_is_told_with_its_line(batches: Make) -> None:
+def test_body_awaiting_outside_event_is_refused_with_line(batches: Make) -> None:
     made = batches(f"{APPS}:waiter")
     one(made, b'"thread"', b'"turn"', b'"log"')
     source = Path(apps.__file__).read_text().splitlines()
@@ -314,15 +314,13 @@ def test_a_body_that_waits_for_something_foreign_is_told_with_its_line(batches: 
     )
 
 
-def test_a_topic_that_no_walk_has_found_is_refused_if_it_was_read(batches: Make) -> None:
+def test_send_to_undiscovered_topic_already_read_is_refused(batches: Make) -> None:
     with pytest.raises(NotOnSpark, match=r"sends to 'requests', .*\(wait, requests-0 offset 0"):
         one(batches(f"{APPS}:waiter"), b'"back"')
 
 
 @pytest.mark.parametrize("chunk", [1, 100])
-def test_rows_that_go_back_in_a_batch_end_the_attempt_and_those_committed_do_not(
-    batches: Make, chunk: int
-) -> None:
+def test_backward_rows_in_batch_end_attempt_unless_committed(batches: Make, chunk: int) -> None:
     """As files in another order than that of their offsets would give them."""
     made = batches(f"{APPS}:keeper")
     rows = made.rows([Fed("edits", 0, 0, b"key", b"%d" % n) for n in range(6)])
@@ -343,7 +341,7 @@ def test_rows_that_go_back_in_a_batch_end_the_attempt_and_those_committed_do_not
     assert taken(rows[1:3] + rows[:1] + rows[3:]).records == 3
 
 
-def test_an_executor_with_another_app_is_refused(batches: Make) -> None:
+def test_executor_with_other_app_is_refused(batches: Make) -> None:
     with pytest.raises(UsageError, match=r"another app on this executor: .*:waiter on "):
         one(batches(f"{APPS}:waiter"), b'"log"', signatures=(1,))
 
@@ -353,7 +351,7 @@ def test_a_task_without_rows_is_not_run(batches: Make) -> None:
     assert list(run_task(made.work(), 0, [pa.RecordBatch.from_pylist([], ROWS)])) == []
 
 
-def test_reader_that_workers_left_ahead_passes_over_what_it_has_done(batches: Make) -> None:
+def test_reader_left_ahead_by_workers_skips_processed_records(batches: Make) -> None:
     """Also where a batch ends before that: the next one still knows."""
     made = batches(f"{APPS}:pair")
     rows = made.rows([Fed("both", 0, n, b'"k"', b"%d" % n) for n in range(9)])

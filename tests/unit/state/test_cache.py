@@ -42,7 +42,7 @@ def commit(cached: CachedStore, end: int, slice_rows: int = 3) -> dict[bytes, by
     return sent
 
 
-def test_a_commit_writes_each_changed_key_once_with_the_position() -> None:
+def test_commit_writes_each_changed_key_once_with_position() -> None:
     rows = MemoryRows()
     cached = store(rows)
     for n in range(10):
@@ -53,7 +53,7 @@ def test_a_commit_writes_each_changed_key_once_with_the_position() -> None:
     assert rows.position() == 12
 
 
-def test_the_position_is_written_with_the_last_rows_only() -> None:
+def test_position_is_written_with_last_rows_only() -> None:
     rows = MemoryRows()
     cached = store(rows)
     for n in range(4):
@@ -67,7 +67,7 @@ def test_the_position_is_written_with_the_last_rows_only() -> None:
     assert rows.position() == 4
 
 
-def test_a_deleted_key_is_gone_in_every_layer() -> None:
+def test_deleted_key_is_gone_from_every_layer() -> None:
     rows = MemoryRows()
     cached = store(rows)
     cached.put("a", 1)
@@ -79,7 +79,7 @@ def test_a_deleted_key_is_gone_in_every_layer() -> None:
     assert rows.get(ROW + b'"a"') is None
 
 
-def test_what_is_written_while_a_seal_runs_belongs_to_the_next_one() -> None:
+def test_value_written_during_seal_belongs_to_next_seal() -> None:
     cached = store(MemoryRows())
     for n in range(4):
         cached.put(f"k{n}", n)
@@ -91,7 +91,7 @@ def test_what_is_written_while_a_seal_runs_belongs_to_the_next_one() -> None:
     assert cached.get("k3") == 30
 
 
-def test_keys_that_python_takes_for_one_stay_apart() -> None:
+def test_keys_equal_in_python_stay_apart() -> None:
     cached = store(MemoryRows())
     cached.put(1, "int")
     cached.put(1.0, "float")
@@ -100,7 +100,7 @@ def test_keys_that_python_takes_for_one_stay_apart() -> None:
     assert commit(cached, 3) == {b"1": b'"int"', b"1.0": b'"float"', b"true": b'"bool"'}
 
 
-def test_an_abort_forgets_values_that_were_changed_in_place() -> None:
+def test_abort_discards_values_changed_in_place() -> None:
     rows = MemoryRows()
     cached = store(rows)
     cached.put("a", [1])
@@ -112,7 +112,7 @@ def test_an_abort_forgets_values_that_were_changed_in_place() -> None:
     assert cached.get("a") == [1]
 
 
-def test_a_complete_cache_never_looks_below() -> None:
+def test_complete_cache_never_reads_store() -> None:
     class Watched(MemoryRows):
         asked = 0
 
@@ -127,7 +127,7 @@ def test_a_complete_cache_never_looks_below() -> None:
     assert (cached.get("a"), cached.get("b"), rows.asked) == (1, None, 0)
 
 
-def test_a_store_that_is_not_empty_is_complete_behind_its_preload() -> None:
+def test_non_empty_store_is_complete_after_preload() -> None:
     rows = MemoryRows()
     first = store(rows)
     for n in range(10):
@@ -145,7 +145,7 @@ def test_a_store_that_is_not_empty_is_complete_behind_its_preload() -> None:
     assert [again.get(f"k{n}") for n in range(10)] == [*range(8), None, 90]
 
 
-def test_more_than_half_of_the_budget_is_not_preloaded() -> None:
+def test_preload_beyond_half_of_budget_leaves_cache_incomplete() -> None:
     rows = MemoryRows()
     first = store(rows)
     for n in range(100):
@@ -156,7 +156,7 @@ def test_more_than_half_of_the_budget_is_not_preloaded() -> None:
     assert not again.complete
 
 
-def test_a_row_that_is_asked_for_between_commit_and_write_is_the_new_one() -> None:
+def test_read_between_commit_and_write_gives_new_row() -> None:
     rows = MemoryRows()
     rows.write({ROW + b'"a"': b"1"}, 1)
     cached = store(rows, budget_bytes=0)
@@ -171,7 +171,7 @@ def test_a_row_that_is_asked_for_between_commit_and_write_is_the_new_one() -> No
 
 
 @pytest.mark.parametrize("first", ["a", 5, b"a", b"5", 1.5, None])
-def test_a_row_has_one_place_however_its_key_is_written(first: object) -> None:
+def test_key_spellings_share_one_row(first: object) -> None:
     """A count by raw keys, b"1", is preloaded as 1: it must not begin anew at the next b"1"."""
 
     def as_bytes_or_json(key: Any) -> bytes:
@@ -212,7 +212,7 @@ class FullDisk(MemoryRows):
         super().write(rows, position)
 
 
-def test_rows_that_a_full_disk_refused_are_not_missing_below_the_position() -> None:
+def test_rows_refused_by_full_disk_are_written_on_retry() -> None:
     rows = FullDisk()
     cached = store(rows)
     for n in range(7):
@@ -229,7 +229,7 @@ def test_rows_that_a_full_disk_refused_are_not_missing_below_the_position() -> N
     assert rows.position() == 9
 
 
-def test_no_row_is_missing_below_of_a_commit_that_is_sorted_in_several_runs() -> None:
+def test_commit_sorted_in_several_runs_writes_every_row() -> None:
     count = SORTED_ROWS + 10
     rows = MemoryRows()
     cached = store(rows)
@@ -269,7 +269,7 @@ def held(cached: CachedStore) -> int:
     return sum(SLOT_BYTES + deep_bytes(key) + deep_bytes(value) for key, value in warm)
 
 
-def test_who_looks_at_the_first_entries_does_not_hold_all_of_them() -> None:
+def test_scan_of_first_entries_does_not_load_all() -> None:
     rows = filled(10_000)
     cached = numbered(rows)
     cached.put("00000", -1)
@@ -281,7 +281,7 @@ def test_who_looks_at_the_first_entries_does_not_hold_all_of_them() -> None:
     assert rows.taken <= SCAN_ROWS
 
 
-def test_keys_and_their_number_cost_no_decoding() -> None:
+def test_keys_and_count_need_no_value_decoding() -> None:
     def refuse(_: bytes) -> None:
         raise ValueError
 
@@ -293,7 +293,7 @@ def test_keys_and_their_number_cost_no_decoding() -> None:
     assert next(cached.keys()) == "00001"
 
 
-def test_entries_are_those_of_the_first_step_whatever_is_committed_meanwhile() -> None:
+def test_items_show_state_at_first_step_despite_later_commit() -> None:
     rows = MemoryRows()
     cached = numbered(rows)
     for n in range(3):
@@ -306,7 +306,7 @@ def test_entries_are_those_of_the_first_step_whatever_is_committed_meanwhile() -
     assert [first, *walk] == [("00000", 0), ("00001", 1), ("00002", 2)]
 
 
-def test_who_still_looks_at_a_store_that_is_given_away_is_told() -> None:
+def test_scan_of_released_store_raises_world_error() -> None:
     cached = numbered(filled(1000))
     walk = cached.items()
     next(walk)
@@ -315,14 +315,14 @@ def test_who_still_looks_at_a_store_that_is_given_away_is_told() -> None:
         list(walk)
 
 
-def test_rows_that_are_only_read_stay_within_the_budget() -> None:
+def test_rows_only_read_stay_within_small_budget() -> None:
     cached = numbered(filled(1000), budget_bytes=20 * 300)
     for n in range(1000):
         assert cached.get(f"{n:05}") == n
         assert held(cached) <= 20 * 300
 
 
-def test_a_row_that_does_not_fit_its_type_is_passed_over_until_it_is_asked_for() -> None:
+def test_undecodable_row_is_skipped_until_read() -> None:
     rows = filled(3)
     rows.write({ROW + b"00001": b"{"}, 4)
     cached = numbered(rows)
@@ -336,7 +336,7 @@ def test_a_row_that_does_not_fit_its_type_is_passed_over_until_it_is_asked_for()
     assert cached.get("00001") == 1
 
 
-def test_slices_are_small_where_values_are_large() -> None:
+def test_slices_are_small_for_large_values() -> None:
     cached = numbered(MemoryRows())
     for n in range(100):
         cached.put(f"{n:05}", "x" * 100_000)
@@ -345,7 +345,7 @@ def test_slices_are_small_where_values_are_large() -> None:
     assert len(cached.seal(1000).keys) == SLICE_BYTES // cached.entry_bytes
 
 
-def test_what_is_too_large_for_its_changelog_is_refused_with_its_key() -> None:
+def test_value_too_large_for_changelog_is_refused_with_key() -> None:
     cached = numbered(MemoryRows())
     largest = RECORD_BYTES_MAX - len('12345""')
     cached.put("12345", "x" * largest)
@@ -355,7 +355,7 @@ def test_what_is_too_large_for_its_changelog_is_refused_with_its_key() -> None:
         cached.seal(10)
 
 
-def test_where_values_are_checked_who_sets_a_bad_one_hears_of_it() -> None:
+def test_checked_put_of_bad_value_raises_value_refused() -> None:
     cached = numbered(MemoryRows())
     cached.check_values(checking=True)
     cached.put("00000", 1)
@@ -370,7 +370,7 @@ def test_where_values_are_checked_who_sets_a_bad_one_hears_of_it() -> None:
     cached.put("00002", object())
 
 
-def test_what_is_set_aside_in_memory_is_restored_from_its_beginning() -> None:
+def test_memory_rows_set_aside_lose_rows_and_position() -> None:
     """A position without the rows below it would be a table that lacks them for good."""
     rows = MemoryRows()
     rows.write({ROW + b"a": b"1"}, 7)
@@ -404,7 +404,7 @@ def rows_of(make: Callable[[int], Any], count: int) -> MemoryRows:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_rows_that_are_written_stay_within_the_budget(shape: str) -> None:
+def test_written_rows_of_any_shape_stay_within_budget(shape: str) -> None:
     """64 MiB for 4,000 rows of 100 KB gave a process of 864."""
     make = SHAPES[shape]
     cached = numbered(MemoryRows(), BUDGET)
@@ -416,7 +416,7 @@ def test_rows_that_are_written_stay_within_the_budget(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_rows_that_are_read_stay_within_the_budget(shape: str) -> None:
+def test_read_rows_of_any_shape_stay_within_budget(shape: str) -> None:
     make = SHAPES[shape]
     cached = numbered(rows_of(make, 1000), BUDGET)
     for n in range(1000):
@@ -426,7 +426,7 @@ def test_rows_that_are_read_stay_within_the_budget(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_preload_stops_where_the_budget_does(shape: str) -> None:
+def test_preload_stops_at_budget(shape: str) -> None:
     """A table larger than the memory of the machine ended the process at each start."""
     cached = numbered(rows_of(SHAPES[shape], 1000), BUDGET)
     done, parts = False, 0
@@ -446,7 +446,7 @@ def test_preload_of_rows_that_fit_loads_all_of_them() -> None:
     assert len(cached.young) == 200
 
 
-def test_large_rows_that_are_only_read_count_beside_small_ones_that_are_written() -> None:
+def test_large_read_rows_are_measured_beside_small_written_ones() -> None:
     """Small rows that are put again and again must not be what large ones are measured by."""
     cached = numbered(rows_of(SHAPES["texts"], 1000), BUDGET)
     for n in range(500):
@@ -458,7 +458,7 @@ def test_large_rows_that_are_only_read_count_beside_small_ones_that_are_written(
             assert held(cached) <= 1.15 * BUDGET
 
 
-def test_rows_that_are_put_again_and_again_do_not_push_others_out() -> None:
+def test_rows_put_repeatedly_do_not_evict_others() -> None:
     cached = numbered(rows_of(SHAPES["counts"], 2000), BUDGET)
     while not cached.preload_some(500):
         pass
@@ -469,7 +469,7 @@ def test_rows_that_are_put_again_and_again_do_not_push_others_out() -> None:
     assert cached.complete
 
 
-def test_rows_that_grow_where_they_are_stay_within_the_budget() -> None:
+def test_rows_growing_in_place_stay_within_budget() -> None:
     cached = numbered(MemoryRows(), BUDGET)
     for n in range(100):
         cached.put(f"{n:05}", [])
@@ -482,7 +482,7 @@ def test_rows_that_grow_where_they_are_stay_within_the_budget() -> None:
         assert held(cached) <= 1.15 * BUDGET
 
 
-def test_store_whose_share_shrinks_gives_up_what_it_holds_beyond_it() -> None:
+def test_store_with_shrunk_share_evicts_rows_beyond_share() -> None:
     cached = numbered(rows_of(SHAPES["documents"], 500), BUDGET)
     for n in range(500):
         cached.get(f"{n:05}")
@@ -493,7 +493,7 @@ def test_store_whose_share_shrinks_gives_up_what_it_holds_beyond_it() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_changed_rows_are_measured_before_they_are_encoded(shape: str) -> None:
+def test_changed_rows_are_measured_before_encoding(shape: str) -> None:
     """The first commit would find 400 MB of them."""
     make = SHAPES[shape]
     cached = numbered(MemoryRows(), BUDGET)

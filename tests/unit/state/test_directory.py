@@ -11,7 +11,7 @@ import pytest
 from streamsx.state.directory import StateDirectory
 
 
-def test_a_second_process_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
+def test_second_process_is_refused_with_pid_of_first(tmp_path: Path) -> None:
     held = StateDirectory(tmp_path, "shop")
     code = (
         "import sys; from pathlib import Path; "
@@ -26,7 +26,7 @@ def test_a_second_process_is_told_the_pid_of_the_first(tmp_path: Path) -> None:
     StateDirectory(tmp_path, "shop").release()
 
 
-def test_workers_in_one_folder_take_the_first_free_slot_and_find_it_again(tmp_path: Path) -> None:
+def test_workers_in_one_folder_take_first_free_slot(tmp_path: Path) -> None:
     first = StateDirectory.in_slot(tmp_path, "shop")
     second = StateDirectory.in_slot(tmp_path, "shop")
     assert (first.root.name, second.root.name) == ("0", "1")
@@ -48,7 +48,7 @@ def slots(*held: StateDirectory) -> list[str]:
     return [each.root.name for each in held]
 
 
-def test_an_instance_that_comes_back_takes_its_own_slot_and_not_the_first_free_one(
+def test_returning_instance_takes_own_slot_over_first_free_one(
     tmp_path: Path,
 ) -> None:
     k, left, m = (named(tmp_path, name) for name in "klm")
@@ -64,7 +64,7 @@ def test_an_instance_that_comes_back_takes_its_own_slot_and_not_the_first_free_o
         each.release()
 
 
-def test_a_second_process_of_one_instance_takes_another_slot_and_is_told_why(
+def test_second_process_of_instance_takes_other_slot_with_reason(
     tmp_path: Path,
 ) -> None:
     first, second = named(tmp_path, "k"), named(tmp_path, "k")
@@ -80,7 +80,7 @@ def test_a_second_process_of_one_instance_takes_another_slot_and_is_told_why(
 
 
 @pytest.mark.parametrize("spoilt", ["", "[]", '{"format": 1}'])
-def test_a_slot_whose_names_were_torn_bears_no_instance(tmp_path: Path, spoilt: str) -> None:
+def test_slot_with_torn_names_belongs_to_no_instance(tmp_path: Path, spoilt: str) -> None:
     k, m = named(tmp_path, "k"), named(tmp_path, "m")
     (m.path / "process.json").write_text(spoilt)
     m.release()
@@ -90,7 +90,7 @@ def test_a_slot_whose_names_were_torn_bears_no_instance(tmp_path: Path, spoilt: 
     again.release()
 
 
-def test_a_slot_of_another_app_or_user_is_nobodys_own(tmp_path: Path) -> None:
+def test_slot_of_other_app_or_file_is_not_own_slot(tmp_path: Path) -> None:
     other = StateDirectory(tmp_path / "3", "other")
     other.name_instance("k")
     (tmp_path / "2").mkdir()
@@ -101,7 +101,7 @@ def test_a_slot_of_another_app_or_user_is_nobodys_own(tmp_path: Path) -> None:
     other.release()
 
 
-def test_an_instance_without_an_id_takes_the_first_free_slot_and_its_name(tmp_path: Path) -> None:
+def test_instance_without_id_takes_first_free_slot_and_name(tmp_path: Path) -> None:
     k, m = named(tmp_path, "k"), named(tmp_path, "m")
     k.release()
     m.release()
@@ -110,7 +110,7 @@ def test_an_instance_without_an_id_takes_the_first_free_slot_and_its_name(tmp_pa
     found.release()
 
 
-def test_ids_are_drawn_by_whoever_was_given_for_that(tmp_path: Path) -> None:
+def test_directory_draws_ids_from_given_factory(tmp_path: Path) -> None:
     numbers = iter(range(1, 3))
     directory = StateDirectory(tmp_path, "shop", lambda: UUID(int=next(numbers)))
     assert directory.process_id == UUID(int=1)
@@ -119,7 +119,7 @@ def test_ids_are_drawn_by_whoever_was_given_for_that(tmp_path: Path) -> None:
     directory.release()
 
 
-def test_names_survive_a_restart(tmp_path: Path) -> None:
+def test_process_and_instance_ids_survive_restart(tmp_path: Path) -> None:
     first = StateDirectory(tmp_path, "shop")
     first.name_instance("a")
     first.release()
@@ -132,7 +132,7 @@ def test_names_survive_a_restart(tmp_path: Path) -> None:
     ("group", "host", "found"),
     [("shop", "h", "m-1"), ("other", "h", None), ("shop", "copied-to", None)],
 )
-def test_a_predecessor_is_of_this_group_and_host(
+def test_predecessor_must_match_group_and_host(
     tmp_path: Path, group: str, host: str, found: str | None
 ) -> None:
     directory = StateDirectory(tmp_path, "shop")
@@ -143,14 +143,14 @@ def test_a_predecessor_is_of_this_group_and_host(
     directory.release()
 
 
-def test_a_torn_file_is_as_good_as_none(tmp_path: Path) -> None:
+def test_torn_member_file_counts_as_missing(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "shop")
     (directory.path / "member.json").write_text('{"gro')
     assert directory.predecessor("shop", "h") is None
     directory.release()
 
 
-def test_stores_are_listed_until_they_are_discarded(tmp_path: Path) -> None:
+def test_stores_are_listed_until_discarded(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "shop")
     for name, partition in (("counts", 10), ("counts", 2), ("totals", 0)):
         directory.store(name, partition).mkdir(parents=True)
@@ -166,7 +166,7 @@ def test_stores_are_listed_until_they_are_discarded(tmp_path: Path) -> None:
     directory.release()
 
 
-def test_the_topic_that_a_tables_stores_are_made_from_is_no_store(tmp_path: Path) -> None:
+def test_remembered_changelog_id_is_not_listed_as_store(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "shop")
     assert directory.changelog_id("totals") is None
     directory.remember_changelog("totals", "shop-totals-changelog", b"i" * 16)
@@ -175,7 +175,7 @@ def test_the_topic_that_a_tables_stores_are_made_from_is_no_store(tmp_path: Path
     directory.release()
 
 
-def test_ids_of_sources_are_there_at_the_next_start(tmp_path: Path) -> None:
+def test_source_ids_and_counts_survive_restart(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "shop")
     assert directory.source_ids() == {}
     directory.remember_sources({"orders": "0a" * 16}, {"orders": 4})

@@ -26,7 +26,7 @@ from streamsx.state.rocks import refused
         (errno.ENOENT, SettingError, 2),
     ],
 )
-def test_a_folder_is_the_users_and_a_full_disk_the_worlds(
+def test_folder_error_is_user_error_and_full_disk_world_error(
     code: int, kind: type[StreamsxError], exit_code: int
 ) -> None:
     line = rf": /data: {os.strerror(code)}: .*--state-dir"
@@ -36,14 +36,14 @@ def test_a_folder_is_the_users_and_a_full_disk_the_worlds(
 
 
 @pytest.mark.parametrize("named", ["file", "file/in/it", "dangling"])
-def test_a_state_directory_that_can_be_none_is_the_users(tmp_path: Path, named: str) -> None:
+def test_unusable_state_directory_raises_setting_error(tmp_path: Path, named: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     with pytest.raises(SettingError, match=f"state directory cannot be used: {tmp_path / named}: "):
         StateDirectory(tmp_path / named, "shop")
 
 
-def test_what_cannot_be_kept_in_it_later_is_told_the_same(tmp_path: Path) -> None:
+def test_unusable_member_file_raises_setting_error(tmp_path: Path) -> None:
     directory = StateDirectory(tmp_path, "shop")
     (directory.path / "member.json").mkdir()
     says = r"member.json: Is a directory"
@@ -56,14 +56,14 @@ def test_what_cannot_be_kept_in_it_later_is_told_the_same(tmp_path: Path) -> Non
     directory.release()
 
 
-def test_what_rocksdb_says_of_a_disk_is_one_line() -> None:
+def test_rocksdb_disk_error_becomes_one_line() -> None:
     text = "IO error: No space left on device: While appending to file: s/9.sst: {}"
     error = refused(Path("s"), Exception(text.format("No space left on device")))
     assert isinstance(error, DiskFailed)
     assert str(error).startswith("disk full or broken: s: No space left on device: make room")
 
 
-def test_what_rocksdb_says_of_other_things_stays_as_it_is() -> None:
+def test_other_rocksdb_error_is_left_unchanged() -> None:
     error = Exception("Invalid argument: no such column family")
     assert refused(Path("s"), error) is error
 
@@ -93,7 +93,7 @@ print("again", again.position(), again.get(ROW + b"first"))
 """
 
 
-def test_a_store_whose_disk_is_full_says_so_and_can_be_opened_again(tmp_path: Path) -> None:
+def test_store_on_full_disk_raises_and_reopens_later(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WRITER, str(tmp_path / "store")],
         check=False, capture_output=True, text=True,
@@ -106,7 +106,7 @@ def test_a_store_whose_disk_is_full_says_so_and_can_be_opened_again(tmp_path: Pa
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
-def test_file_that_cannot_be_opened_for_want_of_descriptors_names_the_limit(code: int) -> None:
+def test_file_open_without_descriptors_names_limit(code: int) -> None:
     why = os.strerror(code)
     says = rf"too few file descriptors: .*: {why}: the limit of this process is \d+"
     with pytest.raises(DescriptorsUsedUp, match=says), disk.translate_errors("/data"):
@@ -142,7 +142,7 @@ assert not memory.opened
 """
 
 
-def test_store_that_cannot_be_opened_for_want_of_descriptors_is_no_full_disk(
+def test_store_open_without_descriptors_is_not_a_full_disk(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, "-c", OPEN_TOO_MANY, str(tmp_path)]

@@ -31,18 +31,18 @@ def refused(kind: Any, values: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("kind", [Grown, dict[str, str], list[int], int])
-def test_rows_of_another_type_are_refused_by_name(kind: Any) -> None:
+def test_rows_of_other_type_are_refused_with_table_and_key(kind: Any) -> None:
     says = "stored rows do not fit the table's type: table lines, key b'\"000\"': "
     with pytest.raises(IncompatibleStore, match=says):
         refused(kind, [b'{"n":1}'] * 3)
 
 
 @pytest.mark.parametrize("kind", [GrownWithDefault, dict[str, int], None])
-def test_rows_without_a_field_that_has_a_default_are_taken(kind: Any) -> None:
+def test_rows_lacking_field_with_default_are_accepted(kind: Any) -> None:
     refused(kind, [b'{"n":1}'])
 
 
-def test_one_row_that_cannot_be_read_is_no_other_type() -> None:
+def test_one_readable_row_is_enough_to_fit_the_type() -> None:
     refused(Grown, [b'{"n":1}'] * (FIRST_ROWS - 1) + [b'{"n":1,"unit":"kg"}'])
 
 

@@ -28,7 +28,7 @@ def opened(tmp_path: Path, memory: RocksMemory) -> Opener:
     return lambda: RocksRows(tmp_path / "store", memory, "layout 1")
 
 
-def test_rows_and_position_are_there_again(opened: Opener) -> None:
+def test_rows_and_position_survive_reopen(opened: Opener) -> None:
     rows = opened()
     rows.write({ROW + b"a": b"1", ROW + b"b": b"2"}, 7)
     rows.write({ROW + b"a": None}, None)
@@ -39,14 +39,14 @@ def test_rows_and_position_are_there_again(opened: Opener) -> None:
     again.close()
 
 
-def test_a_store_that_is_open_elsewhere_is_locked(opened: Opener) -> None:
+def test_store_open_elsewhere_is_locked(opened: Opener) -> None:
     rows = opened()
     with pytest.raises(StoreLocked, match="store in use"):
         opened()
     rows.close()
 
 
-def test_a_store_of_another_layout_is_refused(
+def test_store_of_other_layout_is_refused(
     opened: Opener, tmp_path: Path, memory: RocksMemory
 ) -> None:
     opened().close()
@@ -55,7 +55,7 @@ def test_a_store_of_another_layout_is_refused(
     opened().close()
 
 
-def test_a_damaged_store_says_so(opened: Opener, tmp_path: Path) -> None:
+def test_damaged_store_raises_store_corrupt(opened: Opener, tmp_path: Path) -> None:
     opened().close()
     for path in (tmp_path / "store").glob("MANIFEST-*"):
         path.write_bytes(b"rubbish" * 10)
@@ -63,7 +63,7 @@ def test_a_damaged_store_says_so(opened: Opener, tmp_path: Path) -> None:
         opened()
 
 
-def test_a_row_that_can_no_longer_be_read_says_so_and_the_store_is_not_opened_again(
+def test_unreadable_row_raises_store_corrupt_and_bars_reopening(
     opened: Opener, tmp_path: Path
 ) -> None:
     """The file was sound when it was opened. Opened again it would fail at the same row."""
@@ -85,7 +85,7 @@ def test_a_row_that_can_no_longer_be_read_says_so_and_the_store_is_not_opened_ag
         opened()
 
 
-def test_a_store_whose_layout_cannot_be_read_is_made_anew_at_once(
+def test_store_with_unreadable_layout_can_be_recreated_at_once(
     opened: Opener, tmp_path: Path
 ) -> None:
     """It stayed open, and so locked, for as long as anybody held the error."""
@@ -103,7 +103,7 @@ def test_a_store_whose_layout_cannot_be_read_is_made_anew_at_once(
     again.close()
 
 
-def test_a_store_that_could_not_be_set_aside_is_of_a_failed_disk(
+def test_failed_set_aside_raises_disk_failed(
     opened: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = opened()
@@ -117,7 +117,7 @@ def test_a_store_that_could_not_be_set_aside_is_of_a_failed_disk(
             asked()
 
 
-def test_write_buffers_are_as_large_as_their_store_is_worth(tmp_path: Path) -> None:
+def test_write_buffers_grow_with_store_size(tmp_path: Path) -> None:
     """The same rows again and again leave their old values in them; a large store, whose rows are
     all over it, would be compacted too often with small ones."""
     memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=64 << 20)
@@ -154,9 +154,7 @@ for n in range(1, 1_000_000):
 """
 
 
-def test_after_sigkill_the_last_write_is_there_and_the_position_with_it(
-    opened: Opener, tmp_path: Path
-) -> None:
+def test_last_write_and_position_survive_sigkill(opened: Opener, tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path / "store")], stdout=subprocess.PIPE
     ) as writer:

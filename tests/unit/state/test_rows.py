@@ -48,7 +48,7 @@ def keys(rows: Rows, start: bytes = ROW, stop: bytes | None = None) -> list[byte
     return [key for key, _ in rows.scan(start, stop)]
 
 
-def test_a_write_puts_deletes_and_moves_the_position_at_once(rows: Rows) -> None:
+def test_write_puts_deletes_and_moves_position_together(rows: Rows) -> None:
     assert (rows.get(ROW + b"a"), rows.position(), holds_rows(rows)) == (None, None, False)
     rows.write({ROW + b"a": b"1", ROW + b"b": b"2"}, 7)
     rows.write({ROW + b"a": None, ROW + b"b": b"", ROW + b"gone": None}, None)
@@ -59,7 +59,7 @@ def test_a_write_puts_deletes_and_moves_the_position_at_once(rows: Rows) -> None
     assert (rows.position(), holds_rows(rows)) == (0, False)
 
 
-def test_a_scan_is_ascending_from_its_start_and_ends_before_its_stop(rows: Rows) -> None:
+def test_scan_is_ascending_and_excludes_stop(rows: Rows) -> None:
     rows.write({INDEX + b"x": b"", **{ROW + bytes([n]): b"%d" % n for n in (9, 0, 255, 3)}}, 1)
     assert keys(rows, ROW, INDEX) == [ROW + bytes([n]) for n in (0, 3, 9, 255)]
     assert keys(rows, ROW + b"\x01", ROW + b"\x09") == [ROW + b"\x03"]
@@ -67,7 +67,7 @@ def test_a_scan_is_ascending_from_its_start_and_ends_before_its_stop(rows: Rows)
     assert keys(rows, END) == keys(rows, ROW + b"\x04", ROW + b"\x04") == []
 
 
-def test_a_scan_shows_what_was_there_at_its_first_step(rows: Rows) -> None:
+def test_scan_shows_rows_at_first_step(rows: Rows) -> None:
     rows.write({ROW + b"%03d" % n: b"old" for n in range(100)}, 1)
     scan = rows.scan(ROW, INDEX)
     seen = [next(scan)]
@@ -78,7 +78,7 @@ def test_a_scan_shows_what_was_there_at_its_first_step(rows: Rows) -> None:
     assert len(keys(rows)) == 90
 
 
-def test_a_deleted_range_ends_before_its_stop_and_what_is_written_behind_it_stays(
+def test_delete_range_excludes_stop_and_keeps_later_writes(
     rows: Rows,
 ) -> None:
     rows.write({ROW + bytes([n]): b"x" for n in range(6)}, 7)
@@ -90,7 +90,7 @@ def test_a_deleted_range_ends_before_its_stop_and_what_is_written_behind_it_stay
     assert (len(keys(rows)), rows.position()) == (4, 7)
 
 
-def test_a_wipe_leaves_no_row_and_no_position_but_the_format(rows: Rows) -> None:
+def test_wipe_removes_rows_and_position_but_keeps_format(rows: Rows) -> None:
     rows.write({ROW + b"a": b"1", ROW + b"\xff" * 9: b"2", INDEX + b"a": b""}, 7)
     before = keys(rows, META, POSITION)
     rows.wipe()
@@ -100,7 +100,7 @@ def test_a_wipe_leaves_no_row_and_no_position_but_the_format(rows: Rows) -> None
     assert (rows.get(ROW + b"a"), rows.position()) == (b"3", 1)
 
 
-def test_rows_behind_more_tombstones_are_found(rows: Rows) -> None:
+def test_rows_behind_many_tombstones_are_found(rows: Rows) -> None:
     """An estimate may say that there is none."""
     rows.write({ROW + b"z": b"1"}, 1)
     for n in range(50):
@@ -110,7 +110,7 @@ def test_rows_behind_more_tombstones_are_found(rows: Rows) -> None:
     assert rows.estimate() >= 0
 
 
-def test_what_is_set_aside_is_empty_and_goes_on(rows: Rows, tmp_path: Path) -> None:
+def test_set_aside_store_is_empty_and_writable(rows: Rows, tmp_path: Path) -> None:
     rows.write({ROW + b"a": b"1"}, 7)
     kept = tmp_path / "kept" / "store"
     assert rows.set_aside(str(kept)) is kept.exists()
@@ -120,7 +120,7 @@ def test_what_is_set_aside_is_empty_and_goes_on(rows: Rows, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", LASTING)
-def test_what_lasts_is_there_when_it_is_opened_again(kind: str, tmp_path: Path) -> None:
+def test_rows_and_position_are_kept_across_reopen(kind: str, tmp_path: Path) -> None:
     disk = Disk()
     make = MAKERS["rocks"] if kind == "rocks" else lambda path: disk.open(path, "layout")
     rows = make(tmp_path / "store")

@@ -45,7 +45,7 @@ SHAPES: dict[str, Callable[[int], object]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_size_of_a_row_is_about_what_the_allocator_gave(shape: str) -> None:
+def test_measured_row_size_is_near_allocated_size(shape: str) -> None:
     make = SHAPES[shape]
     make(0)  # field names, caches
     gc.collect()  # the interpreter keeps small tuples for later, which tracemalloc does not see
@@ -58,26 +58,26 @@ def test_size_of_a_row_is_about_what_the_allocator_gave(shape: str) -> None:
     assert 0.7 < measured / real < 1.5
 
 
-def test_values_shared_by_all_rows_count_for_none_of_them() -> None:
+def test_values_shared_by_rows_are_not_counted() -> None:
     text = "x" * 100_000
     rows = [[text] for _ in range(ROWS)]
     assert max(map(deep_bytes, rows)) < 1000
 
 
-def test_value_that_contains_itself_is_measured() -> None:
+def test_self_containing_value_is_measured() -> None:
     value: list[object] = [1]
     value.append(value)
     assert 0 < deep_bytes(value) < 100_000
 
 
 @pytest.mark.parametrize("count", [*range(70), 1000, 1001])
-def test_children_that_are_left_out_are_counted_by_those_that_are_looked_at(count: int) -> None:
+def test_unsampled_children_are_counted_by_sampled_ones(count: int) -> None:
     value = [str(number) * 20 for number in range(1000, 1000 + count)]
     own = sum(map(deep_bytes, value)) + deep_bytes([])
     assert own * 0.9 <= deep_bytes(value) <= own * 1.3 + 10 * CHILDREN_MAX
 
 
-def test_rows_that_have_grown_are_learned_and_old_ones_forgotten() -> None:
+def test_grown_rows_are_learned_and_old_ones_forgotten() -> None:
     learned = Learned()
     for number in range(200):
         learned.sample("key", str(number), 8)

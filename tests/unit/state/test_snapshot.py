@@ -94,7 +94,7 @@ def held(path: Path, layout: str = LAYOUT) -> tuple[dict[bytes, bytes], int | No
 # -- manifests
 
 
-def test_a_manifest_is_read_as_it_was_written() -> None:
+def test_manifest_roundtrips_through_json() -> None:
     assert Manifest.from_json(MANIFEST.to_json(), "here") == MANIFEST
     bare = Manifest("shop", "", 0, "", "compact", 0)
     assert Manifest.from_json(bare.to_json(), "here") == bare
@@ -104,7 +104,7 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert document["positions"]["orders"]["3"] == {"next": 7, "stream_time": -1, "high": -1}
 
 
-def test_fields_of_other_versions_are_left_out() -> None:
+def test_manifest_fields_of_other_versions_are_left_out() -> None:
     """One that changes state without knowing of them would hand on what is not so any more."""
     document = json.loads(MANIFEST.to_json())
     document["query"] = {"token": "token", "base": 17}  # manifests had it once
@@ -151,18 +151,18 @@ def chain(*names: object, full: object = True) -> dict[str, object]:
         changed(stores=chain(FILE.file, full=False)),
     ],
 )
-def test_what_is_no_manifest_is_refused_with_its_place(rubbish: bytes) -> None:
+def test_invalid_manifest_is_refused_with_place(rubbish: bytes) -> None:
     with pytest.raises(IncompatibleStore, match=r"^not a manifest: here: ") as told:
         Manifest.from_json(rubbish, "here")
     assert "\n" not in str(told.value)
 
 
-def test_a_later_format_is_refused_with_both() -> None:
+def test_later_manifest_format_is_refused_with_both_versions() -> None:
     with pytest.raises(IncompatibleStore, match="here: expected 1, found 2"):
         Manifest.from_json(changed(format=2), "here")
 
 
-def test_the_newest_is_the_one_with_the_highest_number(files: SnapshotFiles) -> None:
+def test_newest_manifest_has_highest_number(files: SnapshotFiles) -> None:
     assert newest(files) is None
     before = None
     for number in (9, 10, 100):
@@ -172,7 +172,7 @@ def test_the_newest_is_the_one_with_the_highest_number(files: SnapshotFiles) -> 
     assert newest(files) == replace(MANIFEST, number=100)
 
 
-def test_of_two_writers_the_second_is_told_of_the_first(files: SnapshotFiles) -> None:
+def test_second_writer_is_refused_with_newest_snapshot(files: SnapshotFiles) -> None:
     commit(files, MANIFEST, before=None)
     second = replace(MANIFEST, number=42, run="second")
     for before, told in (
@@ -188,7 +188,7 @@ def test_of_two_writers_the_second_is_told_of_the_first(files: SnapshotFiles) ->
     assert newest(files) == second
 
 
-def test_a_manifest_after_another_goes_on_from_it(files: SnapshotFiles) -> None:
+def test_manifest_after_another_continues_number_and_stores(files: SnapshotFiles) -> None:
     held, since = MANIFEST, int(SystemClock().wall() * 1000)
     for before, number in ((None, 0), (held, 42)):
         made = manifest_after(
@@ -202,7 +202,7 @@ def test_a_manifest_after_another_goes_on_from_it(files: SnapshotFiles) -> None:
         assert made.made_at_ms >= since
 
 
-def test_of_two_writers_at_once_one_commits(
+def test_concurrent_commit_of_same_number_raises_state_conflict(
     files: SnapshotFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both have looked; both create."""
@@ -214,7 +214,7 @@ def test_of_two_writers_at_once_one_commits(
         commit(files, replace(MANIFEST, number=42, run="second"), before=MANIFEST)
 
 
-def test_a_commit_whose_answer_was_lost_is_none_of_another(
+def test_commit_with_lost_answer_is_recognized_as_own(
     files: SnapshotFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = files.create
@@ -228,7 +228,7 @@ def test_a_commit_whose_answer_was_lost_is_none_of_another(
     assert newest(files) == MANIFEST
 
 
-def test_garbage_is_what_no_kept_manifest_names_and_nobody_is_about_to(
+def test_garbage_collection_removes_only_unreferenced_old_files(
     files: SnapshotFiles, tmp_path: Path
 ) -> None:
     made = [write(files, tmp_path, [(ROW + b"a", b"%d" % n)], number=n) for n in range(6)]
@@ -252,7 +252,7 @@ def test_garbage_is_what_no_kept_manifest_names_and_nobody_is_about_to(
 
 
 @pytest.mark.parametrize("keep", [2, 1])
-def test_a_manifest_that_is_none_holds_up_no_garbage(
+def test_invalid_manifest_does_not_stop_garbage_collection(
     files: SnapshotFiles, tmp_path: Path, keep: int
 ) -> None:
     """Neither an old one that has to go nor one that stays."""
@@ -270,7 +270,7 @@ def test_a_manifest_that_is_none_holds_up_no_garbage(
     assert newest(files) is not None
 
 
-def test_a_manifest_under_the_name_of_another_is_refused(files: SnapshotFiles) -> None:
+def test_manifest_under_name_of_another_number_is_refused(files: SnapshotFiles) -> None:
     files.create(manifest_name(42), MANIFEST.to_json())
     told = "another number: .*000000000042.json: expected 42, found 41: delete it"
     with pytest.raises(IncompatibleStore, match=told):
@@ -280,9 +280,7 @@ def test_a_manifest_under_the_name_of_another_is_refused(files: SnapshotFiles) -
 # -- chains
 
 
-def test_a_chain_is_the_rows_that_were_put_the_later_wins(
-    files: SnapshotFiles, tmp_path: Path
-) -> None:
+def test_later_rows_of_chain_win_on_ingest(files: SnapshotFiles, tmp_path: Path) -> None:
     first = write(files, tmp_path, [(ROW + bytes([n]), b"old") for n in range(5)])
     delta = [(ROW + b"\x00", None), (ROW + b"\x01", b"new"), (ROW + b"\x09", b""), (INDEX, b"i")]
     second = write(files, tmp_path, delta, full=False)
@@ -302,7 +300,7 @@ def test_a_chain_is_the_rows_that_were_put_the_later_wins(
     assert again == [first.crc32c, second.crc32c], "who ingests does not write to what is shared"
 
 
-def test_no_row_is_no_file(tmp_path: Path) -> None:
+def test_writer_without_rows_makes_no_file(tmp_path: Path) -> None:
     assert SstWriter(tmp_path / "a").finish() is None
     assert not (tmp_path / "a").exists()
 
@@ -315,7 +313,9 @@ def test_rows_out_of_order_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", ["short", "long", "flipped", "empty"])
-def test_a_torn_file_is_told_and_not_kept(files: SnapshotFiles, tmp_path: Path, torn: str) -> None:
+def test_torn_file_is_reported_and_not_kept(
+    files: SnapshotFiles, tmp_path: Path, torn: str
+) -> None:
     sst = write(files, tmp_path, [(ROW + b"%d" % n, os.urandom(20)) for n in range(10)])
     path = tmp_path / "root" / sst.file
     whole = path.read_bytes()
@@ -329,7 +329,7 @@ def test_a_torn_file_is_told_and_not_kept(files: SnapshotFiles, tmp_path: Path, 
 # -- whole stores
 
 
-def test_a_store_is_built_whole_with_its_position(files: SnapshotFiles, tmp_path: Path) -> None:
+def test_store_is_built_from_chain_with_position(files: SnapshotFiles, tmp_path: Path) -> None:
     first = write(files, tmp_path, [(ROW + b"a", b"1"), (ROW + b"b", b"2")])
     second = write(files, tmp_path, [(ROW + b"a", None)], full=False)
     build(files, Part((first, second)), 77, tmp_path / "trash" / "new", LAYOUT)
@@ -339,14 +339,12 @@ def test_a_store_is_built_whole_with_its_position(files: SnapshotFiles, tmp_path
         held(tmp_path / "trash" / "new", "another")
 
 
-def test_a_store_that_never_had_a_row_is_built_of_no_file(
-    files: SnapshotFiles, tmp_path: Path
-) -> None:
+def test_store_without_rows_is_built_from_no_file(files: SnapshotFiles, tmp_path: Path) -> None:
     build(files, Part(), 3, tmp_path / "new", LAYOUT)
     assert held(tmp_path / "new") == ({}, 3)
 
 
-def test_what_a_file_says_of_position_and_format_does_not_count(
+def test_position_and_format_rows_in_file_are_ignored_by_build(
     files: SnapshotFiles, tmp_path: Path
 ) -> None:
     meta = [(b"\x00format", b"x"), (b"\x00offset", (9).to_bytes(8, "big")), (ROW + b"a", b"1")]
@@ -355,9 +353,7 @@ def test_what_a_file_says_of_position_and_format_does_not_count(
 
 
 @pytest.mark.parametrize("what", ["torn", "gone", "ended", "no database"])
-def test_of_a_store_that_cannot_be_built_nothing_is_left(
-    files: SnapshotFiles, tmp_path: Path, what: str
-) -> None:
+def test_failed_store_build_leaves_nothing(files: SnapshotFiles, tmp_path: Path, what: str) -> None:
     whole = write(files, tmp_path, [(ROW + b"a", b"1")])
     broken = write(files, tmp_path, [(ROW + b"b", b"1")], full=False)
     path = tmp_path / "root" / broken.file
@@ -406,12 +402,12 @@ HERE = "file:root: snapshot 41: expected"
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_was_expected(wanted: Wanted, told: str) -> None:
+def test_mismatched_snapshot_part_is_refused_with_expected_value(wanted: Wanted, told: str) -> None:
     with pytest.raises(IncompatibleStore, match=told):
         part_for(MANIFEST, wanted, "file:root")
 
 
-def test_what_no_changelog_goes_on_from_is_not_published() -> None:
+def test_part_without_changelog_position_is_not_published() -> None:
     with pytest.raises(SnapshotNotPublished, match=r"totals is in no changelog: .*handover"):
         part_for(MANIFEST, WANTED._replace(partition=1), "file:root")
 
@@ -426,12 +422,12 @@ def test_what_no_changelog_goes_on_from_is_not_published() -> None:
         WANTED._replace(partitions={"orders": 6, "a topic more": 6}),
     ],
 )
-def test_what_fits_is_taken_whatever_the_topology(wanted: Wanted) -> None:
+def test_matching_part_is_accepted_with_any_topology(wanted: Wanted) -> None:
     anew = replace(MANIFEST, topology="another")
     assert part_for(anew, wanted, "file:root") == (Part((FILE,), 51812), 51812)
 
 
-def test_names_are_as_the_format_says() -> None:
+def test_snapshot_file_names_follow_format() -> None:
     assert manifest_name(41) == "manifests/000000000041.json"
     assert sst_name("totals", 3, 32).startswith("sst/totals/3/000000000032-")
     assert sst_name("totals", 3, 32) != sst_name("totals", 3, 32)

@@ -34,7 +34,7 @@ def refuse_links(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
 SIZE = 11_000_000  # several chunks; on S3, an upload in parts
 
 
-def test_what_is_published_is_listed_read_fetched_and_deleted(
+def test_published_file_is_listed_read_fetched_and_deleted(
     files: SnapshotFiles, tmp_path: Path
 ) -> None:
     (local := tmp_path / "local").write_bytes(content := os.urandom(SIZE))
@@ -52,14 +52,14 @@ def test_what_is_published_is_listed_read_fetched_and_deleted(
     assert (tmp_path / "came").read_bytes() == content
 
 
-def test_a_name_is_created_once(files: SnapshotFiles) -> None:
+def test_existing_name_cannot_be_created_again(files: SnapshotFiles) -> None:
     files.create("manifests/1.json", b"first")
     with pytest.raises(FileExistsError):
         files.create("manifests/1.json", b"second")
     assert (files.names("manifests"), files.read("manifests/1.json")) == (["1.json"], b"first")
 
 
-def test_what_is_not_there_is_an_error_that_names_it(files: SnapshotFiles, tmp_path: Path) -> None:
+def test_missing_file_error_names_the_file(files: SnapshotFiles, tmp_path: Path) -> None:
     for ask in (
         lambda: files.read("sst/none"),
         lambda: files.fetch("sst/none", tmp_path / "new"),
@@ -72,7 +72,7 @@ def test_what_is_not_there_is_an_error_that_names_it(files: SnapshotFiles, tmp_p
     assert not (tmp_path / "new").exists()
 
 
-def test_a_fetch_that_is_ended_leaves_nothing(
+def test_aborted_fetch_leaves_nothing(
     files: SnapshotFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (local := tmp_path / "local").write_bytes(b"x" * SIZE)
@@ -90,7 +90,7 @@ def test_a_fetch_that_is_ended_leaves_nothing(
 @pytest.mark.parametrize(
     "code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS]
 )
-def test_where_no_link_can_be_made_there_is_a_copy(
+def test_file_is_copied_when_link_fails(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = LinkFiles(tmp_path / "root", "file:root")
@@ -101,10 +101,10 @@ def test_where_no_link_can_be_made_there_is_a_copy(
     assert (tmp_path / "came").read_bytes() == b"content"
     assert (tmp_path / "came").stat().st_nlink == 1
     assert files.names("sst") == ["a"]
-    test_a_name_is_created_once(files)
+    test_existing_name_cannot_be_created_again(files)
 
 
-def test_what_the_disk_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_raises_snapshot_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = LinkFiles(tmp_path / "root", "file:root")
     (local := tmp_path / "local").write_bytes(b"content")
     refuse_links(monkeypatch, errno.ENOSPC)
@@ -119,7 +119,7 @@ class Crash(BaseException):
     """As SIGKILL: nothing that the code does afterwards counts."""
 
 
-def test_a_crash_between_draft_and_link_leaves_the_name_free_and_no_name_more(
+def test_crash_between_draft_and_link_leaves_name_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = LinkFiles(tmp_path, "file:root")
@@ -138,7 +138,7 @@ def test_a_crash_between_draft_and_link_leaves_the_name_free_and_no_name_more(
     assert files.read("manifests/1.json") == b"whole"
 
 
-def test_the_folder_of_a_manifest_is_on_the_disk_after_it(
+def test_manifest_folder_is_synced_after_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -178,21 +178,21 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return hide
 
 
-def test_a_plain_path_is_a_folder(tmp_path: Path) -> None:
+def test_plain_path_opens_a_folder(tmp_path: Path) -> None:
     files = open_files(str(tmp_path / "100%20"))
     files.create("a", b"")
     assert (tmp_path / "100%20" / "a").exists()
 
 
 @pytest.mark.parametrize("name", ["a#1", "a?x=1", "a%41", "a b", "ä"])
-def test_each_letter_of_a_folder_counts(name: str, tmp_path: Path) -> None:
+def test_special_characters_in_folder_name_are_kept(name: str, tmp_path: Path) -> None:
     for uri in (f"{tmp_path}/{name}", f"file://{tmp_path}/{name.replace('%', '%25')}/of"):
         open_files(uri).create("it", b"")
     assert (tmp_path / name / "it").exists()
     assert (tmp_path / name / "of" / "it").exists()
 
 
-def test_a_crash_leaves_no_half_of_a_manifest_where_files_grow(
+def test_crash_during_write_leaves_no_partial_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HDFS shows what was written so far."""
@@ -227,7 +227,7 @@ def test_a_crash_leaves_no_half_of_a_manifest_where_files_grow(
         ("file://host/place", "none", "on another host: file://host/place: write file:///"),
     ],
 )
-def test_what_cannot_be_reached_is_one_line_that_says_what_to_do(
+def test_unreachable_uri_error_is_one_line_with_remedy(
     uri: str, missing: str, told: str, without: Callable[[str], None]
 ) -> None:
     without(missing)
@@ -249,12 +249,12 @@ def test_what_cannot_be_reached_is_one_line_that_says_what_to_do(
         ("/data/snapshots", "/data/snapshots"),
     ],
 )
-def test_credentials_are_not_shown(uri: str, shown: str) -> None:
+def test_credentials_are_masked_in_uri(uri: str, shown: str) -> None:
     assert masked(uri) == shown
 
 
 @pytest.mark.slow
-def test_a_store_that_cannot_be_reached_is_told_without_its_credentials() -> None:
+def test_unreachable_store_error_masks_credentials() -> None:
     endpoint = "endpoint_override=127.0.0.1:1&scheme=http&region=eu"
     files = open_files(f"s3://key:geheim@bucket/place?{endpoint}")
     with pytest.raises(SnapshotFailed, match=r"s3://\*\*\*@bucket/place") as told:
@@ -282,11 +282,11 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_on_s3_too(bucket: str, tmp_path: Path) -> None:
+def test_snapshot_files_work_on_s3(bucket: str, tmp_path: Path) -> None:
     from pyarrow import fs
 
     store, path = fs.FileSystem.from_uri(bucket)
     store.create_dir(path.split("/")[0])
-    test_what_is_published_is_listed_read_fetched_and_deleted(open_files(bucket), tmp_path)
-    test_a_name_is_created_once(open_files(bucket))
-    test_what_is_not_there_is_an_error_that_names_it(open_files(bucket), tmp_path)
+    test_published_file_is_listed_read_fetched_and_deleted(open_files(bucket), tmp_path)
+    test_existing_name_cannot_be_created_again(open_files(bucket))
+    test_missing_file_error_names_the_file(open_files(bucket), tmp_path)

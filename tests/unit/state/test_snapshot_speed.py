@@ -32,7 +32,7 @@ def taken(job: Callable[[], object]) -> float:
 
 @pytest.mark.perf
 @pytest.mark.timeout(600)
-def test_a_store_is_ready_many_times_sooner(tmp_path: Path) -> None:
+def test_snapshot_store_is_ready_many_times_faster_than_replay(tmp_path: Path) -> None:
     batches = list[bytearray]()
     for start in range(0, RECORDS, PER_BATCH):
         builder = Builder(8 << 20)

@@ -416,7 +416,7 @@ PLANTED: list[tuple[Callable[[Script], None], Kind]] = [
 
 
 @pytest.mark.parametrize(("plant", "kind"), PLANTED)
-def test_what_is_planted_is_found_and_nothing_else(
+def test_planted_anomaly_is_the_only_anomaly_found(
     plant: Callable[[Script], None], kind: Kind
 ) -> None:
     script = Script()
@@ -427,14 +427,14 @@ def test_what_is_planted_is_found_and_nothing_else(
     assert bool(forbidden(found)) == (kind not in {Kind.WRITE_CYCLE, Kind.MIXED_CYCLE})
 
 
-def test_an_acknowledgment_that_names_another_record_is_both_of_two_anomalies() -> None:
+def test_acknowledgment_of_another_record_is_inconsistent_and_duplicate() -> None:
     script = Script()
     acknowledged_elsewhere(script)
     found = {anomaly.kind for anomaly in judge(script.history)}
     assert found == {Kind.INCONSISTENT_OFFSET, Kind.DUPLICATE}
 
 
-def test_a_circle_of_committed_reads_is_dirty_too() -> None:
+def test_cycle_of_committed_reads_is_also_a_dirty_read() -> None:
     """Of the two one must have read before the other asked for its commit."""
     s = Script()
     s.send("a", P, 0, txn="x")
@@ -446,11 +446,11 @@ def test_a_circle_of_committed_reads_is_dirty_too() -> None:
     assert [anomaly.kind for anomaly in judge(s.history)] == [Kind.DIRTY_READ, Kind.READ_CYCLE]
 
 
-def test_every_kind_is_planted() -> None:
+def test_every_kind_of_anomaly_is_planted() -> None:
     assert {kind for _, kind in PLANTED} | {Kind.READ_CYCLE} == set(Kind)
 
 
-def test_what_nobody_knows_may_be_there_or_not() -> None:
+def test_operation_of_unknown_outcome_may_be_present_or_absent() -> None:
     s = Script()
     s.send("a", P, None, phase=INFO)
     s.send("b", P, None, phase=INFO)
@@ -468,7 +468,7 @@ def test_what_nobody_knows_may_be_there_or_not() -> None:
     assert judge(s.history) == []
 
 
-def test_who_is_sent_elsewhere_may_go_back_and_pass_records() -> None:
+def test_reassigned_reader_may_seek_back_and_skip_records() -> None:
     s = Script()
     for offset, value in enumerate("abc"):
         s.send(value, P, offset)
@@ -488,7 +488,7 @@ def test_a_group_may_commit_less_than_before() -> None:
     assert judge(s.history) == []
 
 
-def test_of_two_commits_at_one_time_either_may_be_the_last() -> None:
+def test_either_concurrent_commit_may_be_the_last() -> None:
     for told_last in (5, 9):
         s = Script()
         five = s.begin("m1", Commit("g", {P: 5}))
@@ -499,7 +499,7 @@ def test_of_two_commits_at_one_time_either_may_be_the_last() -> None:
         assert judge(s.history) == []
 
 
-def test_an_end_that_was_found_before_says_nothing_of_what_came_later() -> None:
+def test_drained_partition_may_receive_records_later() -> None:
     s = Script()
     s.assign("r", p=0)
     s.drain("r", 0)
@@ -507,7 +507,7 @@ def test_an_end_that_was_found_before_says_nothing_of_what_came_later() -> None:
     assert judge(s.history) == []
 
 
-def test_what_a_group_made_of_a_record_may_be_read_later() -> None:
+def test_output_of_a_committed_source_record_may_be_read_later() -> None:
     s = Script()
     s.send("a", P, 0)
     s.read("m", (P, 0, "a"))
@@ -518,7 +518,7 @@ def test_what_a_group_made_of_a_record_may_be_read_later() -> None:
     assert judge(s.history) == []
 
 
-def test_what_is_no_history_is_refused() -> None:
+def test_inconsistent_events_are_refused_as_history() -> None:
     s = Script()
     s.send("a", P, 0)
     s.send("a", P, 1)
@@ -531,7 +531,7 @@ def test_what_is_no_history_is_refused() -> None:
         judge([*over, over[1]])
 
 
-def test_a_history_is_what_all_journals_say_in_the_order_of_time(tmp_path: Path) -> None:
+def test_history_merges_all_journals_in_order_of_time(tmp_path: Path) -> None:
     """What a killed client had begun to write is left out."""
     time = iter(range(1, 9))
 
@@ -553,6 +553,6 @@ def test_a_history_is_what_all_journals_say_in_the_order_of_time(tmp_path: Path)
     assert told_by == [("a", 1, Phase.INVOKE), ("b", 1, OK), ("a", 1, OK)]
 
 
-def test_components_are_those_of_every_pair_that_reaches_each_other() -> None:
+def test_components_are_strongly_connected_sets() -> None:
     graph = {1: {2}, 2: {3}, 3: {1, 4}, 4: {5}, 5: {4}, 6: {6, 1}}
     assert sorted(sorted(found) for found in components(graph)) == [[1, 2, 3], [4, 5]]

@@ -50,7 +50,7 @@ def test_stores_are_written_only_after_kafka_has_the_offsets() -> None:
     assert commits.state is CommitState.IDLE
 
 
-def test_one_cycle_at_a_time() -> None:
+def test_commit_due_during_cycle_starts_no_second_cycle() -> None:
     commits = CommitCycles()
     run(commits, Due(frozenset({A})))
     assert run(commits, Due(frozenset({A, B}))) == []
@@ -60,14 +60,14 @@ def test_a_suspended_task_with_nothing_to_commit_is_settled_at_once() -> None:
     assert run(CommitCycles(), Suspended(A, dirty=False)) == [SuspendedSettled(A)]
 
 
-def test_a_suspended_task_begins_a_cycle_of_its_own() -> None:
+def test_suspended_task_starts_commit_cycle_and_settles_after_commit() -> None:
     commits = CommitCycles()
     assert (run(commits, Suspended(A, dirty=True)), commits.sealing) == ([], A)
     run(commits, TaskSealed(A, SEALED), Flushed())
     assert run(commits, OffsetsCommitted(NOBODY)) == [Adopt({A: SEALED}), SuspendedSettled(A)]
 
 
-def test_a_task_that_ran_on_after_its_seal_waits_for_a_second_cycle() -> None:
+def test_task_suspended_after_seal_settles_with_second_cycle() -> None:
     commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), TaskSealed(A, SEALED), TaskSealed(B, SEALED))
     assert run(commits, Suspended(A, dirty=True)) == []
@@ -78,14 +78,14 @@ def test_a_task_that_ran_on_after_its_seal_waits_for_a_second_cycle() -> None:
     assert SuspendedSettled(A) in run(commits, OffsetsCommitted(NOBODY))
 
 
-def test_a_suspended_task_that_is_still_to_be_sealed_needs_no_second_cycle() -> None:
+def test_task_suspended_before_seal_settles_with_running_cycle() -> None:
     commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), Suspended(B, dirty=True))
     run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED), Flushed())
     assert SuspendedSettled(B) in run(commits, OffsetsCommitted(NOBODY))
 
 
-def test_what_the_member_dropped_is_not_adopted_and_not_settled() -> None:
+def test_task_not_owned_at_commit_is_not_adopted_nor_settled() -> None:
     commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), Suspended(A, dirty=False))
     run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED), Flushed())
@@ -93,7 +93,7 @@ def test_what_the_member_dropped_is_not_adopted_and_not_settled() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_is_denied_is_not_adopted_and_who_is_wanted_back_does_not_wait(*, again: bool) -> None:
+def test_denied_task_is_not_adopted_and_settles_at_once(*, again: bool) -> None:
     """A second cycle, for what it did behind its seal, would be denied too."""
     commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), Suspended(A, dirty=False))
@@ -108,7 +108,7 @@ def test_what_is_denied_is_not_adopted_and_who_is_wanted_back_does_not_wait(*, a
 
 
 @pytest.mark.parametrize("steps", range(5))
-def test_a_lost_task_leaves_the_cycle_wherever_it_is(steps: int) -> None:
+def test_lost_task_leaves_commit_cycle_at_any_step(steps: int) -> None:
     commits = CommitCycles()
     script: list[Event] = [
         Due(frozenset({A, B})),
@@ -124,14 +124,14 @@ def test_a_lost_task_leaves_the_cycle_wherever_it_is(steps: int) -> None:
     assert run(commits, Suspended(A, dirty=False)) == [SuspendedSettled(A)]
 
 
-def test_a_cycle_whose_only_task_was_lost_ends_without_a_commit() -> None:
+def test_cycle_with_only_lost_tasks_ends_without_commit() -> None:
     commits = CommitCycles()
     run(commits, Due(frozenset({A})), TaskSealed(A, SEALED), TaskLost(A))
     assert run(commits, Flushed()) == []
     assert commits.state is CommitState.IDLE
 
 
-def test_task_whose_output_takes_nothing_drops_out_and_the_others_commit() -> None:
+def test_task_with_blocked_output_is_held_and_other_tasks_commit() -> None:
     commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), TaskSealed(A, SEALED), TaskSealed(B, SEALED))
     assert run(commits, Flushed(frozenset({A}))) == [CommitOffsets({B: SEALED})]
@@ -144,7 +144,7 @@ def test_task_whose_output_takes_nothing_drops_out_and_the_others_commit() -> No
     assert commits.sealing is A
 
 
-def test_cycle_of_which_all_drop_out_ends_without_a_commit() -> None:
+def test_cycle_with_all_tasks_held_ends_without_commit() -> None:
     commits = CommitCycles()
     run(commits, Due(frozenset({A})), TaskSealed(A, SEALED))
     assert run(commits, Flushed(frozenset({A}))) == []
@@ -154,9 +154,7 @@ def test_cycle_of_which_all_drop_out_ends_without_a_commit() -> None:
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["held first", "wanted back first"])
-def test_held_task_that_is_wanted_back_has_a_cycle_as_soon_as_its_output_goes_on(
-    *, early: bool
-) -> None:
+def test_revoked_held_task_commits_as_soon_as_output_resumes(*, early: bool) -> None:
     """It settles no sooner: Kafka has not got what it sealed, whatever it has done since."""
     commits, revoke = CommitCycles(), Suspended(A, dirty=False)
     run(commits, Due(frozenset({A})), TaskSealed(A, SEALED))
@@ -179,6 +177,6 @@ def test_held_task_that_is_lost_is_forgotten() -> None:
     assert run(commits, Suspended(A, dirty=False)) == [SuspendedSettled(A)]
 
 
-def test_an_answer_that_nobody_asked_for_is_a_bug() -> None:
+def test_unrequested_commit_answer_raises_invalid_transition() -> None:
     with pytest.raises(InvalidTransition, match=r"Committed.*while idle"):
         run(CommitCycles(), OffsetsCommitted(NOBODY))

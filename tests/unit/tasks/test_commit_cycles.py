@@ -25,7 +25,7 @@ def running(bench: Bench, *tasks: TaskId, **settings: Any) -> Station:
     return station
 
 
-def test_cycles_come_after_their_interval_and_only_for_what_was_done(bench: Bench) -> None:
+def test_commit_follows_the_interval_and_covers_only_processed_tasks(bench: Bench) -> None:
     station = running(bench, T0, T1, commit_interval=2.0)
     bench.run(10)
     assert commits(station) == []
@@ -39,7 +39,7 @@ def test_cycles_come_after_their_interval_and_only_for_what_was_done(bench: Benc
     assert 4 <= len(commits(station)) - 1 <= 6
 
 
-def test_nothing_reaches_a_store_before_kafka_has_the_offsets(bench: Bench) -> None:
+def test_store_is_written_only_after_kafka_has_the_offsets(bench: Bench) -> None:
     station = running(bench, T0)
     station.hand.holds = True
     bench.feed(0, "a")
@@ -57,7 +57,7 @@ def test_nothing_reaches_a_store_before_kafka_has_the_offsets(bench: Bench) -> N
     assert [told["records"] for told in station.told("commit")] == [1, 1]
 
 
-def test_more_than_may_be_dirty_is_committed_before_the_interval_is_over(bench: Bench) -> None:
+def test_too_much_dirty_state_is_committed_before_the_interval(bench: Bench) -> None:
     station = running(bench, T0, commit_interval=600, memory_budget="1MiB")
     began = bench.scheduler.now
     for batch in range(20):
@@ -66,7 +66,7 @@ def test_more_than_may_be_dirty_is_committed_before_the_interval_is_over(bench: 
     assert bench.scheduler.now - began < 10
 
 
-def test_of_a_commit_that_took_only_some_only_those_are_written(bench: Bench) -> None:
+def test_partial_commit_writes_only_the_accepted_tasks(bench: Bench) -> None:
     station = running(bench, T0, T1)
     station.hand.holds = True
     bench.feed(0, "a")
@@ -79,7 +79,7 @@ def test_of_a_commit_that_took_only_some_only_those_are_written(bench: Bench) ->
     assert station.rows(1) == {}
 
 
-def test_a_refused_commit_is_told_and_the_next_one_carries_it(bench: Bench) -> None:
+def test_refused_commit_is_reported_and_carried_by_the_next_one(bench: Bench) -> None:
     station = running(bench, T0)
     station.hand.holds = True
     bench.feed(0, "a")
@@ -94,7 +94,7 @@ def test_a_refused_commit_is_told_and_the_next_one_carries_it(bench: Bench) -> N
     assert station.position(0) == 2
 
 
-def test_the_answer_to_an_older_commit_is_not_taken_for_this_one(bench: Bench) -> None:
+def test_answer_to_an_older_commit_is_ignored(bench: Bench) -> None:
     station = running(bench, T0)
     bench.feed(0, "a")
     bench.until(lambda: words(0) in bench.committed)
@@ -106,7 +106,7 @@ def test_the_answer_to_an_older_commit_is_not_taken_for_this_one(bench: Bench) -
     assert station.rows(0) == {"a": b"1"}
 
 
-def test_a_task_that_has_done_nothing_is_released_at_once(bench: Bench) -> None:
+def test_idle_task_is_released_at_once(bench: Bench) -> None:
     station = running(bench, T0)
     station.hand.holds = True
     station.hand.revoke(T0)
@@ -114,7 +114,7 @@ def test_a_task_that_has_done_nothing_is_released_at_once(bench: Bench) -> None:
     assert commits(station) == []
 
 
-def test_a_task_that_is_wanted_back_during_a_cycle_has_one_of_its_own_after_it(
+def test_task_revoked_during_a_commit_cycle_gets_another_cycle(
     bench: Bench,
 ) -> None:
     """What it did while the first one was under way is committed before it is released."""
@@ -135,7 +135,7 @@ def test_a_task_that_is_wanted_back_during_a_cycle_has_one_of_its_own_after_it(
     assert bench.counted() == {"a": 1, "b": 1}
 
 
-def test_a_task_that_is_lost_while_it_is_committed_leaves_the_others_alone(bench: Bench) -> None:
+def test_task_lost_during_a_commit_does_not_affect_others(bench: Bench) -> None:
     station = running(bench, T0, T1)
     station.hand.holds = True
     bench.feed(0, "a")
@@ -152,7 +152,7 @@ def test_a_task_that_is_lost_while_it_is_committed_leaves_the_others_alone(bench
     bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 2)
 
 
-def test_a_broker_that_takes_nothing_for_a_while_delays_a_commit_and_loses_nothing(
+def test_unavailable_broker_delays_a_commit_and_nothing_is_lost(
     bench: Bench,
 ) -> None:
     station = running(bench, T0)

@@ -106,7 +106,7 @@ def two_outputs(**settings: Any) -> App:
     return app
 
 
-def test_task_whose_output_is_gone_waits_and_the_others_commit(
+def test_task_with_deleted_output_waits_and_others_commit(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = begun(bench, two_outputs(), T0, T1)
@@ -125,7 +125,7 @@ def test_task_whose_output_is_gone_waits_and_the_others_commit(
     assert len(bench.read(TopicPartition("gone", 0))) == 5
 
 
-def test_task_whose_output_is_gone_is_given_away_when_it_is_lost(bench: Bench) -> None:
+def test_revoked_task_with_deleted_output_is_held_until_lost(bench: Bench) -> None:
     """Until then it is held; the others commit whatever becomes of it."""
     station = begun(bench, two_outputs(), T0, T1)
     bench.delete("gone")
@@ -142,7 +142,7 @@ def test_task_whose_output_is_gone_is_given_away_when_it_is_lost(bench: Bench) -
     bench.until(lambda: committed(bench, P1) == 2, 4)
 
 
-def test_task_that_is_wanted_back_commits_as_soon_as_its_output_is_there_again(
+def test_revoked_task_commits_once_the_output_exists_again(
     bench: Bench,
 ) -> None:
     station = begun(bench, two_outputs(), T0, T1)
@@ -156,7 +156,7 @@ def test_task_that_is_wanted_back_commits_as_soon_as_its_output_is_there_again(
     assert committed(bench) == 1
 
 
-def test_task_whose_output_is_gone_is_fed_no_more_when_too_much_is_dirty(bench: Bench) -> None:
+def test_task_with_deleted_output_is_paused_when_too_much_is_dirty(bench: Bench) -> None:
     """The others are."""
     station = begun(bench, two_outputs(memory_budget="1MiB"), T0, T1)
     bench.delete("gone")
@@ -175,7 +175,7 @@ def test_task_whose_output_is_gone_is_fed_no_more_when_too_much_is_dirty(bench: 
 # -- when
 
 
-def test_a_commit_counts_its_tasks_and_records_and_one_with_nothing_to_say_is_none(
+def test_commit_event_counts_tasks_and_records_and_empty_commits_are_skipped(
     bench: Bench,
 ) -> None:
     station = begun(bench, app_of(put), T0, T1)
@@ -190,7 +190,7 @@ def test_a_commit_counts_its_tasks_and_records_and_one_with_nothing_to_say_is_no
     assert all(float(str(told["ms"])) < 500 for told in station.told("commit"))
 
 
-def test_the_interval_begins_when_the_commit_before_has_ended(bench: Bench) -> None:
+def test_commit_interval_starts_at_the_end_of_the_previous_commit(bench: Bench) -> None:
     station = begun(bench, app_of(put, broker_commit_interval=3.0), T0)
     feed(bench, "a")
     bench.until(lambda: committed(bench) == 1, 4)
@@ -204,7 +204,7 @@ def test_the_interval_begins_when_the_commit_before_has_ended(bench: Bench) -> N
     assert len(station.told("commit")) == 2
 
 
-def test_the_interval_counts_from_the_last_row_that_was_written(bench: Bench) -> None:
+def test_commit_interval_counts_from_the_last_row_written(bench: Bench) -> None:
     """A disk that takes 2 s of 3 would leave 1 s to do anything else."""
     station = begun(bench, app_of(put, broker_commit_interval=3.0), T0)
     station.write_s = 2.0
@@ -219,7 +219,7 @@ def test_the_interval_counts_from_the_last_row_that_was_written(bench: Bench) ->
     assert bench.scheduler.now - ended == pytest.approx(3.0, abs=0.3)
 
 
-def test_records_of_many_rows_each_are_committed_before_their_rows_are_too_many(
+def test_too_many_dirty_rows_are_committed_before_the_interval(
     bench: Bench,
 ) -> None:
     """By bytes it would be 350,000 rows, and by the interval all of them."""
@@ -240,7 +240,7 @@ def test_records_of_many_rows_each_are_committed_before_their_rows_are_too_many(
 
 
 @pytest.mark.parametrize(("records_a_row", "waits"), [(1, False), (2, True)])
-def test_rows_that_records_share_wait_for_the_interval(
+def test_rows_shared_by_records_wait_for_the_commit_interval(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, records_a_row: int, waits: bool
 ) -> None:
     """Each record that meets a row again is a row less to write: many keys, written often."""
@@ -253,14 +253,14 @@ def test_rows_that_records_share_wait_for_the_interval(
     assert len(bench.read(CHANGELOG)) == 600
 
 
-def test_much_that_is_dirty_does_not_wait_for_the_interval(bench: Bench) -> None:
+def test_too_many_dirty_bytes_are_committed_before_the_interval(bench: Bench) -> None:
     begun(bench, app_of(put, broker_commit_interval=60.0), T0)
     for n in range(60):
         feed(bench, *(f"{n}-{m}" + "x" * 200 for m in range(500)))
     bench.until(lambda: committed(bench) > 0, 10)
 
 
-def test_chunk_of_records_that_leave_large_rows_ends_where_the_budget_does(bench: Bench) -> None:
+def test_chunk_of_large_rows_ends_at_the_memory_budget(bench: Bench) -> None:
     """4,000 rows of 100 KB in a turn were 400 MB before the first commit looked at them."""
 
     def put_much(kept: Any, word: str) -> None:
@@ -279,7 +279,7 @@ def test_chunk_of_records_that_leave_large_rows_ends_where_the_budget_does(bench
     assert 1 << 20 < most < 0.3 * 32 * MB
 
 
-def test_a_changelog_that_takes_nothing_stops_the_intake_and_not_the_worker(bench: Bench) -> None:
+def test_changelog_accepting_nothing_stops_the_intake_but_not_the_worker(bench: Bench) -> None:
     """A commit that does not end must not let memory grow."""
     station = begun(bench, app_of(put, produce_buffer="64MiB"), T0)
 
@@ -320,7 +320,7 @@ def waiting(seconds: float) -> Keep:
     return wait
 
 
-def test_what_a_body_does_after_the_last_input_is_committed(bench: Bench) -> None:
+def test_work_finished_after_the_last_input_is_committed(bench: Bench) -> None:
     station = begun(bench, app_of(waiting(3.0)), T0)
     feed(bench, "a", "b")
     bench.until(lambda: committed(bench) == 2, 10)
@@ -328,7 +328,7 @@ def test_what_a_body_does_after_the_last_input_is_committed(bench: Bench) -> Non
     assert store(station) == {"a": "a", "b": "b"}
 
 
-def test_a_task_that_is_wanted_back_first_does_what_its_bodies_have_at_hand(bench: Bench) -> None:
+def test_revoked_task_finishes_records_in_progress_first(bench: Bench) -> None:
     station = begun(bench, app_of(waiting(3.0)), T0)
     feed(bench, "a", "b", "c")
     bench.run(4.0)
@@ -341,7 +341,7 @@ def test_a_task_that_is_wanted_back_first_does_what_its_bodies_have_at_hand(benc
     assert store(station) == {"a": "a", "b": "b"}
 
 
-def test_a_task_that_has_nothing_at_hand_does_not_wait_for_one_that_has(bench: Bench) -> None:
+def test_idle_revoked_task_does_not_wait_for_a_busy_one(bench: Bench) -> None:
     station = begun(bench, app_of(waiting(3.0)), T0, T1)
     feed(bench, "a")
     bench.run(1.0)
@@ -352,7 +352,7 @@ def test_a_task_that_has_nothing_at_hand_does_not_wait_for_one_that_has(bench: B
     bench.until(lambda: station.hand.released() == [2, 1], 5)
 
 
-def test_a_body_that_waits_for_long_is_not_waited_for(bench: Bench) -> None:
+def test_revoked_task_gives_up_on_a_body_waiting_too_long(bench: Bench) -> None:
     station = begun(bench, app_of(waiting(1000.0), revoke_timeout=20.0), T0)
     feed(bench, "a", "b")
     bench.run(1.0)
@@ -369,7 +369,7 @@ def test_a_body_that_waits_for_long_is_not_waited_for(bench: Bench) -> None:
     [(25.0, 20.0), (6.0, 2.5), (100.0, 30.0), (None, 30.0)],
     ids=["less than the last commit needs", "half of that", "as any other", "without an end"],
 )
-def test_worker_on_its_way_out_waits_for_what_is_at_hand_as_long_as_it_may(
+def test_leaving_worker_waits_for_records_in_progress_up_to_a_limit(
     bench: Bench, leaves_in_s: float | None, waits_s: float
 ) -> None:
     station = begun(bench, app_of(waiting(1000.0)), T0)
@@ -383,7 +383,7 @@ def test_worker_on_its_way_out_waits_for_what_is_at_hand_as_long_as_it_may(
     bench.until(station.hand.released, 1)
 
 
-def test_second_signal_cuts_the_wait_for_what_is_at_hand(bench: Bench) -> None:
+def test_second_signal_cuts_the_wait_for_records_in_progress(bench: Bench) -> None:
     station = begun(bench, app_of(waiting(1000.0)), T0)
     feed(bench, "a")
     bench.run(1.0)
@@ -395,7 +395,7 @@ def test_second_signal_cuts_the_wait_for_what_is_at_hand(bench: Bench) -> None:
     assert len(station.told("leaving")) == 1
 
 
-def test_a_task_that_is_lost_while_it_waits_commits_nothing(bench: Bench) -> None:
+def test_revoked_task_lost_while_waiting_commits_nothing(bench: Bench) -> None:
     station = begun(bench, app_of(waiting(3.0)), T0)
     feed(bench, "a")
     bench.run(1.0)
@@ -421,7 +421,7 @@ class Full(MemoryRows):
     def close(self) -> None: ...
 
 
-def test_a_store_that_takes_nothing_keeps_no_other_from_what_was_committed(bench: Bench) -> None:
+def test_failing_store_does_not_keep_others_from_writing_committed_rows(bench: Bench) -> None:
     stores: dict[tuple[str, int], MemoryRows] = {("kept", 0): Full()}
     station = bench.station(app_of(put), stores=stores)
     bench.until(lambda: station.hand.alive)
@@ -445,7 +445,7 @@ def setting(bad: Callable[[], object]) -> Keep:
 
 
 @pytest.mark.parametrize("bad", [object, lambda: "x" * 2_000_000], ids=["object", "2 MB"])
-def test_the_record_of_a_value_that_cannot_be_committed_is_found_and_passed_over(
+def test_record_of_an_uncommittable_value_is_found_and_skipped(
     bench: Bench, bad: Callable[[], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     station = begun(bench, app_of(setting(bad)), T0, T1)
@@ -467,7 +467,7 @@ def test_the_record_of_a_value_that_cannot_be_committed_is_found_and_passed_over
 
 
 @pytest.mark.parametrize("others", [("b", "bad", "c"), ("bad", "c", "d")], ids=["set", "loaded"])
-def test_a_bad_value_that_was_there_before_and_changed_in_place_costs_its_record_only(
+def test_bad_in_place_change_of_an_existing_value_fails_only_one_record(
     bench: Bench, others: tuple[str, ...]
 ) -> None:
     def change(kept: Any, word: str) -> None:
@@ -485,7 +485,7 @@ def test_a_bad_value_that_was_there_before_and_changed_in_place_costs_its_record
     assert store(station) == {"words": {word: n for n, word in enumerate(good)}}
 
 
-def test_a_task_that_is_wanted_back_leaves_the_search_to_the_next_one(bench: Bench) -> None:
+def test_revoked_task_leaves_the_search_for_a_bad_value_to_the_next_owner(bench: Bench) -> None:
     station = begun(bench, app_of(setting(object)), T0)
     feed(bench, "a")
     bench.until(lambda: committed(bench) == 1)
@@ -500,7 +500,7 @@ def test_a_task_that_is_wanted_back_leaves_the_search_to_the_next_one(bench: Ben
     bench.until(lambda: committed(bench) == 3)
 
 
-def test_a_value_that_is_changed_after_it_was_set_stops_its_task_and_no_other(
+def test_value_changed_after_set_stops_only_one_task(
     bench: Bench,
 ) -> None:
     def keep(kept: Any, word: str) -> None:
@@ -519,7 +519,7 @@ def test_a_value_that_is_changed_after_it_was_set_stops_its_task_and_no_other(
     bench.until(station.hand.released, 1)
 
 
-def test_a_task_that_goes_away_over_such_a_value_is_tried_anew_when_it_is_back(
+def test_task_revoked_over_a_changed_value_is_retried_when_reassigned(
     bench: Bench,
 ) -> None:
     def keep(kept: Any, word: str) -> None:
@@ -540,7 +540,7 @@ def test_a_task_that_goes_away_over_such_a_value_is_tried_anew_when_it_is_back(
     assert station.states(T0)[-1] == "running"
 
 
-def test_who_gets_a_task_back_while_it_closes_knows_nothing_of_why_it_was_undone(
+def test_task_reassigned_while_closing_forgets_the_rollback(
     bench: Bench,
 ) -> None:
     """Lost, and given back before it was closed: it stopped over what others had passed."""
@@ -562,7 +562,7 @@ def test_who_gets_a_task_back_while_it_closes_knows_nothing_of_why_it_was_undone
     assert station.states(T0)[-1] == "running"
 
 
-def test_a_value_that_cannot_be_committed_ends_the_worker_where_its_policy_is_stop(
+def test_uncommittable_value_under_policy_stop_ends_the_worker(
     bench: Bench,
 ) -> None:
     """What the other tasks have done is committed all the same."""
@@ -601,7 +601,7 @@ def crowd(agents: int) -> App:
     return app
 
 
-def test_agents_of_which_no_room_is_for_positions_are_named_once(
+def test_agents_without_room_for_positions_are_reported_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(bench, crowd(400), T0)
@@ -618,7 +618,7 @@ def test_agents_of_which_no_room_is_for_positions_are_named_once(
     assert "repeat up to 2 records" in told
 
 
-def test_agents_whose_positions_only_a_later_version_can_read_are_named(
+def test_agents_with_positions_of_a_later_version_are_reported(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.committed[P0] = (1, 'AQAAAYvP5WgA {"r":{"1a2b3c4d":10},"v":2}')
@@ -638,7 +638,7 @@ def failing(kept: Any, word: str) -> None:
     kept[word] = word
 
 
-def test_ten_records_in_a_row_that_fail_stop_their_task_at_the_first_of_them(
+def test_ten_failures_in_a_row_stop_the_task_at_the_first_one(
     bench: Bench,
 ) -> None:
     station = begun(bench, app_of(failing), T0, T1)
@@ -668,7 +668,7 @@ def test_ten_records_in_a_row_that_fail_stop_their_task_at_the_first_of_them(
     assert (station.hand.released(), committed(bench)) == ([3], 11)
 
 
-def test_failures_at_the_end_of_a_quiet_log_are_committed_past_and_told_once(
+def test_failures_at_the_end_of_a_quiet_log_are_committed_and_logged_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = begun(bench, app_of(failing), T0)
@@ -693,7 +693,7 @@ def test_failures_at_the_end_of_a_quiet_log_are_committed_past_and_told_once(
     assert not [told for told in caplog.messages if "record_failed" in told]
 
 
-def test_failures_are_held_while_their_task_is_not_fed(bench: Bench) -> None:
+def test_failures_are_held_while_their_task_is_paused(bench: Bench) -> None:
     """Its commits are denied: what comes behind the failures is not seen."""
     station = begun(bench, app_of(failing), T0)
     feed(bench, "a", "bad")
@@ -708,7 +708,7 @@ def test_failures_are_held_while_their_task_is_not_fed(bench: Bench) -> None:
     bench.until(lambda: committed(bench) == 2, 3)
 
 
-def test_a_stopped_task_commits_what_it_did_before(bench: Bench) -> None:
+def test_stopped_task_commits_earlier_records(bench: Bench) -> None:
     station = begun(bench, app_of(failing, consecutive_failures_max=1), T0)
     feed(bench, "a", "bad", "b")
     bench.until(lambda: station.states(T0)[-1] == "stopped")
@@ -717,7 +717,7 @@ def test_a_stopped_task_commits_what_it_did_before(bench: Bench) -> None:
     assert store(station) == {"a": "a"}
 
 
-def test_a_row_that_does_not_fit_its_type_fails_those_records_that_ask_for_it(
+def test_undecodable_row_fails_only_records_reading_the_row(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     def count(kept: Any, word: str) -> None:

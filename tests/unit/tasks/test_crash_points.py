@@ -8,7 +8,7 @@ import pytest
 from streamsx.tasks.crash_points import CrashPoint
 
 
-def test_a_process_dies_when_it_reaches_its_point_for_the_nth_time(
+def test_process_is_killed_on_the_nth_pass_of_the_fault_point(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     died: list[tuple[int, int]] = []

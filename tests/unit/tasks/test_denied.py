@@ -57,7 +57,7 @@ def positions(station: Station) -> dict[str, int]:
     return station.made.tasks.actives[T0].task.positions
 
 
-def test_its_task_waits_with_one_line_until_it_is_granted_and_the_others_go_on(
+def test_denied_task_waits_with_one_error_until_granted_and_others_commit(
     bench: Bench,
 ) -> None:
     """It was a line in each cycle, and what was not committed grew."""
@@ -87,7 +87,7 @@ def test_its_task_waits_with_one_line_until_it_is_granted_and_the_others_go_on(
 
 @pytest.mark.parametrize("code", [NOT_ALLOWED, GONE])
 @pytest.mark.parametrize("dirty", [False, True])
-def test_a_task_that_is_wanted_back_goes_without_it(
+def test_revoked_task_with_a_denied_commit_is_released(
     bench: Bench, code: int, *, dirty: bool
 ) -> None:
     """It waited for the time to revoke, 60 s, and was lost then."""
@@ -109,7 +109,7 @@ def test_a_task_that_is_wanted_back_goes_without_it(
     assert station.rows(0) == {}
 
 
-def test_of_a_task_that_was_lost_meanwhile_nothing_is_told(bench: Bench) -> None:
+def test_denied_commit_of_a_lost_task_is_not_reported(bench: Bench) -> None:
     """Another worker has it, and is told itself."""
     station = with_one_commit(bench, T0, T1)
     station.hand.lose(T0)
@@ -120,7 +120,7 @@ def test_of_a_task_that_was_lost_meanwhile_nothing_is_told(bench: Bench) -> None
     assert (station.states(T0)[-1], station.rows(1)) == ("closed", {"a": b"1"})
 
 
-def test_what_a_broker_does_not_know_yet_is_committed_with_the_next_cycle(bench: Bench) -> None:
+def test_commit_refused_for_an_unknown_topic_is_retried_in_the_next_cycle(bench: Bench) -> None:
     """Input had ended, and it was never tried again."""
     station = with_one_commit(bench, T0)
     for count in (2, 3):
@@ -154,7 +154,7 @@ def refusing(code: int, partitions: range) -> Callable[[Service, ServedRequest],
     return answer
 
 
-def test_a_worker_with_such_a_task_leaves_in_time(bench: Bench) -> None:
+def test_worker_with_a_denied_task_leaves_in_time(bench: Bench) -> None:
     bench.answer = refusing(NOT_ALLOWED, range(1))
     station = bench.station(counting(), by_hand=False)
     for partition in range(3):
@@ -167,7 +167,7 @@ def test_a_worker_with_such_a_task_leaves_in_time(bench: Bench) -> None:
     assert len(errors(station)) == 1
 
 
-def test_a_worker_that_may_not_use_its_group_ends_as_its_users_fault(bench: Bench) -> None:
+def test_worker_denied_access_to_the_group_ends_with_a_setting_error(bench: Bench) -> None:
     bench.answer = refusing(ErrorCode.GROUP_AUTHORIZATION_FAILED, range(3))
     station = bench.station(counting(), by_hand=False)
     bench.feed(0, "a")

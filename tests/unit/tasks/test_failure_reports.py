@@ -37,7 +37,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [re.sub(r"^record_failed ", "", message)[: -len(later)] for message in caplog.messages]
 
 
-def test_the_first_of_each_operator_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
+def test_first_failure_of_each_operator_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
     some = FailureReports(Still())
     for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
         some.report(failure(operator, offset))
@@ -47,7 +47,7 @@ def test_the_first_of_each_operator_is_told_whole(caplog: pytest.LogCaptureFixtu
     ]
 
 
-def test_how_many_more_there_were_is_told_once_a_second_and_at_the_end(
+def test_further_failures_are_counted_once_a_second_and_at_the_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failure_reports, "TELL_EVERY_S", 0.01)
@@ -78,7 +78,7 @@ def traceback_of(caplog: pytest.LogCaptureFixture) -> list[bool]:
     return [record.exc_info is not None for record in caplog.records]
 
 
-def test_the_first_of_each_operator_type_and_line_shows_its_traceback(
+def test_first_failure_of_each_operator_type_and_line_has_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Still()
@@ -91,7 +91,7 @@ def test_the_first_of_each_operator_type_and_line_shows_its_traceback(
     assert 'raise kind("bad")' in caplog.text
 
 
-def test_who_fails_in_ever_new_ways_is_told_of_in_one_line_each(
+def test_failures_of_too_many_kinds_are_logged_without_traceback(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failure_reports, "KINDS_MAX", 1)
@@ -101,7 +101,7 @@ def test_who_fails_in_ever_new_ways_is_told_of_in_one_line_each(
     assert traceback_of(caplog) == [True, False, False]
 
 
-def test_agent_that_did_not_ask_for_tombstones_is_warned_of_once(
+def test_agent_without_allow_empty_is_warned_of_tombstones_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     some = FailureReports(Still())

@@ -21,11 +21,11 @@ TASK, LOG = TaskId(1, 0), TopicPartition("log", 0)
     [(100, 0), (90, 10), (10, 90), (None, 90), (9, 90), (101, 90)],
     ids=["at the end", "behind", "at the start", "nothing kept", "cut", "ahead"],
 )
-def test_a_store_is_as_far_behind_as_it_has_to_read(position: int | None, lag: int) -> None:
+def test_dormant_store_lag_is_the_distance_left_to_read(position: int | None, lag: int) -> None:
     assert behind(position, Bounds(10, 100)) == lag
 
 
-def test_a_log_without_a_leader_has_no_lag_and_holds_up_no_other() -> None:
+def test_log_without_a_leader_has_no_lag_and_does_not_delay_others() -> None:
     """The worker that started with its store ended: nothing was to be known for 10 s."""
     led, lost = TaskId(1, 0), TaskId(1, 1)
 
@@ -50,7 +50,7 @@ def test_a_log_without_a_leader_has_no_lag_and_holds_up_no_other() -> None:
     asyncio.run(story())
 
 
-def test_the_lag_grows_while_somebody_else_writes() -> None:
+def test_dormant_lag_grows_while_another_worker_writes() -> None:
     end = 100
 
     def offsets(asked: Asked) -> dict[str, object]:

@@ -15,7 +15,7 @@ OLD, NEW = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.mark.parametrize(("reset", "begins"), [("earliest", 2), ("latest", 5)])
-def test_who_has_no_position_begins_where_the_setting_says(reset: str, begins: int) -> None:
+def test_partition_without_offset_begins_by_auto_offset_reset(reset: str, begins: int) -> None:
     async def told(bootstrap: str) -> tuple[dict[TopicPartition, int], int]:
         cluster = Cluster(bootstrap)
         await cluster.start()

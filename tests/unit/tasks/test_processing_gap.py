@@ -11,14 +11,14 @@ def test_time_without_input_is_no_gap() -> None:
     assert gap.taken(200.0) == 0.5
 
 
-def test_input_that_is_left_over_begins_the_next_gap() -> None:
+def test_leftover_input_starts_the_next_gap() -> None:
     gap = ProcessingGap()
     gap.processed(10.0, more=True)
     gap.processed(13.0, more=False)
     assert gap.taken(20.0) == 3.0
 
 
-def test_a_record_that_lay_in_the_socket_counts_from_when_it_was_made() -> None:
+def test_delayed_record_counts_from_creation() -> None:
     gap = ProcessingGap()
     gap.processed(10.0, more=False)
     gap.waits(15.0, 2.0)
@@ -26,7 +26,7 @@ def test_a_record_that_lay_in_the_socket_counts_from_when_it_was_made() -> None:
     assert gap.taken(20.0) == 2.0
 
 
-def test_what_was_made_before_the_last_record_waited_since_then() -> None:
+def test_record_created_before_the_last_one_waits_since_the_last_one() -> None:
     gap = ProcessingGap()
     gap.processed(10.0, more=False)
     gap.waits(10.5, 3.0)
@@ -34,14 +34,14 @@ def test_what_was_made_before_the_last_record_waited_since_then() -> None:
     assert gap.taken(20.0) == 0.5
 
 
-def test_a_record_with_a_time_of_the_past_counts_from_when_it_was_seen() -> None:
+def test_record_with_an_old_timestamp_counts_from_arrival() -> None:
     gap = ProcessingGap()
     gap.waits(50.0, 86_400.0)
     gap.processed(50.25, more=False)
     assert gap.taken(60.0) == 0.25
 
 
-def test_a_gap_that_is_not_over_counts_too_and_is_told_once() -> None:
+def test_unfinished_gap_is_counted_once() -> None:
     gap = ProcessingGap()
     gap.waits(5.0, 0.0)
     assert gap.taken(8.0) == 3.0

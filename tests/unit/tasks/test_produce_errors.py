@@ -96,7 +96,7 @@ def errors(station: Station) -> list[str]:
     return [str(told["what"]) for told in station.told("error")]
 
 
-def test_task_of_a_refused_record_stops_at_its_last_commit_and_the_others_go_on(
+def test_task_of_a_refused_record_stops_at_the_last_commit_alone(
     bench: Bench,
 ) -> None:
     station = begun(bench, sending())
@@ -118,7 +118,7 @@ def test_task_of_a_refused_record_stops_at_its_last_commit_and_the_others_go_on(
     assert set(out(bench)) == {b"a", b"b", b"c", b"x", b"y", b"z"}
 
 
-def test_refused_record_is_passed_over_where_the_setting_says_so(
+def test_refused_record_is_skipped_under_on_produce_error_log(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = begun(bench, sending(on_produce_error="log"))
@@ -132,7 +132,7 @@ def test_refused_record_is_passed_over_where_the_setting_says_so(
     assert line.endswith("it is passed over")
 
 
-def test_refused_record_ends_the_worker_where_the_setting_says_so(bench: Bench) -> None:
+def test_refused_record_ends_the_worker_under_on_produce_error_stop(bench: Bench) -> None:
     station = begun(bench, sending(on_produce_error="stop"))
     bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
     feed(bench)
@@ -152,7 +152,7 @@ def test_refused_record_ends_the_worker_where_the_setting_says_so(bench: Bench) 
     ],
     ids=["missing right", "row of a changelog"],
 )
-def test_what_may_not_be_passed_over_stops_its_task_alone(
+def test_unskippable_refused_record_stops_only_the_sending_task(
     bench: Bench, word: str, code: ErrorCode, topic: str
 ) -> None:
     station = begun(bench, sending(on_produce_error=word))
@@ -168,7 +168,7 @@ def test_what_may_not_be_passed_over_stops_its_task_alone(
     assert "on_produce_error" not in told
 
 
-def test_task_that_is_wanted_back_is_given_away_when_its_record_is_refused(bench: Bench) -> None:
+def test_revoked_task_is_released_when_a_record_is_refused(bench: Bench) -> None:
     """Whoever gets it meets the same record, and stops there."""
     station = begun(bench, sending())
     bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
@@ -184,7 +184,7 @@ def feed_without_commit(bench: Bench) -> None:
     bench.run(0.003)
 
 
-def test_ended_task_is_let_go_and_an_earlier_life_is_not_the_present_one(bench: Bench) -> None:
+def test_closed_task_is_dropped_by_the_producer_and_reopens_as_a_new_sender(bench: Bench) -> None:
     """Else a worker would keep the caches of tasks that it has given away."""
     station = begun(bench, sending())
     producer, old = station.made.producer, station.made.producer._senders[T0]
@@ -197,7 +197,7 @@ def test_ended_task_is_let_go_and_an_earlier_life_is_not_the_present_one(bench: 
     assert not producer.current(old)
 
 
-def test_records_of_timers_are_told_once_a_second_and_the_worker_goes_on(
+def test_refused_timer_records_are_logged_once_a_second_by_a_running_worker(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = app_of()
@@ -218,7 +218,7 @@ def test_records_of_timers_are_told_once_a_second_and_the_worker_goes_on(
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE])
-def test_awaiting_a_refused_record_raises_and_the_others_of_its_batch_are_there(
+def test_awaiting_a_refused_record_raises_and_the_rest_of_the_batch_arrives(
     bench: Bench, code: ErrorCode
 ) -> None:
     """It gave a RecordMetadata, and what was lost seemed to be sent."""

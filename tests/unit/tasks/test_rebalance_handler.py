@@ -41,13 +41,13 @@ def link(tmp_path: Path) -> Iterator[RebalanceHandler]:
     directory.release()
 
 
-def test_what_is_lost_on_the_way_out_is_told_by_the_exit_code(link: RebalanceHandler) -> None:
+def test_tasks_lost_while_leaving_set_the_exit_code(link: RebalanceHandler) -> None:
     link.hear(IsLeaving(None))
     link.hear(e.Lost(()))
     assert link.lost_leaving
 
 
-def test_what_is_lost_by_one_that_stays_says_nothing_of_how_it_leaves(
+def test_tasks_lost_after_a_cancelled_leave_do_not_set_the_exit_code(
     link: RebalanceHandler,
 ) -> None:
     """A mark was taken back; a fence took its tasks, hours ago; a SIGTERM then ended it with 1 and
@@ -58,7 +58,7 @@ def test_what_is_lost_by_one_that_stays_says_nothing_of_how_it_leaves(
     assert not link.lost_leaving
 
 
-def test_what_was_lost_before_a_leave_was_taken_back_is_forgotten(link: RebalanceHandler) -> None:
+def test_tasks_lost_before_a_cancelled_leave_are_forgotten(link: RebalanceHandler) -> None:
     link.hear(IsLeaving(None))
     link.hear(e.Lost(()))
     link.hear(Stays())
@@ -67,7 +67,7 @@ def test_what_was_lost_before_a_leave_was_taken_back_is_forgotten(link: Rebalanc
 
 
 @pytest.mark.parametrize(("tables", "tasks"), [(1, 1), (0, 3)], ids=["state", "no state"])
-def test_state_has_the_tasks_that_it_was_made_for_and_all_else_follows_its_topic(
+def test_stateful_agent_keeps_the_task_count_and_others_follow_the_topic(
     tmp_path: Path, tables: int, tasks: int
 ) -> None:
     """The topic had one partition at the start, and a leader sees three."""
@@ -91,7 +91,7 @@ def test_state_has_the_tasks_that_it_was_made_for_and_all_else_follows_its_topic
     assert [tp.partition for tp in assigned] == list(range(tasks))
 
 
-def test_a_worker_says_how_much_it_can_carry_and_where_it_is(tmp_path: Path) -> None:
+def test_join_carries_capacity_and_tags_of_the_worker(tmp_path: Path) -> None:
     app = App("app", broker=f"kafka://{NOWHERE}", capacity=3, tags="zone=x,rack=7")
     app.agent(app.topic("orders"))(read_all)
     directory = StateDirectory(tmp_path, "app")
@@ -103,7 +103,7 @@ def test_a_worker_says_how_much_it_can_carry_and_where_it_is(tmp_path: Path) -> 
     assert (said.capacity, said.tags) == (3, {"zone": "x", "rack": "7"})
 
 
-def test_both_lanes_together_hold_their_share_of_the_memory() -> None:
+def test_fetch_lanes_together_hold_their_share_of_the_memory() -> None:
     config = Config(id="app", fetch_max_wait_s=0.3, memory_budget_bytes=1 << 30)
     data, log = limits_of(config)
     assert (data.wait_ms, log.wait_ms) == (300, 300)

@@ -60,7 +60,7 @@ class Station:
         asyncio.run(story())
 
 
-def test_an_app_that_listens_to_nothing_is_not_waited_for() -> None:
+def test_app_without_listeners_is_not_waited_for() -> None:
     station, over = Station(), list[float]()
     station.listening.revoked(BOTH, over.append)
     station.listening.lost(BOTH, over.append)
@@ -68,7 +68,7 @@ def test_an_app_that_listens_to_nothing_is_not_waited_for() -> None:
     assert over == [0.0] * 3
 
 
-def test_nobody_is_called_for_nothing_but_at_the_end_of_a_rebalance() -> None:
+def test_empty_partition_sets_reach_only_the_assigned_listener() -> None:
     """R429-19."""
     station = Station()
     for name in ("assigned", "revoked", "lost"):
@@ -86,7 +86,7 @@ def test_nobody_is_called_for_nothing_but_at_the_end_of_a_rebalance() -> None:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_what_is_lost_is_revoked_where_nobody_listens_for_it(listens: bool) -> None:
+def test_lost_partitions_go_to_on_revoked_without_an_on_lost_listener(listens: bool) -> None:
     """R429-04."""
     station = Station()
     station.listeners.revoked.append(station.hears("revoked"))
@@ -98,7 +98,7 @@ def test_what_is_lost_is_revoked_where_nobody_listens_for_it(listens: bool) -> N
     assert station.heard == [("lost" if listens else "revoked", frozenset({P}))]
 
 
-def test_what_is_lost_while_it_is_given_back_is_revoked_once(bench: Bench) -> None:
+def test_partition_lost_during_the_revoke_callback_is_revoked_once(bench: Bench) -> None:
     """The callback closes what it opened, which took longer than `revoke_timeout`; called again
     for the same partition it found nothing to close, and that ended the worker."""
     app, told = counting(revoke_timeout=4), list[str]()
@@ -128,7 +128,7 @@ def test_what_is_lost_while_it_is_given_back_is_revoked_once(bench: Bench) -> No
     assert told[2:] == ["+words-0", "-words-0"]
 
 
-def test_what_is_given_back_goes_when_its_callbacks_have_returned() -> None:
+def test_partitions_are_released_after_their_callbacks_return() -> None:
     """R983-04: a delay is a callback that waits."""
     station, order = Station(), list[str]()
     slow = station.hears("slow", waits=True)
@@ -143,7 +143,7 @@ def test_what_is_given_back_goes_when_its_callbacks_have_returned() -> None:
     assert station.ended == []
 
 
-def test_all_are_called_and_the_first_error_is_kept() -> None:
+def test_all_callbacks_run_and_the_first_error_is_kept() -> None:
     """R429-18: revoked fails and assigned fails; both have happened, and the first one counts."""
     boom, bang = ValueError("boom"), KeyError("bang")
     station = Station(first=boom, third=bang)
@@ -165,7 +165,7 @@ def test_all_are_called_and_the_first_error_is_kept() -> None:
     assert station.told[0][1]["where"] == "t-0, t-1"
 
 
-def test_who_awaits_what_it_has_cancelled_fails_as_by_any_error() -> None:
+def test_callback_awaiting_a_cancelled_task_fails_like_any_other() -> None:
     """No other was called, nothing was told, and what it gave back went when its time was over."""
     station, over = Station(), list[float]()
 
@@ -184,7 +184,7 @@ def test_who_awaits_what_it_has_cancelled_fails_as_by_any_error() -> None:
     assert "stops_its_poller: CancelledError" in str(station.ended[0])
 
 
-def test_a_worker_that_is_cancelled_calls_nobody_more() -> None:
+def test_cancelled_worker_calls_no_further_callbacks() -> None:
     station, over = Station(), list[float]()
     waits = asyncio.Event()
 
@@ -205,7 +205,7 @@ def test_a_worker_that_is_cancelled_calls_nobody_more() -> None:
     assert (station.heard, over, station.ended, len(station.listening)) == ([], [], [], 0)
 
 
-def test_of_one_partition_the_next_callback_waits_for_the_one_before() -> None:
+def test_callbacks_of_one_partition_run_one_after_another() -> None:
     """A connection was closed before it had been opened, and stayed open."""
     station, told = Station(), list[str]()
     opened = asyncio.Event()
@@ -234,7 +234,7 @@ def test_of_one_partition_the_next_callback_waits_for_the_one_before() -> None:
     assert len(station.listening) == 0
 
 
-def test_a_rebalance_that_a_callback_prolongs_is_in_the_metrics(bench: Bench) -> None:
+def test_rebalance_prolonged_by_a_callback_shows_in_the_metrics(bench: Bench) -> None:
     """They were told half a second behind the assignment, and again behind the next one."""
     app = counting()
 
@@ -251,7 +251,7 @@ def test_a_rebalance_that_a_callback_prolongs_is_in_the_metrics(bench: Bench) ->
     assert 3000 <= last["partitions-assigned-latency-max"] <= last["rebalance-latency-max"]
 
 
-def test_a_worker_that_ends_waits_for_who_is_told_of_what_it_has_lost(bench: Bench) -> None:
+def test_ending_worker_waits_for_the_on_lost_callback(bench: Bench) -> None:
     """It was cut off in the middle, or before it had begun."""
     app, told = counting(), list[str]()
 
@@ -272,7 +272,7 @@ def test_a_worker_that_ends_waits_for_who_is_told_of_what_it_has_lost(bench: Ben
     assert told == ["begins", "is over"]
 
 
-def test_callback_of_a_rebalance_may_send_and_look_into_tables(bench: Bench) -> None:
+def test_rebalance_callback_may_send_and_read_tables(bench: Bench) -> None:
     """It has no timer beside it: what sends outside of agents was there for timers alone, and the
     first `send` of a callback ended the worker."""
     app = counting()

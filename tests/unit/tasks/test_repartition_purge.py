@@ -15,7 +15,7 @@ OURS, USERS = TopicPartition("by-name-repartition", 1), TopicPartition("lines", 
 ROUND_S = 0.01
 
 
-def test_only_what_is_committed_in_a_repartition_topic_goes(tmp_path: Path) -> None:
+def test_only_committed_records_of_repartition_topics_are_purged(tmp_path: Path) -> None:
     async def purged(bootstrap: str) -> tuple[int, int]:
         cluster = Cluster(bootstrap)
         await cluster.start()
@@ -41,5 +41,5 @@ def test_only_what_is_committed_in_a_repartition_topic_goes(tmp_path: Path) -> N
         assert asyncio.run(purged(broker.bootstrap)) == (6, 0)
 
 
-def test_an_app_without_repartition_topics_has_nothing_to_purge() -> None:
+def test_app_without_repartition_topics_purges_nothing() -> None:
     asyncio.run(asyncio.wait_for(RepartitionPurge(Cluster("127.0.0.1:1"), []).run(), 1))

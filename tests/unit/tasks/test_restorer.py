@@ -81,7 +81,7 @@ def ends(restorer: Restorer, role: Role, rows: Rows, end: int) -> bool:
     return restorer.ends(TASK, role, {"counts": CHANGELOG}, {"counts": rows}, bounds)
 
 
-def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end(
+def test_learner_promoted_before_ends_are_read_is_done_at_the_end(
     directory: StateDirectory,
 ) -> None:
     """It went on following for ever, and the task ran nowhere."""
@@ -95,7 +95,7 @@ def test_a_learner_made_active_before_its_first_ends_are_read_is_done_at_its_end
     assert told.done[-1] == (Role.ACTIVE, True)
 
 
-def test_a_learner_made_active_restores_up_to_the_end_that_is_read_then(
+def test_promoted_learner_restores_up_to_the_newly_read_end(
     directory: StateDirectory,
 ) -> None:
     reading, told = Reading(), Told()
@@ -112,7 +112,7 @@ def test_a_learner_made_active_restores_up_to_the_end_that_is_read_then(
     assert rows.position() == 30
 
 
-def test_a_learner_whose_changelog_was_cut_is_near_no_more(directory: StateDirectory) -> None:
+def test_learner_with_a_truncated_changelog_is_no_longer_near(directory: StateDirectory) -> None:
     """It went on being told as near as it had been, with an empty store."""
     reading, told = Reading(), Told()
     restorer = restorer_of(reading, told, directory)
@@ -134,7 +134,7 @@ class FullDisk(MemoryRows):
         raise DiskFailed("disk full")
 
 
-def test_a_changelog_that_is_cut_while_the_disk_is_full_ends_its_task(
+def test_changelog_truncated_while_the_disk_is_full_ends_the_task(
     directory: StateDirectory,
 ) -> None:
     """It ended the worker at once, before the other tasks had committed."""
@@ -148,7 +148,7 @@ def test_a_changelog_that_is_cut_while_the_disk_is_full_ends_its_task(
     assert (len(restorer), reading.reads) == (0, {})
 
 
-def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more(
+def test_restore_on_a_full_disk_ends_and_writes_nothing_more(
     directory: StateDirectory,
 ) -> None:
     clock, reading, told = SystemClock(), Reading(), Told()
@@ -163,7 +163,7 @@ def test_a_restore_whose_disk_is_full_ends_and_writes_nothing_more(
     assert (len(restorer), reading.reads, len(reading.batches)) == (0, {}, 1)
 
 
-def test_a_store_that_its_changelog_no_longer_holds_is_kept_whole(
+def test_store_ahead_of_the_changelog_is_kept_aside(
     directory: StateDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The topic was deleted and made anew, or a broker lost its end: it was wiped, and the message

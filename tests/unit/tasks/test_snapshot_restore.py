@@ -87,7 +87,7 @@ def logs(bench: Bench) -> Bench:
     return bench
 
 
-def test_an_empty_store_begins_with_the_snapshot_and_reads_what_is_behind_it(
+def test_empty_store_starts_from_the_snapshot_and_reads_only_later_rows(
     logs: Bench, uri: str
 ) -> None:
     snapshot(logs, uri)
@@ -103,7 +103,7 @@ def test_an_empty_store_begins_with_the_snapshot_and_reads_what_is_behind_it(
     logs.until(lambda: not any(logs.folder.glob("w1/t/trash/*")))
 
 
-def test_a_learner_begins_with_it_too(logs: Bench, uri: str) -> None:
+def test_learner_starts_from_the_snapshot_too(logs: Bench, uri: str) -> None:
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
     station.hand.plan(learners=[T1])
@@ -113,7 +113,7 @@ def test_a_learner_begins_with_it_too(logs: Bench, uri: str) -> None:
     assert station.position(1) == 2 * ROWS_PER_BATCH
 
 
-def test_a_store_that_has_rows_is_left_alone(logs: Bench, uri: str) -> None:
+def test_store_with_rows_ignores_the_snapshot(logs: Bench, uri: str) -> None:
     snapshot(logs, uri)
     first = begun(logs, uri)
     first.process.kill()
@@ -124,7 +124,7 @@ def test_a_store_that_has_rows_is_left_alone(logs: Bench, uri: str) -> None:
     assert second.told("snapshot_fetched") == []
 
 
-def test_rows_of_a_restore_that_was_interrupted_give_way_to_it(logs: Bench, uri: str) -> None:
+def test_rows_of_an_interrupted_restore_are_replaced_by_the_snapshot(logs: Bench, uri: str) -> None:
     snapshot(logs, uri)
     first = begun(logs, uri)
     first.process.kill()
@@ -209,7 +209,7 @@ BAD: dict[str, tuple[Break, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_what_does_not_fit_is_told_and_the_changelog_replayed(
+def test_unfit_snapshot_is_reported_and_changelog_replayed(
     logs: Bench, uri: str, what: str
 ) -> None:
     spoil, told = BAD[what]
@@ -225,7 +225,9 @@ def test_what_does_not_fit_is_told_and_the_changelog_replayed(
     assert not any(logs.folder.glob("w1/t/trash/*"))
 
 
-def test_what_is_nowhere_but_in_a_snapshot_is_not_begun_without(logs: Bench, uri: str) -> None:
+def test_state_held_only_by_a_snapshot_is_not_started_without_the_snapshot(
+    logs: Bench, uri: str
+) -> None:
     """Rescaled, and not handed over: an empty changelog would be replayed."""
     layout, parts = layout_of(counting()), {n: ([{b'"a"': b"1"}], None) for n in range(3)}
     make(uri, logs.folder, "t", "counts", layout, parts, {"words": 3})
@@ -237,7 +239,7 @@ def test_what_is_nowhere_but_in_a_snapshot_is_not_begun_without(logs: Bench, uri
     assert "replaying" not in str(told["what"])
 
 
-def test_what_was_collected_since_it_was_looked_for_is_told_and_the_changelog_replayed(
+def test_snapshot_collected_after_lookup_is_reported_and_changelog_replayed(
     logs: Bench, uri: str
 ) -> None:
     """Many were committed since another task has opened, and found the one that was the newest."""
@@ -262,7 +264,7 @@ def test_what_was_collected_since_it_was_looked_for_is_told_and_the_changelog_re
         assert len(station.rows(n)) == ROWS_PER_BATCH
 
 
-def test_what_ends_behind_the_changelogs_start_is_told_and_what_is_left_replayed(
+def test_snapshot_ending_before_the_changelog_start_is_reported_and_unused(
     logs: Bench, uri: str
 ) -> None:
     """Records between them are gone: the store would be without them."""
@@ -278,7 +280,7 @@ def test_what_ends_behind_the_changelogs_start_is_told_and_what_is_left_replayed
     assert station.told("snapshot_fetched") == []
 
 
-def test_a_place_that_nothing_reaches_is_told_and_the_changelog_replayed(logs: Bench) -> None:
+def test_unreachable_snapshot_location_is_reported_and_changelog_replayed(logs: Bench) -> None:
     snapshot(logs, f"file://{logs.folder}/elsewhere")
     station = begun(logs, "foo://key:geheim@nowhere")
     (told,) = station.told("error")
@@ -286,7 +288,9 @@ def test_a_place_that_nothing_reaches_is_told_and_the_changelog_replayed(logs: B
     assert read_from(logs, station) == dict.fromkeys(range(3), 0)
 
 
-def test_what_the_group_has_not_committed_is_told_to_count_twice(logs: Bench, uri: str) -> None:
+def test_uncommitted_records_in_a_snapshot_are_reported_to_count_twice(
+    logs: Bench, uri: str
+) -> None:
     for _ in range(7):
         logs.feed(0, "a")
     snapshot(logs, uri, positions=5)
@@ -296,7 +300,7 @@ def test_what_the_group_has_not_committed_is_told_to_count_twice(logs: Bench, ur
     assert len(station.told("snapshot_fetched")) == 3
 
 
-def test_who_loses_the_task_meanwhile_lets_go_at_once(logs: Bench, uri: str) -> None:
+def test_task_revoked_while_reading_a_snapshot_is_released_at_once(logs: Bench, uri: str) -> None:
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
     logs.scheduler.disk_s = 1e9
@@ -311,7 +315,9 @@ def test_who_loses_the_task_meanwhile_lets_go_at_once(logs: Bench, uri: str) -> 
     assert station.told("error") == station.told("snapshot_fetched") == []
 
 
-def test_who_loses_the_task_right_after_it_was_filled_goes_on(logs: Bench, uri: str) -> None:
+def test_task_revoked_right_after_the_snapshot_leaves_the_worker_running(
+    logs: Bench, uri: str
+) -> None:
     """The empty store that was there is deleted meanwhile."""
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
@@ -326,7 +332,9 @@ def test_who_loses_the_task_right_after_it_was_filled_goes_on(logs: Bench, uri: 
     assert station.told("error") == []
 
 
-def test_of_many_tasks_that_are_lost_none_waits_for_the_others(logs: Bench, uri: str) -> None:
+def test_tasks_revoked_while_waiting_for_a_snapshot_close_independently(
+    logs: Bench, uri: str
+) -> None:
     """All wait for the one look at the place of the snapshots."""
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
@@ -339,7 +347,7 @@ def test_of_many_tasks_that_are_lost_none_waits_for_the_others(logs: Bench, uri:
     assert {held.of(task).state for task in TASKS} == {TaskState.CLOSING}
 
 
-def test_a_place_that_is_silent_is_told_and_the_changelog_replayed(logs: Bench, uri: str) -> None:
+def test_silent_snapshot_location_is_reported_and_changelog_replayed(logs: Bench, uri: str) -> None:
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
     since = station.since = logs.scheduler.now  # type: ignore[attr-defined]
@@ -352,7 +360,9 @@ def test_a_place_that_is_silent_is_told_and_the_changelog_replayed(logs: Bench, 
     assert read_from(logs, station) == dict.fromkeys(range(3), 0)
 
 
-def test_a_thread_that_is_held_does_not_hold_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_snapshot_thread_does_not_block_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A read that nobody answers, and jobs behind it."""
     monkeypatch.setattr(module, "CLOSE_MAX_S", 0.01)
     beside, held = Beside(), threading.Event()
@@ -367,7 +377,7 @@ def test_a_thread_that_is_held_does_not_hold_the_process(monkeypatch: pytest.Mon
     assert all(job.done() for job in jobs)
 
 
-def test_of_a_changelog_only_the_one_it_was_made_of_counts(logs: Bench, uri: str) -> None:
+def test_snapshot_with_the_changelogs_topic_id_is_accepted(logs: Bench, uri: str) -> None:
     manifest = snapshot(logs, uri)
     changelog_id = logs.broker.service.topics.by_name[changelog(0).topic].id.hex()
     store(lambda s: s._replace(changelog_id=changelog_id))(manifest, logs.folder / "snapshots")
@@ -375,7 +385,7 @@ def test_of_a_changelog_only_the_one_it_was_made_of_counts(logs: Bench, uri: str
     assert (len(station.told("snapshot_fetched")), station.told("error")) == (3, [])
 
 
-def test_tables_in_memory_are_replayed(logs: Bench, uri: str) -> None:
+def test_tables_in_memory_are_replayed_from_the_changelog(logs: Bench, uri: str) -> None:
     snapshot(logs, uri)
     assert newest(open_files(uri)) is not None
     station = logs.begun(counting(snapshot=uri, store="memory://"))

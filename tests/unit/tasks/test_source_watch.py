@@ -54,7 +54,7 @@ def by_id(monkeypatch: pytest.MonkeyPatch, *, known: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 9])
-def test_topic_made_anew_under_a_worker_is_read_once_from_its_start(
+def test_topic_recreated_under_a_worker_is_read_once_from_the_start(
     bench: Bench, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     """Shorter or longer than the position by the time the worker sees it."""
@@ -77,7 +77,7 @@ def test_topic_made_anew_under_a_worker_is_read_once_from_its_start(
     stop(bench, second)
 
 
-def test_topic_made_anew_is_seen_where_brokers_fetch_by_name_alone(
+def test_recreated_topic_is_noticed_where_brokers_fetch_by_name_only(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They say nothing; a look at the metadata finds it, and some are read twice."""
@@ -93,9 +93,7 @@ def test_topic_made_anew_is_seen_where_brokers_fetch_by_name_alone(
 
 
 @pytest.mark.parametrize("count", [3, 9])
-def test_topic_made_anew_while_no_worker_runs_is_read_from_its_start(
-    bench: Bench, count: int
-) -> None:
+def test_topic_recreated_while_down_is_read_from_the_start(bench: Bench, count: int) -> None:
     """The offset that the group still has is of the old topic."""
     old = OffsetMetadata(7, topic_id=topic_id(bench)).encode()
     make_anew(bench)
@@ -108,7 +106,7 @@ def test_topic_made_anew_while_no_worker_runs_is_read_from_its_start(
     assert OffsetMetadata.decode(bench.committed[words(0)][1]).topic_id == topic_id(bench)
 
 
-def test_offset_of_a_newer_topic_is_believed_by_a_worker_with_old_metadata(bench: Bench) -> None:
+def test_offset_of_a_newer_topic_is_trusted_by_a_worker_with_old_metadata(bench: Bench) -> None:
     """Another worker has seen the new topic, and done its first records; then the task moves."""
     station = bench.begun(counting())
     make_anew(bench)
@@ -122,7 +120,7 @@ def test_offset_of_a_newer_topic_is_believed_by_a_worker_with_old_metadata(bench
 # -- logs that lose records
 
 
-def test_offset_behind_the_end_of_its_log_goes_on_at_the_end(
+def test_offset_after_the_log_end_resumes_at_the_end(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.feed(0, "a", "a")
@@ -137,7 +135,7 @@ def test_offset_behind_the_end_of_its_log_goes_on_at_the_end(
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_offset_before_the_start_of_its_log_goes_on_there_and_says_what_was_lost(
+def test_offset_before_the_log_start_resumes_there_and_logs_the_loss(
     bench: Bench, caplog: pytest.LogCaptureFixture, reset: str
 ) -> None:
     bench.feed(0, *"abcde")
@@ -151,7 +149,7 @@ def test_offset_before_the_start_of_its_log_goes_on_there_and_says_what_was_lost
     assert [text for text in caplog.messages if "deleted unread: words-0: 2 from offset 1" in text]
 
 
-def test_records_at_hand_are_done_when_the_log_is_cut_behind_them(bench: Bench) -> None:
+def test_held_records_are_processed_when_the_log_is_truncated_after_them(bench: Bench) -> None:
     """A task holds a batch; what follows is deleted before the task has room for it."""
     station = bench.begun(counting())
     station.hand.plan(T0)
@@ -173,7 +171,7 @@ def test_records_at_hand_are_done_when_the_log_is_cut_behind_them(bench: Bench) 
     assert bench.counted() == {"held": 1, "left": 1}
 
 
-def test_answer_out_of_range_that_is_true_no_more_repeats_and_loses_nothing(bench: Bench) -> None:
+def test_outdated_out_of_range_answer_repeats_and_loses_nothing(bench: Bench) -> None:
     """A broker that was behind has said so; the one that leads now has the offset."""
     station = bench.begun(counting())
     station.hand.plan(T0)

@@ -21,7 +21,7 @@ START, END = 3, 9
         (OffsetReset(latest=True, counts={"in": 2}), "other", 2, END),
     ],
 )
-def test_partition_without_offset_begins_where_the_rule_says(
+def test_partition_without_offset_starts_by_reset_rule(
     reset: OffsetReset, topic: str, partition: int, begins: int
 ) -> None:
     assert reset.offset(TopicPartition(topic, partition), START, END) == begins
@@ -38,7 +38,7 @@ def test_partition_without_offset_begins_where_the_rule_says(
         (12, 12, False, START, "or the topic was made anew: going on at 3"),
     ],
 )
-def test_task_whose_offset_the_log_has_not_goes_on_where_it_loses_and_repeats_least(
+def test_out_of_range_task_resumes_with_least_loss_and_repetition(
     *, offset: int, done: int, same: bool, goes_on: int, says: str
 ) -> None:
     found = OffsetReset().out_of_range(TP, offset, START, END, done=done, same=same)
@@ -50,7 +50,7 @@ def test_task_whose_offset_the_log_has_not_goes_on_where_it_loses_and_repeats_le
     ("before", "now", "two"),
     [("a", "b", True), ("a", "a", False), (None, "a", False), ("a", None, False)],
 )
-def test_ids_are_of_two_topics_where_both_are_known_and_differ(
+def test_topic_ids_differ_only_where_both_are_known(
     before: str | None, now: str | None, *, two: bool
 ) -> None:
     assert other(before, now) is two

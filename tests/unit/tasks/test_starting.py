@@ -73,9 +73,7 @@ def stopped(station: Station) -> list[str]:
 
 
 @pytest.mark.parametrize("make", [counting, grouping])
-def test_task_whose_offsets_are_gone_stops_where_its_state_is_there(
-    bench: Bench, make: Callable[..., App]
-) -> None:
+def test_stateful_task_with_lost_offsets_stops(bench: Bench, make: Callable[..., App]) -> None:
     old = counted_once(bench, make)
     forget(bench)
     bench.feed(0, "f")
@@ -93,7 +91,7 @@ def test_task_whose_offsets_are_gone_stops_where_its_state_is_there(
 
 @pytest.mark.parametrize("make", [counting, grouping])
 @pytest.mark.parametrize(("choice", "twice"), [("earliest", 2), ("latest", 1)])
-def test_task_whose_offsets_are_gone_begins_where_the_setting_says(
+def test_task_with_lost_offsets_begins_by_on_lost_offsets(
     bench: Bench, make: Callable[..., App], choice: str, twice: int
 ) -> None:
     old = counted_once(bench, make)
@@ -114,7 +112,9 @@ def test_task_whose_offsets_are_gone_begins_where_the_setting_says(
 
 
 @pytest.mark.parametrize("make", [counting, grouping])
-def test_task_of_a_new_state_directory_stops_too(bench: Bench, make: Callable[..., App]) -> None:
+def test_task_with_lost_offsets_stops_in_a_new_state_directory_too(
+    bench: Bench, make: Callable[..., App]
+) -> None:
     """Its store is made of the changelog, which is as good as one on the disk."""
     counted_once(bench, make)
     forget(bench)
@@ -125,7 +125,7 @@ def test_task_of_a_new_state_directory_stops_too(bench: Bench, make: Callable[..
 
 
 @pytest.mark.parametrize("make", [counting, grouping])
-def test_topic_made_anew_while_no_worker_runs_is_read_though_its_offsets_are_gone(
+def test_topic_recreated_while_down_is_read_although_offsets_are_gone(
     bench: Bench, make: Callable[..., App]
 ) -> None:
     """Brokers forget the offsets of a topic with it; the state directory knows its id."""
@@ -140,7 +140,7 @@ def test_topic_made_anew_while_no_worker_runs_is_read_though_its_offsets_are_gon
     stop(bench, station)
 
 
-def test_repartition_topic_deleted_while_no_worker_runs_is_made_and_read(bench: Bench) -> None:
+def test_repartition_topic_deleted_while_down_is_recreated_and_read(bench: Bench) -> None:
     old = counted_once(bench, grouping)
     (topic,) = grouping().topology().own
     bench.delete(topic)
@@ -152,7 +152,7 @@ def test_repartition_topic_deleted_while_no_worker_runs_is_made_and_read(bench: 
     stop(bench, station)
 
 
-def test_app_that_reads_another_topic_than_before_goes_on_with_its_state(bench: Bench) -> None:
+def test_app_switched_to_another_topic_keeps_state(bench: Bench) -> None:
     """The group has offsets of the topic that it read: none is gone."""
     old = counted_once(bench, counting)
     bench.create("others", 3)
@@ -171,7 +171,7 @@ def test_app_that_reads_another_topic_than_before_goes_on_with_its_state(bench: 
     stop(bench, station)
 
 
-def test_task_that_gets_another_source_reads_it_from_its_start(bench: Bench) -> None:
+def test_task_with_an_added_source_reads_the_source_from_the_start(bench: Bench) -> None:
     old = counted_once(bench, counting)
     bench.create("others", 3)
     bench.append(TopicPartition("others", 0), [(None, b"a")])
@@ -190,7 +190,7 @@ def test_task_that_gets_another_source_reads_it_from_its_start(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("make", [counting, grouping])
-def test_first_start_beside_workers_that_have_state_already_stops_nothing(
+def test_first_start_beside_stateful_workers_stops_no_task(
     bench: Bench, make: Callable[..., App]
 ) -> None:
     first = start(bench, make())
@@ -206,7 +206,7 @@ def test_first_start_beside_workers_that_have_state_already_stops_nothing(
     stop(bench, second)
 
 
-def test_worker_waits_for_the_coordinator_before_it_calls_offsets_gone(bench: Bench) -> None:
+def test_worker_waits_for_the_coordinator_before_declaring_offsets_lost(bench: Bench) -> None:
     """An error is no answer: whether the group has other offsets must be known."""
     old = counted_once(bench, counting)
     forget(bench)

@@ -34,7 +34,7 @@ def opened(role: Role, *events: Event) -> TaskStateMachine:
     return life(role, Event.STORES_OPEN, *placed, *events)
 
 
-def test_a_learner_is_promoted_through_an_end_that_is_read_anew() -> None:
+def test_promoted_learner_reads_ends_anew_before_running() -> None:
     learner = opened(Role.LEARNER, Event.BEHIND, Event.REACHED_END)
     assert learner.step(1.0, Event.PROMOTE) == (Effect.PLACE,)
     assert (learner.role, learner.state) == (Role.ACTIVE, TaskState.RESTORING)
@@ -43,7 +43,7 @@ def test_a_learner_is_promoted_through_an_end_that_is_read_anew() -> None:
 
 
 @pytest.mark.parametrize("first", [Event.STORES_OPEN, Event.POSITIONS_KNOWN])
-def test_the_ends_of_an_active_are_read_behind_whatever_comes_last(first: Event) -> None:
+def test_active_reads_ends_after_stores_and_positions(first: Event) -> None:
     (second,) = {Event.STORES_OPEN, Event.POSITIONS_KNOWN} - {first}
     active = TaskStateMachine(TASK, Role.ACTIVE)
     assert active.step(0.0, Event.START) == (Effect.OPEN, Effect.PLACE)
@@ -55,7 +55,7 @@ def test_the_ends_of_an_active_are_read_behind_whatever_comes_last(first: Event)
 @pytest.mark.parametrize("taken", [Event.REVOKE, Event.LOST, Event.RENEW])
 @pytest.mark.parametrize("known", [(), (Event.POSITIONS_KNOWN,)])
 @pytest.mark.parametrize("then", [Event.STORES_OPEN, Event.FAIL])
-def test_stores_that_open_too_late_or_not_at_all_are_closed(
+def test_stores_opened_late_or_never_are_closed(
     taken: Event, known: tuple[Event, ...], then: Event
 ) -> None:
     active = life(Role.ACTIVE, *known)
@@ -68,24 +68,24 @@ def test_stores_that_open_too_late_or_not_at_all_are_closed(
     assert active.state is TaskState.CLOSED
 
 
-def test_a_running_task_is_released_only_when_it_is_settled() -> None:
+def test_running_task_is_released_only_when_settled() -> None:
     active = opened(Role.ACTIVE, Event.AT_END)
     assert active.step(1.0, Event.REVOKE) == (Effect.SUSPEND,)
     assert active.step(2.0, Event.SETTLED) == (Effect.RELEASE, Effect.CLOSE)
 
 
-def test_a_task_that_has_processed_nothing_is_released_at_once() -> None:
+def test_restoring_task_is_released_at_once() -> None:
     restoring = opened(Role.ACTIVE, Event.BEHIND)
     assert restoring.step(1.0, Event.REVOKE) == (Effect.RELEASE, Effect.CLOSE)
 
 
-def test_a_lost_learner_is_not_lost() -> None:
+def test_lost_event_on_learner_raises_invalid_transition() -> None:
     learner = opened(Role.LEARNER, Event.BEHIND)
     with pytest.raises(InvalidTransition):
         learner.step(1.0, Event.LOST)
 
 
-def test_an_empty_cell_tells_the_story() -> None:
+def test_invalid_transition_message_shows_state_and_history() -> None:
     active = opened(Role.ACTIVE, Event.AT_END)
     with pytest.raises(InvalidTransition, match=r"task 1_0: START while active and running.*OPEN"):
         active.step(1.0, Event.START)
@@ -107,7 +107,7 @@ def test_every_living_state_can_end(role: Role) -> None:
 
 
 @pytest.mark.parametrize(("event", "state"), list(product(Event, LIVING)))
-def test_nothing_is_processed_outside_of_running(event: Event, state: TaskState) -> None:
+def test_task_runs_only_in_running_state(event: Event, state: TaskState) -> None:
     """RUN comes only with a step into RUNNING, RELEASE only with one out of the living states."""
     for role in (Role.ACTIVE, Role.LEARNER):
         if cell := TABLE[role].get((event, state)):

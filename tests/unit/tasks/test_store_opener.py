@@ -35,7 +35,7 @@ def closed(bench: Bench, station: Station, task: TaskId) -> None:
     bench.until(lambda: station.states(task)[-1] == "closed")
 
 
-def test_a_damaged_store_is_moved_away_and_restored(bench: Bench) -> None:
+def test_damaged_store_is_moved_away_and_restored(bench: Bench) -> None:
     station = counted_once(bench)
     closed(bench, station, T0)
     station.refusals = [StoreCorrupt("store damaged: here")]
@@ -47,7 +47,7 @@ def test_a_damaged_store_is_moved_away_and_restored(bench: Bench) -> None:
     assert [path.parent.name for path in bench.folder.glob("w1/t/trash/*")] == ["trash"]
 
 
-def test_a_store_that_is_locked_for_a_moment_is_waited_for(bench: Bench) -> None:
+def test_briefly_locked_store_is_waited_for(bench: Bench) -> None:
     station = bench.begun(counting())
     station.refusals = [StoreLocked("store in use")] * 8
     began = bench.scheduler.now
@@ -56,7 +56,7 @@ def test_a_store_that_is_locked_for_a_moment_is_waited_for(bench: Bench) -> None
     assert 2.0 <= bench.scheduler.now - began < 2.5
 
 
-def test_a_store_that_stays_locked_ends_the_worker(bench: Bench) -> None:
+def test_permanently_locked_store_ends_the_worker(bench: Bench) -> None:
     station = bench.begun(counting())
     station.refusals = [StoreLocked("store in use")] * 1000
     began = bench.scheduler.now
@@ -66,7 +66,7 @@ def test_a_store_that_stays_locked_ends_the_worker(bench: Bench) -> None:
     assert "store in use" in str(station.told("error"))
 
 
-def test_a_store_that_does_not_close_is_given_up_and_named(bench: Bench) -> None:
+def test_store_failing_to_close_is_given_up_and_reported(bench: Bench) -> None:
     station = counted_once(bench)
     bench.scheduler.disk_s = 1e9
     began = bench.scheduler.now
@@ -77,7 +77,7 @@ def test_a_store_that_does_not_close_is_given_up_and_named(bench: Bench) -> None
     assert told["where"] == "store counts of task 0_0"
 
 
-def test_what_an_earlier_process_left_counts_as_a_copy(bench: Bench) -> None:
+def test_store_of_an_earlier_process_counts_as_a_copy(bench: Bench) -> None:
     first = counted_once(bench)
     first.process.kill()
     bench.remember(changelog(0), 1)
@@ -90,7 +90,7 @@ def test_what_an_earlier_process_left_counts_as_a_copy(bench: Bench) -> None:
     assert (copy[1].role, copy[1].lag) == (CopyRole.DORMANT, ROWS_PER_BATCH)
 
 
-def test_what_an_earlier_process_left_damaged_is_moved_away(bench: Bench) -> None:
+def test_damaged_store_of_an_earlier_process_is_moved_away(bench: Bench) -> None:
     first = counted_once(bench)
     first.process.kill()
     second = bench.station(counting(), "w1", stores=first.stores)
@@ -103,7 +103,7 @@ def test_what_an_earlier_process_left_damaged_is_moved_away(bench: Bench) -> Non
     assert second.made.session.seat.report.copies == {}
 
 
-def test_behind_a_damaged_one_what_else_was_left_counts_as_a_copy(bench: Bench) -> None:
+def test_sound_store_beside_a_damaged_one_counts_as_a_copy(bench: Bench) -> None:
     """Who is not known to have it restores it elsewhere, from the first record on."""
     first = counted_once(bench)
     bench.feed(1, "b")
@@ -120,7 +120,7 @@ def test_behind_a_damaged_one_what_else_was_left_counts_as_a_copy(bench: Bench) 
     assert (copy[0], copy[1].role, copy[1].lag) == (T1, CopyRole.DORMANT, 0)
 
 
-def test_what_was_left_is_moved_away_too_if_its_position_cannot_be_read(
+def test_store_with_an_unreadable_position_is_moved_away(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker did not start."""
@@ -137,7 +137,7 @@ def test_what_was_left_is_moved_away_too_if_its_position_cannot_be_read(
     assert not (bench.folder / "w1" / "t" / "stores" / "counts" / "0").exists()
 
 
-def test_a_disk_that_takes_no_rubbish_ends_the_worker_in_order(
+def test_disk_failure_on_cleanup_stops_the_worker_in_order(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ended at once, and left the group without a commit."""
@@ -153,7 +153,7 @@ def test_a_disk_that_takes_no_rubbish_ends_the_worker_in_order(
     assert station.process.alive
 
 
-def test_a_table_in_memory_is_restored_each_time(bench: Bench) -> None:
+def test_table_in_memory_is_restored_each_time(bench: Bench) -> None:
     station = bench.begun(counting(store="memory://"))
     end = bench.remember(changelog(0), 1)
     for number in (1, 2):
@@ -169,7 +169,7 @@ def test_a_table_in_memory_is_restored_each_time(bench: Bench) -> None:
     assert not (bench.folder / "w1" / "t" / "stores").exists()
 
 
-def test_a_store_is_wanted_again_before_its_delay_is_over(bench: Bench) -> None:
+def test_store_reused_within_the_cleanup_delay_starts_a_new_delay(bench: Bench) -> None:
     """Its time begins anew when it is given up again."""
     app = counting(state_cleanup_delay=150)
     station = bench.begun(app)

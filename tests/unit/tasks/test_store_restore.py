@@ -40,12 +40,12 @@ def after(machine: StoreRestore, event: Event) -> RestoreState:
     return machine.state
 
 
-def test_the_newest_of_each_key_is_written_in_key_order() -> None:
+def test_newest_row_of_each_key_is_kept_in_key_order() -> None:
     keys = [b"b", b"a", b"b", None]
     assert list(newest(keys, [b"0", b"1", None, b"3"]).items()) == [(b"a", b"1"), (b"b", None)]
 
 
-def test_an_end_that_is_fetched_but_not_written_is_not_reached() -> None:
+def test_restore_is_done_only_when_fetched_end_is_written() -> None:
     machine = active(end=1)
     machine.step(1.0, fetched(to=1))
     assert (machine.state, machine.position) == (RestoreState.READING, 0)
@@ -53,20 +53,20 @@ def test_an_end_that_is_fetched_but_not_written_is_not_reached() -> None:
     assert machine.state is RestoreState.DONE
 
 
-def test_a_batch_without_rows_moves_the_position_past_its_holes() -> None:
+def test_batch_without_rows_moves_restore_position_past_holes() -> None:
     machine = active(position=3, end=9)
     machine.step(1.0, Fetched(0, 9))
     machine.step(2.0, Written())
     assert (machine.state, machine.position) == (RestoreState.DONE, 9)
 
 
-def test_a_store_at_the_end_needs_nothing() -> None:
+def test_store_at_changelog_end_needs_no_restore() -> None:
     machine = StoreRestore(follows=False, limit=0)
     assert machine.step(0.0, Opened(10, True, 0, 10)) == [Read(10)]
     assert machine.state is RestoreState.DONE
 
 
-def test_an_empty_store_starts_where_the_changelog_does() -> None:
+def test_empty_store_restores_from_changelog_start() -> None:
     machine = StoreRestore(follows=False, limit=0)
     assert machine.step(0.0, Opened(None, False, 7, 10)) == [Read(7)]
 
@@ -78,21 +78,19 @@ def test_an_empty_store_starts_where_the_changelog_does() -> None:
         (950, "the changelog ends at 900, the store says 950"),
     ],
 )
-def test_a_store_that_does_not_fit_its_changelog_is_kept_aside_and_starts_anew(
-    position: int, why: str
-) -> None:
+def test_store_outside_changelog_is_kept_aside_and_restored_anew(position: int, why: str) -> None:
     """It was wiped: the brokers have lost those records, and it may be the last copy."""
     machine = StoreRestore(follows=False, limit=0)
     assert machine.step(0.0, Opened(position, True, 812, 900)) == [Empty(why, keep=True), Read(812)]
 
 
-def test_rows_of_an_interrupted_restore_are_in_the_changelog_still() -> None:
+def test_store_with_rows_but_no_position_is_wiped_and_restored() -> None:
     machine = StoreRestore(follows=False, limit=0)
     wipe = Empty("the store has rows but no position", keep=False)
     assert machine.step(0.0, Opened(None, True, 812, 900)) == [wipe, Read(812)]
 
 
-def test_a_changelog_that_is_cut_while_it_is_read_starts_the_store_anew() -> None:
+def test_changelog_cut_during_restore_restarts_store() -> None:
     machine = active(end=10)
     machine.step(1.0, fetched(to=2))
     effects = machine.step(2.0, OutOfRange(5, 10))
@@ -102,7 +100,7 @@ def test_a_changelog_that_is_cut_while_it_is_read_starts_the_store_anew() -> Non
     assert machine.state is RestoreState.DONE
 
 
-def test_a_cut_that_the_log_has_grown_over_says_what_it_lacked() -> None:
+def test_changelog_cut_outgrown_by_log_reports_lost_offset() -> None:
     """The reason was empty: the log had grown beyond the position before its end was asked for."""
     machine = learner(end=100, limit=200)
     machine.step(1.0, fetched(to=100))
@@ -112,12 +110,12 @@ def test_a_cut_that_the_log_has_grown_over_says_what_it_lacked() -> None:
     ]  # fmt: skip
 
 
-def test_a_store_at_its_end_has_all_that_was_there_when_its_changelog_is_cut() -> None:
+def test_store_at_end_is_done_when_changelog_is_cut() -> None:
     """Of two tables: the other one was still being restored, and the worker ended by a bug."""
     assert after(active(10, end=10), OutOfRange(0, 5)) is RestoreState.DONE
 
 
-def test_a_learner_is_ready_when_it_is_near_and_flickers_only_beyond_twice_the_limit() -> None:
+def test_learner_is_ready_near_end_and_unready_beyond_twice_the_limit() -> None:
     machine = learner(end=8, limit=5)
     machine.step(1.0, fetched(to=3))
     machine.step(2.0, Written())
@@ -128,7 +126,7 @@ def test_a_learner_is_ready_when_it_is_near_and_flickers_only_beyond_twice_the_l
     assert (machine.state, machine.lag) == (RestoreState.READING, 11)
 
 
-def test_a_promoted_learner_reads_to_the_end_that_was_read_after_the_release() -> None:
+def test_promoted_learner_reads_to_end_read_after_release() -> None:
     machine = learner(end=2, limit=5)
     assert machine.state is RestoreState.TAILING
     assert after(machine, Promoted(4)) is RestoreState.READING
@@ -136,7 +134,7 @@ def test_a_promoted_learner_reads_to_the_end_that_was_read_after_the_release() -
     assert after(machine, Written()) is RestoreState.DONE
 
 
-def test_a_changelog_that_ends_before_where_a_restore_began_had_nothing_to_restore() -> None:
+def test_promotion_to_end_before_restore_start_has_nothing_to_restore() -> None:
     """A learner's, which a replica that lacks the last records leads when it is made active."""
     machine = StoreRestore(follows=True, limit=5)
     machine.step(0.0, Opened(10, True, 0, 12))
@@ -145,7 +143,7 @@ def test_a_changelog_that_ends_before_where_a_restore_began_had_nothing_to_resto
     assert machine.total == 0
 
 
-def test_a_promotion_waits_for_the_write_that_is_under_way() -> None:
+def test_promotion_waits_for_write_in_progress() -> None:
     machine = learner(end=4)
     machine.step(1.0, fetched(to=4))
     assert after(machine, Promoted(4)) is RestoreState.READING
@@ -153,7 +151,7 @@ def test_a_promotion_waits_for_the_write_that_is_under_way() -> None:
     assert machine.state is RestoreState.DONE
 
 
-def test_two_writes_at_once_are_a_bug() -> None:
+def test_fetch_during_unfinished_write_raises_invalid_transition() -> None:
     machine = active()
     machine.step(1.0, fetched(to=1))
     with pytest.raises(InvalidTransition, match="Fetched while reading"):

@@ -36,7 +36,7 @@ T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 # -- records
 
 
-def test_a_task_goes_on_at_its_position_and_commits_what_it_has_done(bench: Bench) -> None:
+def test_task_resumes_at_the_committed_position_and_commits_progress(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a", "b", "a", "c")
     bench.committed[words(0)] = (1, "")
@@ -48,7 +48,7 @@ def test_a_task_goes_on_at_its_position_and_commits_what_it_has_done(bench: Benc
     assert station.position(0) == 3
 
 
-def test_what_spark_has_gone_on_with_is_left_alone(bench: Bench) -> None:
+def test_task_continued_by_spark_is_refused(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
     bench.committed[words(0)] = (0, OffsetMetadata(7, spark="s3://bucket/state").encode())
@@ -59,7 +59,7 @@ def test_what_spark_has_gone_on_with_is_left_alone(bench: Bench) -> None:
     assert bench.read(changelog(0)) == []
 
 
-def test_a_source_of_which_much_more_than_a_share_is_held_is_read_to_its_end(
+def test_source_held_far_above_the_share_is_read_to_the_end(
     bench: Bench,
 ) -> None:
     app = counting(
@@ -73,7 +73,7 @@ def test_a_source_of_which_much_more_than_a_share_is_held_is_read_to_its_end(
     bench.until(lambda: bench.committed[words(0)][0] == 4000, 10)
 
 
-def test_a_record_is_read_where_the_log_begins_when_it_was_cut(bench: Bench) -> None:
+def test_truncated_log_is_read_from_the_start(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a", "b")
     bench.feed(0, "c")
@@ -85,7 +85,7 @@ def test_a_record_is_read_where_the_log_begins_when_it_was_cut(bench: Bench) -> 
     assert bench.read(changelog(0)) == [(b'"c"', b"1")]
 
 
-def test_a_log_that_ends_before_the_position_is_read_from_where_it_begins(bench: Bench) -> None:
+def test_log_ending_before_the_position_is_reread_without_topic_ids(bench: Bench) -> None:
     """The broker has no ids, so it may be another topic; `test_sources` has those with ids."""
 
     def without_ids(service: Service, call: ServedRequest) -> ReplyBody | None:
@@ -104,7 +104,7 @@ def test_a_log_that_ends_before_the_position_is_read_from_where_it_begins(bench:
     assert sorted(bench.read(changelog(0))) == [(b'"a"', b"1"), (b'"b"', b"1")]
 
 
-def test_where_a_log_begins_is_no_news_for_a_task_that_was_away_meanwhile(bench: Bench) -> None:
+def test_stale_log_start_is_ignored_by_a_task_reassigned_meanwhile(bench: Bench) -> None:
     """Another worker has gone on from there: nothing is read twice."""
 
     def no_leader(service: Service, call: ServedRequest) -> ReplyBody | None:
@@ -137,9 +137,7 @@ def test_where_a_log_begins_is_no_news_for_a_task_that_was_away_meanwhile(bench:
 @pytest.mark.parametrize(
     "code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR]
 )
-def test_who_may_not_know_where_a_log_begins_waits_and_nobody_else_does(
-    bench: Bench, code: ErrorCode
-) -> None:
+def test_task_denied_the_log_start_waits_and_others_continue(bench: Bench, code: ErrorCode) -> None:
     """It ended the worker, and so each one that was given the task after it."""
 
     def refuses(service: Service, call: ServedRequest) -> ReplyBody | None:
@@ -164,7 +162,7 @@ def test_who_may_not_know_where_a_log_begins_waits_and_nobody_else_does(
     bench.until(lambda: words(0) in bench.committed, 5)
 
 
-def test_a_source_that_is_damaged_for_good_says_so_and_the_others_go_on(bench: Bench) -> None:
+def test_permanently_damaged_source_is_reported_and_others_continue(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
     bench.run(0.1)
@@ -185,7 +183,7 @@ def test_a_source_that_is_damaged_for_good_says_so_and_the_others_go_on(bench: B
 # -- hand-overs
 
 
-def test_a_released_task_stops_reading_ends_its_bodies_and_writes_out_what_is_committed(
+def test_released_task_stops_reading_ends_bodies_and_writes_committed_rows(
     bench: Bench,
 ) -> None:
     ended: list[str] = []
@@ -229,7 +227,7 @@ def test_a_released_task_stops_reading_ends_its_bodies_and_writes_out_what_is_co
     assert len([event for event in station.hand.posted if isinstance(event, e.Commit)]) == 1
 
 
-def test_what_is_lost_is_not_committed_and_its_store_is_back_at_the_last_commit(
+def test_lost_task_is_not_committed_and_the_store_rolls_back(
     bench: Bench,
 ) -> None:
     station = bench.begun(counting())
@@ -262,7 +260,7 @@ def test_stream_time_survives_a_hand_over(bench: Bench) -> None:
     assert second.made.tasks.actives[T0].task.taken == {"words": 1}
 
 
-def test_without_a_lease_nothing_is_processed_or_sent(bench: Bench) -> None:
+def test_worker_without_a_lease_processes_and_sends_nothing(bench: Bench) -> None:
     station = bench.begun(counting())
     station.hand.plan(T0)
     bench.until(lambda: "running" in station.states(T0))
@@ -277,7 +275,7 @@ def test_without_a_lease_nothing_is_processed_or_sent(bench: Bench) -> None:
 # -- restores
 
 
-def test_an_active_restores_all_of_its_changelog_before_it_runs(bench: Bench) -> None:
+def test_active_task_restores_the_whole_changelog_before_running(bench: Bench) -> None:
     station = bench.begun(counting())
     end = bench.remember(changelog(0), 10)
     bench.feed(0, "000007")
@@ -289,7 +287,7 @@ def test_an_active_restores_all_of_its_changelog_before_it_runs(bench: Bench) ->
     assert len(station.rows(0)) == end
 
 
-def test_a_learner_follows_its_changelog_and_says_when_it_is_near(bench: Bench) -> None:
+def test_learner_follows_the_changelog_and_announces_being_near(bench: Bench) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=100))
     end = bench.remember(changelog(0), 10)
     station.hand.plan(learners=[T0])
@@ -301,7 +299,7 @@ def test_a_learner_follows_its_changelog_and_says_when_it_is_near(bench: Bench) 
     assert station.hand.posted.count(e.Ready()) == 1
 
 
-def test_a_learner_that_is_dropped_in_the_middle_of_its_restore_is_restored_no_more(
+def test_learner_dropped_during_restore_stops_restoring(
     bench: Bench,
 ) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=0))
@@ -318,7 +316,7 @@ def test_a_learner_that_is_dropped_in_the_middle_of_its_restore_is_restored_no_m
     assert e.Ready() not in station.hand.posted
 
 
-def test_a_copy_is_told_as_what_it_is_and_one_that_closes_as_what_lies_on_the_disk(
+def test_copy_is_reported_by_role_and_a_closing_copy_as_dormant(
     bench: Bench,
 ) -> None:
     """It is what a join says: others are judged by it."""
@@ -347,7 +345,7 @@ def test_a_copy_is_told_as_what_it_is_and_one_that_closes_as_what_lies_on_the_di
     assert copies() == {T1: (CopyRole.DORMANT, 0)}
 
 
-def test_what_was_asked_for_a_task_that_is_gone_says_nothing_of_it_any_more(bench: Bench) -> None:
+def test_late_answer_for_a_closed_task_is_ignored(bench: Bench) -> None:
     """Nobody leads its changelog; it closes; somebody leads it again."""
     station = bench.begun(counting())
     bench.remember(changelog(0), 1)
@@ -372,7 +370,7 @@ def test_what_was_asked_for_a_task_that_is_gone_says_nothing_of_it_any_more(benc
     bench.until(lambda: e.Ready() in station.hand.posted)
 
 
-def test_positions_of_an_earlier_assignment_are_too_old(bench: Bench) -> None:
+def test_positions_of_an_earlier_assignment_are_ignored(bench: Bench) -> None:
     """It was assigned, revoked, closed, run elsewhere and assigned again: then they come."""
     station = bench.begun(counting())
     bench.feed(0, "a", "b", "c")
@@ -399,7 +397,7 @@ def test_positions_of_an_earlier_assignment_are_too_old(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("role", ["active", "learner"])
-def test_a_changelog_that_is_cut_under_a_reader_does_not_hang_its_restore(
+def test_changelog_truncated_under_a_reader_does_not_hang_the_restore(
     bench: Bench, role: str
 ) -> None:
     """What was read is of before the cut; what comes next begins behind it."""
@@ -423,7 +421,7 @@ def test_a_changelog_that_is_cut_under_a_reader_does_not_hang_its_restore(
     assert station.states(T0)[-1] == ("running" if role == "active" else "tailing")
 
 
-def test_of_two_stores_the_worse_one_counts(bench: Bench) -> None:
+def test_task_lag_is_that_of_the_store_furthest_behind(bench: Bench) -> None:
     station = bench.begun(counting(tables=1, acceptable_recovery_lag=10))
     bench.remember(changelog(0), 1)
     end = bench.remember(changelog(0, "other0"), 4)
@@ -438,7 +436,7 @@ def test_of_two_stores_the_worse_one_counts(bench: Bench) -> None:
     bench.until(lambda: e.Ready() in station.hand.posted)
 
 
-def test_a_learner_that_does_not_come_nearer_for_a_minute_is_told_of(bench: Bench) -> None:
+def test_learner_without_progress_for_a_minute_is_reported_as_stalled(bench: Bench) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=0))
     bench.remember(changelog(0), 1)
     seat, bench.answer = station.made.session.seat, without(changelog(0).topic)
@@ -482,7 +480,7 @@ def working(bench: Bench, record_s: float, **settings: Any) -> App:
 
 
 @pytest.mark.parametrize(("role", "share"), [("active", 0.5), ("learner", 0.2)])
-def test_a_restore_gets_its_share_beside_a_busy_task(bench: Bench, role: str, share: float) -> None:
+def test_restore_gets_a_share_beside_a_busy_task(bench: Bench, role: str, share: float) -> None:
     """More where nobody processes the task meanwhile."""
     station = bench.begun(working(bench, 0.0005, acceptable_recovery_lag=0))
     for _ in range(20):
@@ -504,7 +502,7 @@ def test_a_restore_gets_its_share_beside_a_busy_task(bench: Bench, role: str, sh
 # -- what stays on a disk
 
 
-def test_a_store_that_nobody_wants_is_kept_for_its_delay(bench: Bench) -> None:
+def test_unused_store_is_kept_for_the_cleanup_delay(bench: Bench) -> None:
     station = bench.begun(counting(state_cleanup_delay=150))
     folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
     bench.feed(0, "a")
@@ -522,7 +520,7 @@ def test_a_store_that_nobody_wants_is_kept_for_its_delay(bench: Bench) -> None:
     assert T0 not in station.made.session.seat.report.copies
 
 
-def test_what_lies_on_a_disk_says_how_far_behind_it_is_by_now(bench: Bench) -> None:
+def test_dormant_store_reports_current_lag(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
     station.hand.plan(T0)
@@ -537,7 +535,7 @@ def test_what_lies_on_a_disk_says_how_far_behind_it_is_by_now(bench: Bench) -> N
 # -- what the member is told and says
 
 
-def test_a_signal_asks_to_leave_within_the_shorter_limit_and_a_second_one_now(
+def test_first_signal_leaves_within_the_shorter_limit_and_second_stops_now(
     bench: Bench,
 ) -> None:
     station = bench.begun(counting(shutdown_timeout=20, scale_down_timeout=300))
@@ -552,7 +550,7 @@ def test_a_signal_asks_to_leave_within_the_shorter_limit_and_a_second_one_now(
     assert stop.deadline == pytest.approx(now + 5.1, abs=0.1)
 
 
-def test_out_of_the_group_it_closes_what_it_has_and_ends(bench: Bench) -> None:
+def test_worker_out_of_the_group_closes_all_tasks_and_ends(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
     station.hand.plan(T0, learners=[T1])
@@ -564,7 +562,7 @@ def test_out_of_the_group_it_closes_what_it_has_and_ends(bench: Bench) -> None:
     assert station.rows(0) == {"a": b"1"}
 
 
-def test_a_group_that_refuses_the_worker_ends_it_and_says_why(bench: Bench) -> None:
+def test_worker_refused_by_the_group_ends_with_the_reason(bench: Bench) -> None:
     station = bench.begun(counting())
     station.deliver(e.Fatal("GROUP_MAX_SIZE_REACHED"))
     bench.until(lambda: not station.process.alive, 5)
@@ -572,7 +570,7 @@ def test_a_group_that_refuses_the_worker_ends_it_and_says_why(bench: Bench) -> N
     assert "GROUP_MAX_SIZE_REACHED" in str(station.main.error)
 
 
-def test_gaps_are_told_of_those_that_stayed(bench: Bench) -> None:
+def test_gaps_are_reported_for_tasks_kept_through_a_rebalance(bench: Bench) -> None:
     """While they ran before a rebalance, and while it was under way."""
     station = bench.begun(counting())
     station.hand.plan(T0)
@@ -592,7 +590,7 @@ def test_gaps_are_told_of_those_that_stayed(bench: Bench) -> None:
     assert calm[0]["seconds"] == pytest.approx(10.5, abs=0.7)
 
 
-def test_what_fails_in_a_job_is_the_story_whatever_arrives_meanwhile(bench: Bench) -> None:
+def test_first_job_failure_is_reported_despite_later_events(bench: Bench) -> None:
     """Nothing new can begin by then, and that would be told instead."""
     station = bench.begun(counting())
     station.hand.plan(T0)

@@ -97,7 +97,7 @@ def tailing() -> TaskRegistry:
     return holdings
 
 
-def test_an_active_reads_its_end_behind_both_its_stores_and_its_positions() -> None:
+def test_active_reads_ends_after_stores_open_and_positions_known() -> None:
     holdings = TaskRegistry()
     assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, OPEN), Do(T, PLACE)]
     assert run(holdings, Happened(T, STORES_OPEN)) == []
@@ -106,7 +106,7 @@ def test_an_active_reads_its_end_behind_both_its_stores_and_its_positions() -> N
     assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
-def test_a_stopped_task_is_given_back_as_one_that_runs() -> None:
+def test_stopped_task_is_released_like_a_running_one() -> None:
     holdings = running()
     assert run(holdings, Happened(T, STOPPED)) == [Do(T, STOP)]
     assert holdings.tasks(TaskState.STOPPED) == [T]
@@ -121,26 +121,26 @@ def test_a_stopped_task_that_is_lost_is_forgotten() -> None:
     assert run(holdings, Happened(T, STOPPED), TasksLost(tasks(T))) == [Do(T, FORGET), Do(T, CLOSE)]
 
 
-def test_a_task_that_is_undone_begins_anew_from_its_committed_positions() -> None:
+def test_undone_task_reopens_from_committed_positions() -> None:
     holdings = running()
     assert run(holdings, Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE)]
     assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
-def test_a_stopped_task_that_is_undone_begins_anew_too() -> None:
+def test_undone_stopped_task_reopens_too() -> None:
     holdings = running()
     assert run(holdings, Happened(T, STOPPED), Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE)]
     assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
-def test_a_task_that_is_wanted_back_and_undone_begins_anew_elsewhere() -> None:
+def test_undone_revoked_task_is_released_and_not_reopened() -> None:
     holdings = running()
     run(holdings, Revoked(tasks(T), 7))
     assert run(holdings, Happened(T, UNDO)) == [Do(T, FORGET), Do(T, CLOSE), Do(T, RELEASE, 7)]
     assert run(holdings, Happened(T, CLOSED)) == []
 
 
-def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
+def test_learner_keeps_store_through_hand_over() -> None:
     holdings = tailing()
     assert run(holdings, plan(learners=tasks(T), promised=tasks(T))) == []
     assert run(holdings, plan(active=tasks(T))) == []
@@ -149,7 +149,7 @@ def test_a_learner_keeps_its_store_through_the_hand_over() -> None:
     assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
-def test_a_learner_that_is_ready_when_it_is_passed_over_announces_again() -> None:
+def test_ready_learner_announces_again_when_passed_over() -> None:
     holdings = tailing()
     assert run(holdings, plan(learners=tasks(T))) == [Do(T, READY)]
 
@@ -158,7 +158,7 @@ def learning(task: TaskId) -> tuple[Event, ...]:
     return Happened(task, STORES_OPEN), ends_known(task, Role.LEARNER, behind=True)
 
 
-def test_learners_that_wait_for_each_other_announce_together() -> None:
+def test_learners_in_together_mode_announce_together() -> None:
     holdings, both = TaskRegistry(together=True), tasks(T, U)
     run(holdings, plan(learners=both))
     for task in both:
@@ -172,7 +172,7 @@ def test_learners_that_wait_for_each_other_announce_together() -> None:
     assert run(holdings, plan(learners=both)) == [Do(T, READY), Do(U, READY)]
 
 
-def test_nobody_waits_for_a_learner_that_is_dropped_or_promised() -> None:
+def test_learner_does_not_wait_for_dropped_or_promised_learners() -> None:
     holdings, both = TaskRegistry(together=True), tasks(T, U)
     run(holdings, plan(learners=both), *learning(T), *learning(U))
     assert run(holdings, restored(T, Role.LEARNER, done=True)) == []
@@ -202,7 +202,7 @@ def following() -> TaskRegistry:
     return holdings
 
 
-def test_a_standby_announces_when_the_group_waits_for_it() -> None:
+def test_standby_turned_learner_announces_when_ready() -> None:
     holdings = following()
     assert run(holdings, plan(learners=tasks(T))) == [Turned(T, Role.LEARNER), Do(T, READY)]
     assert run(holdings, plan(standbys=tasks(T))) == [Turned(T, Role.STANDBY)]
@@ -212,7 +212,7 @@ def test_a_standby_announces_when_the_group_waits_for_it() -> None:
     assert run(holdings, restored(T, Role.STANDBY, done=True)) == [Do(T, READY)]
 
 
-def test_a_standby_keeps_its_store_through_the_death_of_its_owner() -> None:
+def test_standby_keeps_store_when_owner_dies() -> None:
     holdings = following()
     assert run(holdings, plan(active=tasks(T))) == []
     assert run(holdings, TasksAssigned(tasks(T))) == [Do(T, PLACE)]
@@ -221,7 +221,7 @@ def test_a_standby_keeps_its_store_through_the_death_of_its_owner() -> None:
     assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
-def test_nobody_waits_for_a_standby() -> None:
+def test_learner_does_not_wait_for_standby() -> None:
     holdings = TaskRegistry(together=True)
     run(
         holdings, plan(learners=tasks(T), standbys=tasks(U)), *learning(T), Happened(U, STORES_OPEN)
@@ -229,7 +229,7 @@ def test_nobody_waits_for_a_standby() -> None:
     assert run(holdings, restored(T, Role.LEARNER, done=True)) == [Do(T, READY)]
 
 
-def test_who_gives_a_task_up_may_follow_it_then() -> None:
+def test_released_task_may_reopen_as_standby() -> None:
     holdings = running()
     run(holdings, Revoked(tasks(T), 7))
     assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 7), Do(T, CLOSE)]
@@ -238,7 +238,7 @@ def test_who_gives_a_task_up_may_follow_it_then() -> None:
     assert holdings.of(T).role is Role.STANDBY
 
 
-def test_ends_that_were_read_as_a_learner_do_not_let_an_active_run() -> None:
+def test_ends_read_as_learner_do_not_let_active_run() -> None:
     holdings = TaskRegistry()
     run(holdings, plan(learners=tasks(T)), Happened(T, STORES_OPEN), TasksAssigned(tasks(T)))
     assert run(holdings, Happened(T, POSITIONS_KNOWN)) == [Do(T, READ_ENDS)]
@@ -247,7 +247,7 @@ def test_ends_that_were_read_as_a_learner_do_not_let_an_active_run() -> None:
     assert run(holdings, restored(T, Role.ACTIVE, done=True)) == [Do(T, RUN)]
 
 
-def test_a_revoked_task_is_released_behind_its_last_commit() -> None:
+def test_revoked_task_is_released_after_last_commit() -> None:
     holdings = running()
     assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, SUSPEND)]
     assert run(holdings, plan()) == []
@@ -256,20 +256,20 @@ def test_a_revoked_task_is_released_behind_its_last_commit() -> None:
     assert T not in holdings
 
 
-def test_a_task_that_is_taken_away_while_its_stores_open_is_closed_when_they_are() -> None:
+def test_task_revoked_while_stores_open_closes_once_open() -> None:
     holdings = TaskRegistry()
     run(holdings, TasksAssigned(tasks(T)))
     assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, RELEASE, 7)]
     assert run(holdings, Happened(T, STORES_OPEN)) == [Do(T, CLOSE)]
 
 
-def test_a_task_that_is_taken_away_while_it_waits_for_its_ends_is_closed_at_once() -> None:
+def test_task_revoked_before_ends_are_known_closes_at_once() -> None:
     holdings = TaskRegistry()
     run(holdings, TasksAssigned(tasks(T)), Happened(T, STORES_OPEN))
     assert run(holdings, Revoked(tasks(T), 7)) == [Do(T, RELEASE, 7), Do(T, CLOSE)]
 
 
-def test_a_task_given_back_while_it_closes_is_opened_again() -> None:
+def test_task_given_back_while_closing_reopens() -> None:
     holdings = running()
     run(
         holdings,
@@ -281,7 +281,7 @@ def test_a_task_given_back_while_it_closes_is_opened_again() -> None:
     assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
-def test_a_task_given_back_while_it_closes_and_taken_again_is_released_at_once() -> None:
+def test_task_revoked_again_while_closing_is_released_at_once() -> None:
     holdings = running()
     run(
         holdings,
@@ -295,7 +295,7 @@ def test_a_task_given_back_while_it_closes_and_taken_again_is_released_at_once()
     assert T not in holdings
 
 
-def test_a_plan_during_a_slow_close_says_what_comes_after() -> None:
+def test_plan_during_slow_close_decides_next_role() -> None:
     """The first gives the task back, the second makes it a learner: nothing new is assigned."""
     holdings = running()
     run(
@@ -310,26 +310,26 @@ def test_a_plan_during_a_slow_close_says_what_comes_after() -> None:
     assert holdings.of(T).role is Role.LEARNER
 
 
-def test_a_fenced_worker_drops_what_it_ran_and_keeps_what_it_learns() -> None:
+def test_fenced_worker_drops_active_tasks_and_keeps_learners() -> None:
     holdings = running()
     run(holdings, plan(tasks(T), learners=tasks(U)), Happened(U, STORES_OPEN))
     assert run(holdings, TasksLost(tasks(T))) == [Do(T, FORGET), Do(T, CLOSE)]
     assert holdings.of(U).state is TaskState.OPENED
 
 
-def test_stores_that_cannot_be_opened_while_closing_are_closed_all_the_same() -> None:
+def test_stores_failing_to_open_while_closing_are_closed() -> None:
     holdings = TaskRegistry()
     run(holdings, TasksAssigned(tasks(T)), TasksLost(tasks(T)))
     assert run(holdings, Happened(T, FAIL)) == [Do(T, CLOSE)]
 
 
-def test_at_the_end_everything_is_closed() -> None:
+def test_end_closes_every_task() -> None:
     holdings = running()
     run(holdings, plan(tasks(T), learners=tasks(U)), Happened(U, STORES_OPEN))
     assert run(holdings, Ended()) == [Do(T, FORGET), Do(T, CLOSE), Do(U, CLOSE)]
 
 
-def test_a_running_task_that_gets_more_partitions_is_opened_again_with_them() -> None:
+def test_running_task_given_more_partitions_reopens() -> None:
     """Topic b grows beside a: it was promoted while it ran, which no table knows."""
     holdings = running()
     assert run(holdings, plan(tasks(T)), TasksAssigned(tasks(T))) == [Do(T, SUSPEND)]
@@ -337,7 +337,7 @@ def test_a_running_task_that_gets_more_partitions_is_opened_again_with_them() ->
     assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
-def test_a_task_that_loses_a_part_goes_on_with_the_rest() -> None:
+def test_task_losing_some_partitions_reopens_with_rest() -> None:
     holdings = running()
     assert run(holdings, Revoked(tasks(T), 7, kept=tasks(T))) == [Do(T, SUSPEND)]
     assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 7), Do(T, CLOSE)]
@@ -348,7 +348,7 @@ def test_a_task_that_loses_a_part_goes_on_with_the_rest() -> None:
     assert run(holdings, Happened(T, CLOSED)) == [Do(T, OPEN), Do(T, PLACE)]
 
 
-def test_a_task_that_is_wanted_back_and_loses_another_part_is_released_all_the_same() -> None:
+def test_revoked_task_losing_another_partition_is_still_released() -> None:
     """a-0 is wanted back; then b-0 is given, and lost while the task is being settled. Nobody
     answered for a-0, and its next owner waited until that was lost too.
     """
@@ -536,7 +536,7 @@ def answers_ends(event: Event, task: TaskId) -> bool:
 
 
 @pytest.mark.parametrize("seed", [*range(100), 591, 1233])
-def test_any_order_of_plans_and_answers_ends_with_what_the_last_plan_wants(seed: int) -> None:
+def test_any_order_of_plans_and_answers_ends_at_last_plan(seed: int) -> None:
     member = Member(seed, [TaskId(n, p) for n in range(2) for p in range(2)])
     shell = Shell(seed, member)
     for _ in range(200):

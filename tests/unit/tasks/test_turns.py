@@ -53,7 +53,7 @@ def taken(station: Station, task: TaskId) -> int:
     return station.made.tasks.actives[task].task.taken["words"]
 
 
-def test_tasks_with_input_get_equal_times_whatever_their_records_cost(bench: Bench) -> None:
+def test_tasks_with_input_get_equal_time_at_any_record_cost(bench: Bench) -> None:
     station = begun(bench, app_of(bench, {0: 0.001, 1: 0.004}), T0, T1)
     feed(bench, 0, 12)
     feed(bench, 1, 4)
@@ -65,7 +65,7 @@ def test_tasks_with_input_get_equal_times_whatever_their_records_cost(bench: Ben
     assert spent[0] == pytest.approx(spent[1], rel=0.3)
 
 
-def test_whatever_else_runs_on_the_loop_waits_for_one_turn(bench: Bench) -> None:
+def test_other_loop_work_waits_for_one_turn_at_most(bench: Bench) -> None:
     """Replies, timers, bodies that wait: a turn is 10 ms of records, of all tasks together."""
     ran: list[float] = []
     app = app_of(bench, dict.fromkeys(range(3), 0.001))
@@ -103,7 +103,7 @@ def steps_of(bench: Bench, station: Station, task: TaskId, records: int) -> list
     return steps
 
 
-def test_a_slow_body_is_given_one_record_at_a_time_when_that_is_known(bench: Bench) -> None:
+def test_slow_body_gets_one_record_at_a_time_once_measured(bench: Bench) -> None:
     """What it was given it holds until it is done, also where the task is wanted back."""
     station = begun(bench, app_of(bench, {0: 0.02}), T0)
     feed(bench, 0, 2)
@@ -112,14 +112,14 @@ def test_a_slow_body_is_given_one_record_at_a_time_when_that_is_known(bench: Ben
     assert set(others) == {1}
 
 
-def test_a_cheap_body_is_given_much_at_a_time_and_no_more_than_a_chunk(bench: Bench) -> None:
+def test_cheap_body_gets_many_records_at_a_time_up_to_a_chunk(bench: Bench) -> None:
     station = begun(bench, app_of(bench, {}), T0)
     feed(bench, 0, 40)
     steps = steps_of(bench, station, T0, 40 * WORDS)
     assert WORDS <= max(steps) <= CHUNK_RECORDS_MAX
 
 
-def test_a_task_whose_body_waits_is_handed_a_few_batches_and_the_rest_stays_outside(
+def test_task_with_a_waiting_body_is_handed_only_a_few_batches(
     bench: Bench,
 ) -> None:
     app = App("t", broker="127.0.0.1:9092", topic_partitions=3)
@@ -140,7 +140,7 @@ def test_a_task_whose_body_waits_is_handed_a_few_batches_and_the_rest_stays_outs
 
 
 @pytest.mark.parametrize("cost_s", [0.1, 1.0, 6.0])
-def test_a_body_that_holds_the_loop_keeps_no_other_task_from_beginning(
+def test_body_blocking_the_loop_does_not_keep_another_task_from_starting(
     bench: Bench, cost_s: float
 ) -> None:
     """Longer than a connection may take to open."""
@@ -153,7 +153,7 @@ def test_a_body_that_holds_the_loop_keeps_no_other_task_from_beginning(
     assert bench.scheduler.now - at < 5 * cost_s
 
 
-def test_the_time_of_others_is_earned_while_tasks_have_input_and_saved_up_to_one_slice() -> None:
+def test_duty_time_is_earned_with_input_and_saved_up_to_one_slice() -> None:
     duty = RestoreShare(0.010)
     assert duty.allowed(0.0, 0.5) == 0.0
     assert duty.allowed(0.008, 0.5) == 0.0, "less than half a slice is not worth it"

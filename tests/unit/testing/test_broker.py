@@ -96,7 +96,7 @@ def consumed(bootstrap: str) -> bytes | None:
         consumer.close()
 
 
-def test_in_somebody_s_tests_it_comes_and_goes_whatever_becomes_of_them(tmp_path: Path) -> None:
+def test_broker_in_a_user_test_is_removed_whether_passed_or_failed(tmp_path: Path) -> None:
     (tmp_path / "test_theirs.py").write_text(THEIRS)
     made = tmp_path / "made"
     done = subprocess.run(
@@ -108,7 +108,7 @@ def test_in_somebody_s_tests_it_comes_and_goes_whatever_becomes_of_them(tmp_path
     assert list(made.iterdir()) == []
 
 
-def test_ctrl_c_ends_it_with_the_test(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_broker_with_the_test(tmp_path: Path) -> None:
     made = tmp_path / "made"
     with subprocess.Popen(
         [sys.executable, "-c", WAITS], env=environment(made), text=True,
@@ -124,7 +124,7 @@ def test_ctrl_c_ends_it_with_the_test(tmp_path: Path) -> None:
     assert list(made.iterdir()) == []
 
 
-def test_ctrl_c_before_it_serves_leaves_nothing(
+def test_ctrl_c_before_the_broker_serves_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A host whose address is long in coming holds up the start; the key is pressed meanwhile."""
@@ -153,7 +153,7 @@ def test_ctrl_c_before_it_serves_leaves_nothing(
         pass  # its directory is free
 
 
-def test_a_folder_that_is_given_stays_with_what_it_was_told(tmp_path: Path) -> None:
+def test_given_data_directory_and_records_are_kept(tmp_path: Path) -> None:
     broker = Broker(tmp_path, topics={"orders": 1})
     with broker:
         produce(broker.bootstrap, b"kept")
@@ -163,17 +163,17 @@ def test_a_folder_that_is_given_stays_with_what_it_was_told(tmp_path: Path) -> N
         assert consumed(broker.bootstrap) == b"kept"
 
 
-def test_a_topic_that_cannot_be_is_refused_where_it_is_entered() -> None:
+def test_bad_topic_is_refused_on_entering_the_broker() -> None:
     with pytest.raises(UsageError, match="bad topic: a b:1"), Broker(topics={"a b": 1}):
         pass
 
 
-def test_a_broker_that_nobody_entered_has_no_address_and_says_how_to_get_one() -> None:
+def test_broker_not_entered_has_no_address_and_names_the_remedy() -> None:
     with pytest.raises(UsageError, match=r"does not serve yet: write `with Broker\(\)"):
         _ = Broker().bootstrap
 
 
-def test_an_error_inside_ends_it_too() -> None:
+def test_error_inside_the_with_block_ends_the_broker() -> None:
     def body() -> None:
         with broker:
             assert answers(broker.bootstrap)
@@ -185,7 +185,7 @@ def test_an_error_inside_ends_it_too() -> None:
     assert not answers(broker.bootstrap)
 
 
-def test_a_broker_that_fails_by_itself_says_so_at_its_end() -> None:
+def test_broker_failure_is_raised_on_exit() -> None:
     def body() -> None:
         with Broker() as broker, dial(broker.bootstrap) as connection:
             assert converse(connection, Api.API_VERSIONS, 0, {}).api_keys
@@ -196,6 +196,6 @@ def test_a_broker_that_fails_by_itself_says_so_at_its_end() -> None:
         body()
 
 
-def test_topics_of_a_test_keep_records_of_any_time() -> None:
+def test_test_broker_topics_keep_records_of_any_timestamp() -> None:
     with Broker(topics={"orders": 1}) as broker:
         assert broker.server.service.topics.by_name["orders"].configs["retention.ms"] == "-1"

@@ -59,7 +59,7 @@ def keyed(words: str) -> list[tuple[str, str]]:
     return [(word, word) for word in words.split()]
 
 
-def test_a_record_goes_where_its_key_belongs(drive: Drive) -> None:
+def test_record_goes_to_the_partition_of_the_key(drive: Drive) -> None:
     driver = drive(counting(), partitions={"words": 4})
     driver.pipe("words", keyed("a b c d e a"))
     for word, count in {"a": 2, "b": 1, "e": 1}.items():
@@ -69,7 +69,7 @@ def test_a_record_goes_where_its_key_belongs(drive: Drive) -> None:
     }
 
 
-def test_a_record_without_a_key_goes_round_and_a_partition_can_be_given(drive: Drive) -> None:
+def test_keyless_records_go_round_robin_and_a_partition_can_be_given(drive: Drive) -> None:
     driver = drive(counting(topic_partitions=3))
     driver.pipe("words", ["a", "b", "c"])
     assert {each.partition for each in driver.read("words")} == {0, 1, 2}
@@ -77,7 +77,7 @@ def test_a_record_without_a_key_goes_round_and_a_partition_can_be_given(drive: D
     assert driver.store("counts", 1).get("d") == 1
 
 
-def test_what_was_not_committed_is_done_again_behind_a_restart(drive: Drive) -> None:
+def test_uncommitted_records_are_processed_again_after_a_restart(drive: Drive) -> None:
     driver = drive(counting(), commit=False)
     driver.pipe("words", keyed("a a"))
     driver.commit()
@@ -96,14 +96,14 @@ def test_a_commit_writes_each_changed_key_once(drive: Drive) -> None:
     assert rows == [(b'"a"', 3), (b'"a"', 4)]
 
 
-def test_a_key_in_two_partitions_is_not_merged(drive: Drive) -> None:
+def test_key_in_two_partitions_is_not_merged(drive: Drive) -> None:
     driver = drive(counting(topic_partitions=2))
     driver.pipe("words", ["a", "a"])
     with pytest.raises(UsageError, match="a key in several partitions: table counts"):
         driver.table("counts")
 
 
-def test_what_is_not_there_is_said(drive: Drive) -> None:
+def test_missing_table_store_or_topic_is_reported(drive: Drive) -> None:
     driver = drive(counting())
     for ask in (
         lambda: driver.table("nope"),
@@ -124,7 +124,7 @@ def test_an_app_has_one_driver_at_a_time(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("partition", [8, -1])
-def test_a_partition_that_is_not_there_is_refused(drive: Drive, partition: int) -> None:
+def test_unknown_partition_is_refused(drive: Drive, partition: int) -> None:
     with pytest.raises(UsageError, match=f"no such partition: words-{partition}: it has 8"):
         drive(counting()).pipe("words", ["a"], partition=partition)
 
@@ -141,7 +141,7 @@ def setting(values: list[Any]) -> App:
     return app
 
 
-def test_a_value_that_cannot_be_encoded_costs_its_record_only(drive: Drive) -> None:
+def test_unencodable_value_fails_only_one_record(drive: Drive) -> None:
     driver = drive(setting(["a", 2**70, "c"]), partitions={"words": 1}, raises=False)
     driver.pipe("words", range(3))
     assert driver.table("seen") == {0: "a", 2: "c"}
@@ -151,14 +151,14 @@ def test_a_value_that_cannot_be_encoded_costs_its_record_only(drive: Drive) -> N
     assert driver.table("seen") == {0: "a", 2: "c"}
 
 
-def test_a_value_that_cannot_be_encoded_is_raised_where_it_is_put(drive: Drive) -> None:
+def test_unencodable_value_raises_at_the_put(drive: Drive) -> None:
     with pytest.raises(ValueRefused, match="store seen, key 1, type int") as caught:
         drive(setting(["a", 2**70]), partitions={"words": 1}).pipe("words", range(2))
     assert any("words-0 offset 1" in note for note in caught.value.__notes__)
     assert "put" in [frame.name for frame in caught.traceback]
 
 
-def test_it_is_raised_by_a_commit_of_the_test_s_own_too(drive: Drive) -> None:
+def test_unencodable_value_raises_at_an_explicit_commit(drive: Drive) -> None:
     driver = drive(setting([2**70]), partitions={"words": 1}, commit=False)
     driver.pipe("words", [0])
     with pytest.raises(ValueRefused):
@@ -173,7 +173,7 @@ def test_it_is_raised_by_a_commit_of_the_test_s_own_too(drive: Drive) -> None:
         ({"value": 1, "timestamp": 1e30}, RecordRefused),
     ],
 )
-def test_what_no_producer_takes_is_refused(
+def test_unsendable_arguments_are_refused(
     drive: Drive, sent: dict[str, Any], error: type[Exception]
 ) -> None:
     app = App("shop")
@@ -188,7 +188,7 @@ def test_what_no_producer_takes_is_refused(
         drive(app).pipe("words", [1])
 
 
-def test_partitions_of_a_topic_that_is_not_there_are_refused(drive: Drive) -> None:
+def test_partitions_of_an_unknown_topic_are_refused(drive: Drive) -> None:
     with pytest.raises(NotFound, match="no such topics: partitions of wrods"):
         drive(counting(), partitions={"wrods": 2})
 
@@ -202,12 +202,14 @@ def test_partitions_of_a_topic_that_is_not_there_are_refused(drive: Drive) -> No
         ([("axe", "axe", 1.0, {})], "not a record: .*write .key, value. or .key, value, time"),
     ],
 )
-def test_what_is_no_list_of_records_is_refused(drive: Drive, values: Any, says: str) -> None:
+def test_pipe_refuses_values_that_are_no_list_of_records(
+    drive: Drive, values: Any, says: str
+) -> None:
     with pytest.raises(TypeError, match=says):
         drive(counting()).pipe("words", values)
 
 
-def test_an_error_of_a_task_s_last_words_is_raised_by_the_close() -> None:
+def test_error_in_app_task_cleanup_is_raised_on_close() -> None:
     app = counting()
 
     @app.task
@@ -224,7 +226,7 @@ def test_an_error_of_a_task_s_last_words_is_raised_by_the_close() -> None:
     assert app.host is None
 
 
-def test_topic_that_is_named_when_a_record_is_there_is_made(drive: Drive) -> None:
+def test_topic_named_at_send_time_is_created(drive: Drive) -> None:
     app = App("shop", topic_partitions=2)
 
     @app.agent("words")
@@ -239,7 +241,7 @@ def test_topic_that_is_named_when_a_record_is_there_is_made(drive: Drive) -> Non
     assert [each.value for each in driver.read("bs")] == ["b"]
 
 
-def test_topic_that_is_named_when_a_record_is_there_may_not_be_made(drive: Drive) -> None:
+def test_topic_named_at_send_time_is_refused_without_declare(drive: Drive) -> None:
     app = App("shop", topic_allow_declare=False)
 
     @app.agent("words")
@@ -254,7 +256,7 @@ def test_topic_that_is_named_when_a_record_is_there_may_not_be_made(drive: Drive
         driver.read("as")
 
 
-def test_a_topic_can_be_sent_to_by_its_name_alone(drive: Drive) -> None:
+def test_app_sends_to_a_topic_by_name(drive: Drive) -> None:
     app = App("shop")
     for name in "as", "bs":
         app.topic(name)
@@ -269,7 +271,7 @@ def test_a_topic_can_be_sent_to_by_its_name_alone(drive: Drive) -> None:
     assert [each.value for each in driver.read("bs")] == ["b"]
 
 
-def test_agents_that_feed_each_other_without_end_are_stopped(
+def test_endless_agent_cycle_is_refused_as_never_settling(
     drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamsx.testing.driver.ROUNDS_MAX", 10)
@@ -307,7 +309,7 @@ def test_partitions_follow_the_rules_of_a_worker() -> None:
     st.integers(1, 4),
     st.booleans(),
 )
-def test_any_run_counts_as_plain_python_does(
+def test_any_sequence_of_steps_counts_as_plain_python_does(
     steps: list[Any], partitions: int, commits: bool
 ) -> None:
     with TestDriver(counting(), partitions={"words": partitions}, commit=commits) as driver:
@@ -340,7 +342,7 @@ def failing(**settings: Any) -> App:
     return app
 
 
-def test_an_agent_s_error_is_raised_as_it_is_behind_everything_else(drive: Drive) -> None:
+def test_agent_error_is_raised_unchanged_after_all_other_records(drive: Drive) -> None:
     driver = drive(failing())
     with pytest.raises(KeyError, match="price") as caught:
         driver.pipe("orders", [{"user": "ann"}, {"user": "bob", "price": 1.0}])
@@ -351,14 +353,14 @@ def test_an_agent_s_error_is_raised_as_it_is_behind_everything_else(drive: Drive
     assert driver.table("totals") == {"bob": 2.0}
 
 
-def test_a_test_of_bad_records_says_so(drive: Drive) -> None:
+def test_raises_false_collects_failures_of_bad_records(drive: Drive) -> None:
     driver = drive(failing(), raises=False)
     driver.pipe("orders", [{"user": "ann"}, {"user": "bob", "price": 1.0}])
     assert [type(each.error) for each in driver.failures] == [KeyError]
     assert driver.table("totals") == {"bob": 1.0}
 
 
-def test_a_task_that_stops_is_less_than_why_it_does(drive: Drive) -> None:
+def test_record_error_is_raised_in_preference_to_task_stopped(drive: Drive) -> None:
     bad = [{"user": "ann"}] * 20
     with pytest.raises(KeyError):
         drive(failing()).pipe("orders", bad)
@@ -366,7 +368,7 @@ def test_a_task_that_stops_is_less_than_why_it_does(drive: Drive) -> None:
         drive(failing(), raises=False).pipe("orders", bad)
 
 
-def test_what_a_loop_would_only_log_is_raised(drive: Drive) -> None:
+def test_error_the_event_loop_would_only_log_is_raised(drive: Drive) -> None:
     app = App("shop")
 
     @app.task
@@ -396,14 +398,14 @@ def appends(table: Any, word: str) -> None:
     table[word[0]].append(word)
 
 
-def test_a_default_that_is_changed_and_not_put_is_found(drive: Drive) -> None:
+def test_default_changed_and_not_put_back_is_reported(drive: Drive) -> None:
     driver = drive(listing(appends))
     with pytest.raises(UsageError, match=r"not put back: table seen, key 'a', partition 0: "):
         driver.pipe("words", ["axe"])
     assert driver.table("seen") == {}
 
 
-def test_a_default_that_keys_share_is_found_where_it_was_not_put(drive: Drive) -> None:
+def test_shared_default_changed_is_reported_for_the_key_not_put_back(drive: Drive) -> None:
     shared: list[str] = []
 
     def change(table: Any, word: str) -> None:
@@ -417,7 +419,7 @@ def test_a_default_that_keys_share_is_found_where_it_was_not_put(drive: Drive) -
         drive(app).pipe("words", ["axe"])
 
 
-def test_a_value_that_is_changed_and_not_put_is_found_each_time(drive: Drive) -> None:
+def test_value_changed_and_not_put_back_is_reported_each_time(drive: Drive) -> None:
     def change(table: Any, word: str) -> None:
         if "a" not in table:
             table["a"] = []
@@ -432,7 +434,7 @@ def test_a_value_that_is_changed_and_not_put_is_found_each_time(drive: Drive) ->
     assert driver.table("seen") == {"a": ["axe"]}
 
 
-def test_a_task_that_cannot_be_committed_says_so_each_time(drive: Drive) -> None:
+def test_uncommittable_task_raises_at_each_commit(drive: Drive) -> None:
     def change(table: Any, word: str) -> None:
         table[word] = value = {"n": 1}
         value["bad"] = object()  # type: ignore[assignment]
@@ -445,7 +447,7 @@ def test_a_task_that_cannot_be_committed_says_so_each_time(drive: Drive) -> None
 
 
 @pytest.mark.parametrize("default", [list, None])
-def test_what_is_put_back_or_only_read_is_right(drive: Drive, default: Any) -> None:
+def test_value_put_back_or_only_read_is_accepted(drive: Drive, default: Any) -> None:
     def change(table: Any, word: str) -> None:
         if word == "look":
             assert table["a"] == ["axe", "ant"]
@@ -465,7 +467,7 @@ def test_what_is_put_back_or_only_read_is_right(drive: Drive, default: Any) -> N
     assert app.tables["seen"].default is default
 
 
-def test_a_value_that_is_changed_is_nobody_s_business_unless_it_raises(drive: Drive) -> None:
+def test_changed_value_is_not_reported_with_raises_false(drive: Drive) -> None:
     drive(listing(appends), raises=False).pipe("words", ["axe"])
 
 
@@ -485,7 +487,7 @@ def waiting(wait: Callable[[Any], Any]) -> App:
     return app
 
 
-def test_an_agent_that_sleeps_wakes_up_as_time_goes_by(drive: Drive) -> None:
+def test_sleeping_agent_wakes_when_virtual_time_advances(drive: Drive) -> None:
     driver = drive(waiting(lambda _: asyncio.sleep(5)))
     driver.pipe("orders", ["a", "b"])
     assert driver.table("done") == {}
@@ -495,7 +497,7 @@ def test_an_agent_that_sleeps_wakes_up_as_time_goes_by(drive: Drive) -> None:
     assert driver.table("done") == {"a": 1, "b": 1}
 
 
-def test_what_an_agent_waits_for_is_not_committed(drive: Drive) -> None:
+def test_record_awaited_by_an_agent_is_not_committed(drive: Drive) -> None:
     slept: list[str] = []
 
     async def wait(order: str) -> None:
@@ -535,7 +537,7 @@ def poison(word: str) -> None:
         raise ValueError(word)
 
 
-def test_agent_beside_one_that_fails_last_counts_each_record_once_over_restarts(
+def test_agent_beside_a_failing_agent_counts_once_over_restarts(
     drive: Drive,
 ) -> None:
     driver = drive(two_agents(poison), raises=False)
@@ -552,7 +554,7 @@ def test_agent_beside_one_that_fails_last_counts_each_record_once_over_restarts(
     assert driver.table("counts")["bad"] == 10
 
 
-def test_agent_beside_one_that_waits_counts_each_record_once_over_restarts(drive: Drive) -> None:
+def test_agent_beside_a_waiting_agent_counts_once_over_restarts(drive: Drive) -> None:
     driver = drive(two_agents(lambda _: asyncio.sleep(10)))
     driver.pipe("in", ["a"] * 100)
     for _ in range(3):
@@ -561,7 +563,7 @@ def test_agent_beside_one_that_waits_counts_each_record_once_over_restarts(drive
     assert driver.table("counts") == {"a": 100}
 
 
-def test_group_by_beside_one_whose_key_fails_sends_each_record_once_over_restarts(
+def test_group_by_beside_a_failing_group_by_sends_once_over_restarts(
     drive: Drive,
 ) -> None:
     app = App("g", topic_partitions=1)
@@ -584,13 +586,13 @@ def test_group_by_beside_one_whose_key_fails_sends_each_record_once_over_restart
         assert driver.table("counts") == {"x": 2}
 
 
-def test_a_thread_is_really_waited_for(drive: Drive) -> None:
+def test_driver_waits_for_a_thread_in_real_time(drive: Drive) -> None:
     driver = drive(waiting(lambda order: asyncio.to_thread(str.upper, order)))
     driver.pipe("orders", ["a"])
     assert driver.table("done") == {"a": 1}
 
 
-def test_a_socket_is_really_waited_for(drive: Drive) -> None:
+def test_driver_waits_for_a_socket_in_real_time(drive: Drive) -> None:
     """The other side answers from a thread that the driver knows nothing of."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -614,7 +616,7 @@ def test_a_socket_is_really_waited_for(drive: Drive) -> None:
     assert driver.table("done") == {"a": 1}
 
 
-def test_a_time_out_is_one_of_virtual_time(drive: Drive) -> None:
+def test_timeout_expires_in_virtual_time(drive: Drive) -> None:
     async def wait(_: object) -> None:
         async with asyncio.timeout(30):
             await asyncio.Event().wait()
@@ -627,7 +629,7 @@ def test_a_time_out_is_one_of_virtual_time(drive: Drive) -> None:
         driver.advance("1s")
 
 
-def test_it_works_within_the_loop_of_an_async_test() -> None:
+def test_driver_works_within_the_loop_of_an_async_test() -> None:
     async def story() -> None:
         with TestDriver(waiting(lambda _: asyncio.sleep(5))) as driver:
             driver.pipe("orders", ["a"])
@@ -641,7 +643,7 @@ def test_it_works_within_the_loop_of_an_async_test() -> None:
     asyncio.run(story())
 
 
-def test_what_a_body_reaches_is_its_own_task_s_whoever_ran_before(drive: Any) -> None:
+def test_body_reaches_tables_and_sends_of_the_same_task_after_any_wake(drive: Any) -> None:
     """Bodies of two tasks, woken in turn, and again from outside while the other one works."""
     app = App("shop")
     words = app.topic("words", value_type=str, key_type=str, value_serializer="raw")
@@ -669,7 +671,7 @@ def test_what_a_body_reaches_is_its_own_task_s_whoever_ran_before(drive: Any) ->
     )
 
 
-def test_a_test_may_put_its_own_send_into_a_topic(drive: Drive, monkeypatch: Any) -> None:
+def test_user_test_may_replace_send_of_a_topic(drive: Drive, monkeypatch: Any) -> None:
     """What a body uses keeps things in its attributes while that is at work."""
     app = App("shop")
     words = app.topic("words", value_type=str, value_serializer="raw")

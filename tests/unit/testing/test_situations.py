@@ -74,7 +74,7 @@ FORMS: dict[str, Form] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_body_may_use_what_asyncio_has_between_reading_and_writing_a_table(
+def test_body_may_await_any_asyncio_form_between_table_read_and_write(
     drive: Drive, form: str
 ) -> None:
     """Twice, so that a record comes behind one that waited."""
@@ -94,7 +94,7 @@ def test_body_may_use_what_asyncio_has_between_reading_and_writing_a_table(
     assert driver.table("t") == {"w": 2}
 
 
-def test_context_variable_of_a_body_is_its_own_and_lasts_from_record_to_record(
+def test_context_variable_is_per_body_and_lasts_across_records(
     drive: Drive,
 ) -> None:
     app, kept = App("shop"), contextvars.ContextVar("kept", default=0)
@@ -113,7 +113,7 @@ def test_context_variable_of_a_body_is_its_own_and_lasts_from_record_to_record(
     assert kept.get() == 0
 
 
-def test_session_around_the_loop_of_a_body_is_closed_when_its_task_ends() -> None:
+def test_session_around_a_body_loop_is_closed_when_the_task_ends() -> None:
     app, told = App("shop"), list[str]()
 
     class Session:
@@ -137,7 +137,7 @@ def test_session_around_the_loop_of_a_body_is_closed_when_its_task_ends() -> Non
     assert told.count("closed") == 1
 
 
-def test_pool_of_processes_works_for_a_body(drive: Drive) -> None:
+def test_body_can_use_a_process_pool(drive: Drive) -> None:
     app = App("shop")
     table = app.Table("t", default=int)
     context = multiprocessing.get_context("forkserver")
@@ -153,7 +153,7 @@ def test_pool_of_processes_works_for_a_body(drive: Drive) -> None:
         assert driver.table("t") == {"sum": 6}
 
 
-def test_tasks_of_a_body_write_its_table_and_one_that_outlives_its_record_too(
+def test_asyncio_tasks_of_a_body_write_the_table_also_after_the_record(
     drive: Drive,
 ) -> None:
     app, left = App("shop"), list[asyncio.Task[None]]()
@@ -183,7 +183,7 @@ def test_tasks_of_a_body_write_its_table_and_one_that_outlives_its_record_too(
 # -- how a body ends
 
 
-def test_body_that_leaves_its_loop_and_begins_another_goes_on_behind_the_record(
+def test_body_starting_a_second_loop_continues_behind_the_record(
     drive: Drive,
 ) -> None:
     app = App("shop")
@@ -205,7 +205,7 @@ def test_body_that_leaves_its_loop_and_begins_another_goes_on_behind_the_record(
 # -- apps beside each other
 
 
-def test_two_apps_of_one_process_have_each_their_own_tables_and_topics() -> None:
+def test_two_apps_in_one_process_have_separate_tables_and_topics() -> None:
     drivers, tables = list[TestDriver](), list[Any]()
 
     def made(name: str) -> App:
@@ -248,7 +248,7 @@ def test_table_of_another_app_is_refused_by_name(drive: Drive) -> None:
 TIMES = (-0.001, 0.0, 1_700_000_000.0, 1_700_000_000.0 / 1000, 1.7e12, 253_402_300_800.0, -5.0)
 
 
-def test_record_of_any_time_passes_through_a_sink_and_a_group(drive: Drive) -> None:
+def test_record_of_any_timestamp_passes_through_a_sink_and_a_group_by(drive: Drive) -> None:
     """None, seconds for milliseconds, microseconds, far ahead, before 1970."""
     app, told = App("shop"), list[Any]()
     out = app.topic("out", partitions=1)

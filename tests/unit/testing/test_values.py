@@ -138,14 +138,14 @@ def test_counts_by_int_survive_a_restart_with_a_type(drive: Drive) -> None:
     assert driver.table("hist") == {"u": {7: 6}}
 
 
-def test_counts_by_int_without_a_type_fail_at_the_line_that_puts_them(drive: Drive) -> None:
+def test_untyped_counts_by_int_fail_at_the_line_of_the_put(drive: Drive) -> None:
     says = r"store hist, key 'u', type dict: at \[7\], a key of type int .*dict\[int, int\]"
     with pytest.raises(ValueRefused, match=says) as caught:
         drive(counting()).pipe("in", [7])
     assert "count" in [frame.name for frame in caught.traceback]
 
 
-def test_refused_value_costs_its_record_only(drive: Drive) -> None:
+def test_refused_value_fails_only_one_record(drive: Drive) -> None:
     app = App("shop", topic_partitions=1)
     table = app.Table("t")
 
@@ -176,14 +176,14 @@ def test_refused_value_costs_its_record_only(drive: Drive) -> None:
         (dict[int, Leg], {1: Leg(2)}),
     ],
 )
-def test_typed_value_is_the_same_behind_a_restart(drive: Drive, kind: Any, value: Any) -> None:
+def test_typed_value_is_the_same_after_a_restart(drive: Drive, kind: Any, value: Any) -> None:
     driver = drive(putting(value, value_type=kind))
     driver.pipe("in", ["a"])
     driver.restart()
     assert driver.table("t") == {"a": value}
 
 
-def test_dataclass_with_an_init_of_its_own_is_refused_where_that_changes_it(drive: Drive) -> None:
+def test_dataclass_changed_by_a_custom_init_is_refused(drive: Drive) -> None:
     with pytest.raises(ValueRefused, match=r"key 'a', type Own: at .x, 10 .* comes back as 100"):
         drive(putting(Own(1), value_type=Own)).pipe("in", ["a"])
 
@@ -197,7 +197,7 @@ def test_dataclass_with_an_init_of_its_own_is_refused_where_that_changes_it(driv
         (bool, [True, False]),
     ],
 )
-def test_typed_keys_are_the_same_behind_a_restart(drive: Drive, kind: Any, keys: list[Any]) -> None:
+def test_typed_keys_are_the_same_after_a_restart(drive: Drive, kind: Any, keys: list[Any]) -> None:
     app = App("shop", topic_partitions=1)
     table = app.Table("t", default=int, key_type=kind)
 
@@ -216,7 +216,7 @@ def test_typed_keys_are_the_same_behind_a_restart(drive: Drive, kind: Any, keys:
 
 @pytest.mark.parametrize("key", [float("nan"), AT, uuid.UUID(int=1), [1], {"a": 1}, {1}])
 @pytest.mark.parametrize("first", ["text", 1, ("a", 1)])
-def test_key_that_is_read_as_another_one_is_refused(drive: Drive, first: Any, key: Any) -> None:
+def test_key_that_decodes_to_another_key_is_refused(drive: Drive, first: Any, key: Any) -> None:
     app = App("shop", topic_partitions=1)
     table = app.Table("t", default=int)
 
@@ -232,13 +232,13 @@ def test_key_that_is_read_as_another_one_is_refused(drive: Drive, first: Any, ke
     assert "key does not come back: table t, key " in str(driver.failures[0].error)
 
 
-def test_dict_with_keys_that_json_has_not_ends_the_start() -> None:
+def test_dict_type_with_keys_not_in_json_ends_the_start() -> None:
     app = counting(value_type=dict[tuple[int, int], int])
     with pytest.raises(TopologyError, match="a dict in JSON has text or numbers as keys"):
         app.topology()
 
 
-def test_key_that_is_read_as_another_one_deletes_nothing(drive: Drive) -> None:
+def test_key_that_decodes_to_another_key_deletes_nothing(drive: Drive) -> None:
     app = App("shop", topic_partitions=1)
     table = app.Table("t", default=int)
 
@@ -257,7 +257,7 @@ def test_key_that_is_read_as_another_one_deletes_nothing(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("make", ["topic", "Table"])
-def test_type_that_cannot_be_read_ends_the_start_with_file_and_line(make: str) -> None:
+def test_unknown_type_ends_the_start_with_file_and_line(make: str) -> None:
     app = counting()
     if make == "topic":
         app.topic("typed", value_type=collections.deque)
@@ -272,7 +272,7 @@ def test_type_that_cannot_be_read_ends_the_start_with_file_and_line(make: str) -
 
 
 @pytest.mark.parametrize("kind", [User, Point, Own, Leg, Parcel, int, dict[int, int]])
-def test_tombstones_of_a_typed_topic_are_passed_over(drive: Drive, kind: Any) -> None:
+def test_tombstones_of_a_typed_topic_are_skipped(drive: Drive, kind: Any) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=kind))
     good = b"5" if kind is int else b'{"5":5}' if kind == dict[int, int] else b'{"x":5,"name":"n"}'
@@ -282,7 +282,7 @@ def test_tombstones_of_a_typed_topic_are_passed_over(drive: Drive, kind: Any) ->
 
 
 @pytest.mark.parametrize("kind", [User, Point, Own, Leg, int, dict[int, int]])
-def test_tombstones_are_none_for_an_agent_that_asks_for_them(drive: Drive, kind: Any) -> None:
+def test_tombstones_are_none_with_allow_empty(drive: Drive, kind: Any) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=kind, allow_empty=True))
     send(driver, None, b"null")
@@ -290,21 +290,21 @@ def test_tombstones_are_none_for_an_agent_that_asks_for_them(drive: Drive, kind:
 
 
 @pytest.mark.parametrize("kind", [Point | None, dict[int, int] | None])
-def test_tombstones_are_none_where_that_is_a_value_of_the_type(drive: Drive, kind: Any) -> None:
+def test_tombstones_are_none_where_the_type_allows_none(drive: Drive, kind: Any) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=kind))
     send(driver, None, b"null")
     assert heard == [None, None]
 
 
-def test_tombstones_do_not_interrupt_a_row_of_failures(drive: Drive) -> None:
+def test_tombstones_do_not_interrupt_consecutive_failures(drive: Drive) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=Point), raises=False)
     with pytest.raises(Exception, match="10 records in a row failed"):
         send(driver, *[b"{}", None] * 10)
 
 
-def test_tombstones_of_a_topic_without_a_type_are_none_with_their_keys(drive: Drive) -> None:
+def test_tombstones_of_an_untyped_topic_are_none_with_keys(drive: Drive) -> None:
     heard: list[Any] = []
     app = App("shop", topic_partitions=1)
 
@@ -321,7 +321,7 @@ def test_tombstones_of_a_topic_without_a_type_are_none_with_their_keys(drive: Dr
     assert heard == [("a", None), ("a", 1), (None, None), ("b", None)]
 
 
-def test_two_types_of_records_on_one_topic_come_as_what_they_are(drive: Drive) -> None:
+def test_record_subtypes_on_one_topic_keep_their_types(drive: Drive) -> None:
     app = App("shop", topic_partitions=1)
     table = app.Table("t", value_type=Base)
 
@@ -359,7 +359,7 @@ def sweep(table: Any, model: dict[str, int], n: int) -> None:
         model.clear()
 
 
-def test_table_that_is_walked_and_changed_equals_a_dict(drive: Drive) -> None:
+def test_table_changed_while_iterated_equals_a_dict(drive: Drive) -> None:
     app, seen = App("shop", topic_partitions=1), random.Random(7)
     table, model = app.Table("t", default=int), dict[str, int]()
 
@@ -379,7 +379,7 @@ def test_table_that_is_walked_and_changed_equals_a_dict(drive: Drive) -> None:
     assert driver.table("t") == model
 
 
-def test_tombstones_pass_a_group_by(drive: Drive) -> None:
+def test_tombstones_are_skipped_by_a_group_by(drive: Drive) -> None:
     heard: list[Any] = []
     app = App("shop", topic_partitions=1)
 
@@ -411,7 +411,7 @@ def test_missing_key_of_a_record_fails_the_record(drive: Drive) -> None:
 
 
 @pytest.mark.parametrize("kind", [Point, Own, Leg, Parcel, User])
-def test_fields_that_a_type_does_not_know_are_passed_over(drive: Drive, kind: Any) -> None:
+def test_unknown_fields_of_a_typed_record_are_ignored(drive: Drive, kind: Any) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=kind))
     send(driver, b'{"x":1,"name":"n","added":[1]}')
@@ -436,14 +436,14 @@ def test_large_int_stays_an_int_and_can_be_sent_on(drive: Drive, number: int) ->
 
 
 @pytest.mark.parametrize("bad", [b"NaN", b"[Infinity]", b'{"a":-Infinity}', b"1e999"])
-def test_number_that_json_has_not_costs_one_record(drive: Drive, bad: bytes) -> None:
+def test_number_not_in_json_fails_only_one_record(drive: Drive, bad: bytes) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard), raises=False)
     send(driver, b"1", bad, b"2")
     assert (heard, [failure.offset for failure in driver.failures]) == ([1, 2], [1])
 
 
-def test_message_of_a_topic_with_a_type_is_that_type(drive: Drive) -> None:
+def test_message_of_a_typed_topic_has_that_type(drive: Drive) -> None:
     heard: list[Any] = []
     driver = drive(hearing(heard, value_type=dict[int, set[str]]))
     driver.pipe("in", [{1: {"a"}}])
@@ -461,9 +461,7 @@ def test_message_of_a_topic_with_a_type_is_that_type(drive: Drive) -> None:
         (Point, Point(1), b'{"x":1}'),
     ],
 )
-def test_key_of_a_topic_is_text_or_json_by_its_type(
-    drive: Drive, kind: Any, key: Any, raw: bytes
-) -> None:
+def test_topic_key_is_text_or_json_by_type(drive: Drive, kind: Any, key: Any, raw: bytes) -> None:
     heard: list[Any] = []
     app = App("shop", topic_partitions=1)
     topic = app.topic("in", key_type=kind)
@@ -477,7 +475,7 @@ def test_key_of_a_topic_is_text_or_json_by_its_type(
     assert heard == [(key, raw)]
 
 
-def test_dataclass_is_written_as_before(drive: Drive) -> None:
+def test_stored_form_of_a_dataclass_is_unchanged(drive: Drive) -> None:
     driver = drive(putting(Line(Point(1), AT), value_type=Line))
     driver.pipe("in", ["a"])
     value = driver.store("t", 0).rows.get(b'\x01"a"')

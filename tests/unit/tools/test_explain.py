@@ -35,7 +35,7 @@ def files(tmp_path: Path) -> list[Path]:
     return [b, a]
 
 
-def test_rebalances_are_told_the_newest_first(
+def test_rebalances_are_listed_newest_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: list[Path]
 ) -> None:
     assert run(monkeypatch, "--events", *files) == 0
@@ -48,7 +48,7 @@ def test_rebalances_are_told_the_newest_first(
     ]
 
 
-def test_of_one_task_or_one_rebalance(
+def test_explain_filters_by_task_or_generation(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: list[Path]
 ) -> None:
     assert run(monkeypatch, "--json", "--events", *files, "--task", "0_4") == 0
@@ -75,7 +75,7 @@ def test_of_one_task_or_one_rebalance(
         (("--app", "a", "--task", "0_1_0"), "not a task: '0_1_0'"),
     ],
 )
-def test_what_cannot_be_explained_is_refused(
+def test_explain_refuses_bad_arguments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...],
     says: str,
 ) -> None:  # fmt: skip
@@ -99,7 +99,7 @@ def test_files_without_a_plan_are_refused(
     assert "give the leader's file too" in capsys.readouterr().err
 
 
-def test_a_rebalance_that_is_in_no_file_is_refused(
+def test_generation_in_no_file_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], files: list[Path]
 ) -> None:
     assert run(monkeypatch, "--events", *files, "--generation", "9") == 2

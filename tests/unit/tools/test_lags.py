@@ -72,14 +72,14 @@ def seen(offsets: Any, coordinator: int = ErrorCode.NONE) -> dict[TaskId, int | 
     return asyncio.run(story())
 
 
-def test_a_task_is_behind_by_what_is_not_committed_of_all_that_it_reads() -> None:
+def test_task_lag_is_the_sum_of_uncommitted_records_of_all_inputs() -> None:
     """Also one that nobody runs at the moment."""
     assert seen(answered(offset)) == {
         TASKS[0]: 30 + 5, TASKS[1]: 90, TASKS[2]: 90, TASKS[3]: 0, TaskId(1, 1): 0,
     }  # fmt: skip
 
 
-def test_what_one_partition_does_not_tell_is_unknown_of_its_task_alone() -> None:
+def test_refused_partition_makes_only_one_task_lag_unknown() -> None:
     def refused(topic: str, asked: Any) -> dict[str, Any]:
         one = (topic, asked.partition_index) == ("orders", 2)
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if one else ErrorCode.NONE
@@ -90,6 +90,6 @@ def test_what_one_partition_does_not_tell_is_unknown_of_its_task_alone() -> None
     }  # fmt: skip
 
 
-def test_while_the_coordinator_moves_nothing_is_known() -> None:
+def test_lags_are_unknown_while_the_coordinator_moves() -> None:
     found = seen(answered(offset), ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert set(found.values()) == {None}

@@ -51,7 +51,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
     return exit_.value.code
 
 
-def test_the_result_has_the_form_that_programs_rely_on() -> None:
+def test_leave_json_has_the_contract_form() -> None:
     departures = {"b": GONE, "c": replace(GOING, instance="c")}
 
     assert json.loads(json.dumps(leave.as_data("shop", departures))) == {
@@ -63,23 +63,23 @@ def test_the_result_has_the_form_that_programs_rely_on() -> None:
     }
 
 
-def test_all_that_was_asked_for_is_0() -> None:
+def test_exit_code_is_0_when_all_instances_complied() -> None:
     assert ended(LeaveState.LEFT, LeaveState.LEAVING) == 0
     assert ended(LeaveState.CANCELLED, cancel=True) == 0
 
 
-def test_one_that_is_not_there_is_3() -> None:
+def test_exit_code_is_3_for_an_unknown_instance() -> None:
     assert ended(LeaveState.LEFT, LeaveState.UNKNOWN) == 3
     assert ended(LeaveState.CANCELLED, LeaveState.UNKNOWN, cancel=True) == 3
 
 
-def test_one_that_did_not_do_what_it_was_asked_for_is_1() -> None:
+def test_exit_code_is_1_for_an_instance_that_did_not_comply() -> None:
     assert ended(LeaveState.LEFT, LeaveState.TIMEOUT, LeaveState.UNKNOWN) == 1
     assert ended(LeaveState.CANCELLED) == 1
     assert ended(LeaveState.LEFT, cancel=True) == 1
 
 
-def test_people_hear_what_is_left_and_who_learns_it() -> None:
+def test_leave_text_shows_remaining_tasks_and_learners() -> None:
     others = (learner("a", T1, 1_200), learner("c", T0, 7), learner("d", T1, None))
     report = GroupReport(4, "a", others, (), {})
     going = {"b": GOING, "z": replace(GONE, instance="z")}
@@ -94,7 +94,7 @@ def test_people_hear_what_is_left_and_who_learns_it() -> None:
     assert leave.result_of("b", GONE) == "b: left: 2 of 2 tasks moved, 3.2 s"
 
 
-def test_who_lets_all_workers_leave_is_warned_that_nobody_runs_their_tasks() -> None:
+def test_leave_of_all_workers_warns_that_tasks_stand_still() -> None:
     last = Instance(MemberMetadata("m2", "b"), (T0, T1))
     alone = GroupReport(4, "m2", (last,), (), {})
     assert leave.nobody_stays({"b": GOING}, alone) == (
@@ -115,7 +115,7 @@ class Paper(io.StringIO):
         self.written.set()
 
 
-def test_without_a_terminal_the_newest_words_come_line_by_line(
+def test_progress_without_a_terminal_prints_the_newest_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(progress, "SAY_EVERY_S", 0.01)
@@ -133,7 +133,7 @@ def test_without_a_terminal_the_newest_words_come_line_by_line(
     assert asyncio.run(wait()).splitlines() == ["first", "[second]"]
 
 
-def test_names_are_taken_once_and_sorted(
+def test_instance_names_are_deduplicated_and_sorted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert leave.names("b, a,b,") == ["a", "b"]
@@ -145,14 +145,14 @@ def test_names_are_taken_once_and_sorted(
 
 
 @pytest.mark.parametrize("text", ["0s", "infinite", "8d", "soon"])
-def test_a_leave_has_an_end(
+def test_leave_refuses_an_unlimited_or_bad_timeout(
     text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command(monkeypatch, "--app", "shop", "--instances", "b", "--timeout", text) == 2
     assert "60s or 10m" in capsys.readouterr().err
 
 
-def test_an_app_that_nobody_knows_is_3_in_one_line(
+def test_unknown_app_is_exit_code_3_and_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with Broker(tmp_path / "broker") as broker:

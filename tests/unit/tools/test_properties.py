@@ -26,14 +26,14 @@ def settled(folder: Path, text: str) -> Security:
     ],
     ids=["Java", "Java in several lines", "librdkafka"],
 )
-def test_user_and_password_in_each_form(tmp_path: Path, text: str) -> None:
+def test_user_and_password_are_read_in_each_form(tmp_path: Path, text: str) -> None:
     told = f"# of mine\n\nsecurity.protocol=sasl_plaintext\nsasl.mechanisms=SCRAM-SHA-512\n{text}\n"
     assert settled(tmp_path, told) == Security(
         "SASL_PLAINTEXT", None, "SCRAM-SHA-512", "me", 'a b;="'
     )
 
 
-def test_what_is_not_about_security_is_passed_over(tmp_path: Path) -> None:
+def test_properties_not_about_security_are_ignored(tmp_path: Path) -> None:
     assert settled(tmp_path, "client.id=me\nbootstrap.servers=a:1\n") is PLAINTEXT
 
 
@@ -87,13 +87,13 @@ def test_certificates_are_read(tmp_path: Path, text: str) -> None:
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused(
+def test_unusable_security_properties_are_refused(
     tmp_path: Path, text: str, kind: type[StreamsxError], complaint: str
 ) -> None:
     with pytest.raises(kind, match=complaint):
         settled(tmp_path, text)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_missing_properties_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no settings: .*nowhere: .*No such file"):
         properties(tmp_path / "nowhere")

@@ -14,7 +14,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
     return exit_.value.code
 
 
-def test_seeds_are_told_to_programs(
+def test_seeds_are_reported_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "seeds", "--from", "6", "--count", "1", "--world", "--json") == 0
@@ -25,7 +25,7 @@ def test_seeds_are_told_to_programs(
     assert "0 fail" in error
 
 
-def test_a_story_is_a_line_per_event(
+def test_story_prints_a_line_per_event(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, "story", "6", "--last", "3") == 0
@@ -50,7 +50,7 @@ def test_a_story_is_a_line_per_event(
         ),
     ],
 )
-def test_what_cannot_be_simulated_is_refused(
+def test_simulate_refuses_bad_arguments(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...],
     says: str,
 ) -> None:  # fmt: skip

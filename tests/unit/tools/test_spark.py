@@ -45,7 +45,7 @@ def spark(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProc
     return streamsx("spark", *arguments, cwd=cwd)
 
 
-def test_help_is_a_line_for_each_command_and_imports_nothing_heavy() -> None:
+def test_help_lists_each_command_and_imports_nothing_heavy() -> None:
     done = python("-c", LOADED.format(["spark", "--help"]))
     assert "\n  events      Turn event logs of workers into tables and plots" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
@@ -73,7 +73,7 @@ def test_help_is_a_line_for_each_command_and_imports_nothing_heavy() -> None:
         (["events", "x", "--out", "o", "--conf", "a=b"], "error: argument --conf: 'a=b': write sp"),
     ],
 )
-def test_what_is_no_command_ends_with_2(arguments: list[str], said: str) -> None:
+def test_unknown_spark_command_is_exit_code_2(arguments: list[str], said: str) -> None:
     done = spark(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(said)
@@ -112,7 +112,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
 
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
-def test_each_command_takes_its_options(name: str) -> None:
+def test_each_spark_command_parses_the_expected_options(name: str) -> None:
     words, expected = EXAMPLES[name]
     given = vars(commands.command_of(name).parse_args([*words.split(), "--json"]))
     assert given.items() >= expected.items()
@@ -144,7 +144,7 @@ RUN = "run shop --state s"
         ("handover shop", "the following arguments are required: --state"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(
+def test_contradictory_or_bad_options_are_refused(
     words: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, *rest = words.split()
@@ -156,7 +156,7 @@ def test_what_cannot_be_meant_is_refused(
     assert told.count("\n") == 1
 
 
-def test_its_entry_is_a_file_that_is_the_command() -> None:
+def test_spark_entry_prints_a_file_that_runs_the_command() -> None:
     path = spark("entry").stdout.strip()
     done = python(path, "events", "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -164,7 +164,7 @@ def test_its_entry_is_a_file_that_is_the_command() -> None:
     assert spark("entry", "--json").stdout == f'{{"entry": "{path}"}}\n'
 
 
-def test_check_tells_stages_or_every_reason(tmp_path: Path) -> None:
+def test_check_reports_stages_or_every_reason(tmp_path: Path) -> None:
     done = spark("check", "streamsx.examples.shop", "--json")
     told = json.loads(done.stdout)
     assert (done.returncode, told["ok"], told["app"]) == (0, True, "shop")
@@ -181,7 +181,7 @@ def test_check_tells_stages_or_every_reason(tmp_path: Path) -> None:
     assert "alarm.py:8): waits for something outside its stream" in done.stderr
 
 
-def test_plots_are_drawn_also_of_nothing(tmp_path: Path) -> None:
+def test_plots_are_drawn_also_without_data(tmp_path: Path) -> None:
     """Generations may begin anew, times be unknown, gaps be none."""
     for name, generations, gaps in (("some", [1, 2, 1], [0.0, 120.5]), ("none", [], [])):
         times = [None, 12.5, 700.0][: len(generations)]

@@ -103,7 +103,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
     return exit_.value.code
 
 
-def test_the_object_has_the_form_that_programs_rely_on() -> None:
+def test_status_json_has_the_contract_form() -> None:
     lags = {T(0, 0): 0, T(0, 1): 7}
     assert json.loads(json.dumps(status.as_data("shop", SEEN, lags))) == DATA
     assert list(status.as_data("shop", SEEN, {})["instances"]) == ["a", "b", "m3"]
@@ -117,7 +117,7 @@ def runs(member: str, instance: str, process: str, *tasks: TaskId, alike: bool =
     return Instance(MemberMetadata(member, instance, process), tasks, alike=alike)
 
 
-def test_two_workers_of_one_name_have_a_row_each_and_are_told_apart() -> None:
+def test_workers_with_the_same_name_have_a_distinct_row_each() -> None:
     """The second one hid the first: half of the tasks were not shown."""
     seen = settled(
         runs("m1", "a", "3f9c12abcd", T(0, 0)), runs("m2", "a", "77aa01becd", T(0, 1)),
@@ -134,7 +134,7 @@ def test_two_workers_of_one_name_have_a_row_each_and_are_told_apart() -> None:
     assert "2 workers have the name a" in data["instances"]["a@3f9c12ab"]["note"]
 
 
-def test_a_row_that_is_empty_says_why() -> None:
+def test_row_without_tasks_shows_the_reason() -> None:
     seen = settled(
         runs("m1", "a", "p1", T(0, 0), T(0, 1)), runs("m2", "b", "p2", alike=False),
         runs("m3", "c", "p3"),
@@ -152,12 +152,12 @@ def test_a_row_that_is_empty_says_why() -> None:
     assert "\nc: there are more workers than tasks\n" in out.getvalue()
 
 
-def test_where_there_are_no_tasks_workers_are_not_too_many() -> None:
+def test_worker_of_an_app_without_tasks_is_not_noted_as_surplus() -> None:
     data = status.as_data("shop", settled(runs("m1", "a", "p1")), {})
     assert data["instances"]["a"]["note"].startswith("there are no tasks: the app reads no topic")
 
 
-def test_standbys_are_shown_where_there_are_some() -> None:
+def test_standby_column_is_shown_when_there_are_standbys() -> None:
     seen = settled(
         runs("m1", "a", "p1", T(0, 0)), Instance(MemberMetadata("m2", "b"), standbys={T(0, 0): 7})
     )
@@ -174,7 +174,7 @@ def test_standbys_are_shown_where_there_are_some() -> None:
     assert words[3] == ["b", "running", "0_0"]
 
 
-def test_a_group_that_rebalances_shows_its_state_and_member_ids() -> None:
+def test_rebalancing_group_shows_state_and_member_ids() -> None:
     blank = Instance(MemberMetadata("m1", opaque=True))
     seen = GroupDescription("PreparingRebalance", GroupReport(-1, None, (blank,), (), {}))
 
@@ -184,7 +184,7 @@ def test_a_group_that_rebalances_shows_its_state_and_member_ids() -> None:
     assert data["instances"]["m1"]["state"] == "unknown"
 
 
-def test_people_get_a_table_without_control_characters() -> None:
+def test_status_table_has_no_control_characters() -> None:
     out = io.StringIO()
 
     with status.painter(out, live=True) as paint:
@@ -203,7 +203,7 @@ def test_people_get_a_table_without_control_characters() -> None:
     ]
 
 
-def test_an_app_that_nobody_runs_is_said_to_stand_still() -> None:
+def test_empty_group_is_reported_as_standing_still() -> None:
     """`Empty, generation -1, leader not known, 0 tasks` looked as if all was well."""
     data = status.as_data("shop", GroupDescription("Empty", GroupReport(-1, None, (), (), {})), {})
 
@@ -217,20 +217,20 @@ def test_an_app_that_nobody_runs_is_said_to_stand_still() -> None:
     )
 
 
-def test_a_row_shows_the_tasks_that_are_farthest_behind() -> None:
+def test_row_shows_the_tasks_with_the_largest_lags() -> None:
     lags = {"0_0": 5, "0_1": 0, "0_2": 70, "1_0": 1, "1_1": 30}
     assert status.far_of(lags) == "106 (0_2 70, 1_1 30, 0_0 5, ...)"
     assert status.far_of({"0_0": 0, "0_1": 0}) == "0"
     assert status.far_of({}) == ""
 
 
-def test_neighbours_among_tasks_stand_together() -> None:
+def test_adjacent_task_ids_are_shown_as_ranges() -> None:
     assert brief([]) == ""
     assert brief(["0_0", "0_1", "0_2", "0_5", "1_3", "2_7", "2_8"]) == "0_0-2,5 1_3 2_7-8"
     assert brief([T(0, 9), T(0, 10), T(10, 1)]) == "0_9-10 10_1"
 
 
-def test_an_app_that_nobody_knows_is_3_in_one_line(
+def test_unknown_app_is_exit_code_3_and_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     with Broker(tmp_path / "broker") as broker:

@@ -14,7 +14,7 @@ from streamsx.tools.table import show
     ("app", "words", "form"),
     [(None, ["totals"], "APP NAME"), ("shop", ["totals", "ann", "x"], "NAME")],
 )
-def test_words_that_cannot_be_told_apart_get_the_form(
+def test_ambiguous_table_arguments_get_the_expected_form(
     app: str | None, words: list[str], form: str
 ) -> None:
     with pytest.raises(UsageError, match=rf"{' '.join(words)}: say {form} \[KEY\]"):

@@ -39,13 +39,13 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_text_is_for_people() -> None:
+def test_topology_prints_text_by_default() -> None:
     done = streamsx("topology", WORD_COUNT)
     assert (done.returncode, done.stderr) == (0, "")
     assert "sub-topology 1: stateful, 8 tasks" in done.stdout
 
 
-def test_the_last_line_is_json_when_it_is_asked_for(shop: Path) -> None:
+def test_json_option_puts_json_on_the_last_stdout_line(shop: Path) -> None:
     done = streamsx("topology", "shop", "--json", cwd=shop)
     data = json.loads(done.stdout.splitlines()[-1])
     assert [each["outputs"] for each in data["subtopologies"]] == [
@@ -54,7 +54,7 @@ def test_the_last_line_is_json_when_it_is_asked_for(shop: Path) -> None:
     assert "sub-topology 0: stateless" in done.stderr
 
 
-def test_faust_s_order_of_words_and_app_main_are_the_same_command(shop: Path) -> None:
+def test_faust_argument_order_and_app_main_run_the_same_command(shop: Path) -> None:
     ours = streamsx("topology", "shop", "--format", "mermaid", cwd=shop)
     faust_s = streamsx("-A", "shop", "topology", "--format", "mermaid", cwd=shop)
     main = run("shop.py", "topology", "--format", "mermaid", cwd=shop)
@@ -63,13 +63,13 @@ def test_faust_s_order_of_words_and_app_main_are_the_same_command(shop: Path) ->
     assert "t1 --> s1a0" in ours.stdout
 
 
-def test_the_generated_loops_can_be_seen(shop: Path) -> None:
+def test_source_option_prints_the_generated_loops(shop: Path) -> None:
     done = streamsx("topology", "shop", "--source", cwd=shop)
     assert "# orders\ndef run(records, failed):" in done.stdout
     assert "key_0 = encode_key_0(key_of_0(value))" in done.stdout
 
 
-def test_notes_are_for_people(shop: Path) -> None:
+def test_notes_go_to_stderr(shop: Path) -> None:
     done = streamsx("topology", "shop", "--format", "json", cwd=shop)
     assert done.stderr == (
         "note: setting without meaning here: web_port (app shop): it does nothing\n"
@@ -85,13 +85,15 @@ def test_notes_are_for_people(shop: Path) -> None:
         ([], "error: the following arguments are required"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_2(shop: Path, arguments: list[str], says: str) -> None:
+def test_wrong_arguments_are_one_line_and_exit_code_2(
+    shop: Path, arguments: list[str], says: str
+) -> None:
     done = streamsx("topology", *arguments, cwd=shop)
     assert done.returncode == 2
     assert done.stderr.startswith(says)
     assert done.stderr.count("\n") == 1
 
 
-def test_a_traceback_is_for_debugging() -> None:
+def test_traceback_is_printed_with_debug() -> None:
     done = run("-m", "streamsx", "topology", "nope", "--debug")
     assert "Traceback" in done.stderr

@@ -21,7 +21,7 @@ from tests.support.codecs import coded
 Make = Callable[..., Any]
 
 
-def test_a_topic_that_is_sent_to_and_read_is_a_source(stage: Make, topology: Make) -> None:
+def test_topic_both_sent_to_and_read_is_a_source(stage: Make, topology: Make) -> None:
     specs = [
         TopicSpec("words", TopicKind.OUTPUT),
         TopicSpec("words", TopicKind.SOURCE, 4, config={"a": "1"}),
@@ -47,12 +47,12 @@ def test_two_topics_with_one_name_are_an_error(
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ö", "<lambda>", "a" * 250, "a/b"])
-def test_a_name_that_kafka_refuses_is_the_users_error(name: str) -> None:
+def test_topic_name_kafka_refuses_is_a_topology_error(name: str) -> None:
     with pytest.raises(TopologyError, match="not a name of a topic"):
         TopicSpec(name, TopicKind.SOURCE)
 
 
-def test_internal_topics_are_kept_as_their_use_demands() -> None:
+def test_internal_topics_have_the_configs_for_their_use() -> None:
     assert CONFIGS[TopicKind.CHANGELOG] == {"cleanup.policy": "compact"}
     assert CONFIGS[TopicKind.REPARTITION]["retention.ms"] == "-1"
 
@@ -66,21 +66,21 @@ def test_internal_topics_are_kept_as_their_use_demands() -> None:
         ("t", True, "app-m.a-t-n-repartition", "t-n-repartition"),
     ],
 )
-def test_a_repartition_topic_bears_app_and_agent_once(
+def test_repartition_topic_name_holds_app_and_agent_once(
     topic: str, has_prefix: bool, ours: str, faust_s: str
 ) -> None:
     names = repartition_names("app", "m.a", topic, "n", has_prefix=has_prefix)
     assert names == {"app": ours, "faust": faust_s}
 
 
-def test_what_a_group_has_begun_under_other_names_is_refused() -> None:
+def test_repartition_topics_under_other_names_are_refused() -> None:
     made = Topology("app", (), (), otherwise=frozenset({"a-t-n-repartition"}))
     check_names(made, {"app-a-t-n-repartition", "t"}, "app")
     with pytest.raises(TopologyError, match=r": a-t-n-repartition: .*='faust' to go on"):
         check_names(made, {"a-t-n-repartition", "t"}, "app")
 
 
-def test_signatures_differ_when_anything_of_the_sub_topology_does(
+def test_signatures_differ_for_any_difference_in_the_sub_topology(
     stage: Make, topology: Make
 ) -> None:
     variants = [
@@ -125,14 +125,14 @@ def shop() -> App:
     return made
 
 
-def test_signatures_are_those_of_versions_before() -> None:
+def test_signatures_are_equal_to_earlier_versions() -> None:
     """Members of several versions share a group while an app is rolled out: if these numbers
     change, each rolling upgrade is a change of the topology."""
     assert app.topology().signatures == (1929826881, 4164395724)
     assert shop().topology().signatures == (1299717959, 778107637, 2864610614, 2641254704)
 
 
-def test_trees_that_differ_in_a_fork_have_other_signatures() -> None:
+def test_signatures_differ_for_operator_trees_with_different_forks() -> None:
     def of(first: Operator) -> tuple[int, ...]:
         source = Source("t", coded(str), coded(str), (Branch("a", first),))
         return Topology("app", (SubTopology(0, (source,)),), ()).signatures
@@ -152,7 +152,7 @@ def test_signatures_are_equal_in_every_process(seed: str) -> None:
     assert done.stdout == f"{app.topology().signatures}\n"
 
 
-def test_the_layout_of_a_store_says_what_its_rows_are() -> None:
+def test_store_layout_describes_the_rows() -> None:
     node = StoreNode("t", "app-t-changelog", coded(bytes, name="raw"), coded(bytes))
     assert node.layout(4) == (
         '{"version":1,"store":"kv","key":"raw","value":"json","topic":"app-t-changelog",'
@@ -160,7 +160,7 @@ def test_the_layout_of_a_store_says_what_its_rows_are() -> None:
     )
 
 
-def test_own_topics_are_those_that_the_tasks_of_the_app_write() -> None:
+def test_own_topics_are_the_topics_written_by_tasks_of_the_app() -> None:
     made = App("own")
     other, asked = made.topic("other"), made.topic("asked")
 

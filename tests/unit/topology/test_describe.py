@@ -14,7 +14,7 @@ TOPOLOGY = app.topology()
 PARTITIONS = resolve_partition_counts(TOPOLOGY, {}, default=8, declare=True)
 
 
-def test_the_text_says_what_each_sub_topology_does() -> None:
+def test_text_describes_each_sub_topology() -> None:
     assert list(as_text(TOPOLOGY, PARTITIONS)) == [
         "wordcount",
         "",
@@ -43,7 +43,7 @@ def grouped() -> Topology:
     return Topology("app", (SubTopology(0, (source,), outputs=frozenset("xyz")),), topics)
 
 
-def test_what_is_below_an_operator_stands_below_it() -> None:
+def test_text_indents_operators_below_their_parent() -> None:
     made = grouped()
     partitions = resolve_partition_counts(made, {}, default=1, declare=True)
     assert list(as_text(made, partitions))[2:13] == [
@@ -61,7 +61,7 @@ def test_what_is_below_an_operator_stands_below_it() -> None:
     ]
 
 
-def test_the_diagram_shows_whose_branch_it_is_and_where_it_sends() -> None:
+def test_diagram_shows_the_agent_and_outputs_of_each_branch() -> None:
     lines = [line.strip() for line in as_mermaid(grouped())]
     assert 's0o0_0["a: rekey forward forward"]' in lines
     assert [line for line in lines if "-->" in line] == [
@@ -70,7 +70,7 @@ def test_the_diagram_shows_whose_branch_it_is_and_where_it_sends() -> None:
     ]  # fmt: skip
 
 
-def test_the_diagram_has_an_arrow_for_each_way() -> None:
+def test_diagram_has_an_arrow_for_each_data_flow() -> None:
     lines = [line.strip() for line in as_mermaid(TOPOLOGY)]
     assert lines[0] == "flowchart LR"
     assert [line for line in lines if "-->" in line] == [
@@ -78,7 +78,7 @@ def test_the_diagram_has_an_arrow_for_each_way() -> None:
     ]  # fmt: skip
 
 
-def test_the_data_is_for_json() -> None:
+def test_topology_data_is_json_serializable() -> None:
     data = json.loads(json.dumps(as_data(TOPOLOGY, PARTITIONS)))
     assert [(s["number"], s["stateful"], s["tasks"]) for s in data["subtopologies"]] == [
         (0, False, 8), (1, True, 8),

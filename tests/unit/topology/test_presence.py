@@ -18,12 +18,12 @@ def look(noted: bytes, found: bytes | None) -> None:
     [(OLD, OLD), (NO_ID, NEW), (OLD, NO_ID), (NO_ID, NO_ID)],
     ids=["the same", "nobody had noted it", "a broker without ids", "never any id"],
 )
-def test_state_goes_on_with_its_changelog(noted: bytes, found: bytes) -> None:
+def test_state_is_accepted_with_the_noted_changelog(noted: bytes, found: bytes) -> None:
     look(noted, found)
 
 
 @pytest.mark.parametrize("noted", [OLD, NO_ID])
-def test_state_whose_changelog_is_gone_is_told_of_with_all_ways_on(noted: bytes) -> None:
+def test_missing_changelog_of_existing_state_is_refused_with_remedies(noted: bytes) -> None:
     with pytest.raises(ChangelogLost) as caught:
         look(noted, None)
     says = str(caught.value)
@@ -35,25 +35,25 @@ def test_state_whose_changelog_is_gone_is_told_of_with_all_ways_on(noted: bytes)
     assert "address of the brokers" in says
 
 
-def test_state_of_another_topic_of_that_name_is_refused() -> None:
+def test_state_of_a_recreated_changelog_is_refused() -> None:
     with pytest.raises(ChangelogLost, match="deleted and made anew: topic shop-totals-changelog: "):
         look(OLD, NEW)
 
 
-def test_a_topic_is_gone_when_it_was_not_there_for_a_while_and_that_is_told_now_and_again() -> None:
+def test_topic_absent_for_a_while_is_reported_gone_at_intervals() -> None:
     presence = Presence({"a": OLD, "b": OLD})
     told = {now: presence.heard(now, {"a": None, "b": OLD}) for now in map(float, range(5, 80, 5))}
     assert {now for now, effects in told.items() if effects} == {15.0, 45.0, 75.0}
     assert told[15.0] == [Absence("a", anew=False)]
 
 
-def test_a_broker_that_knew_nothing_for_a_moment_is_not_told_of() -> None:
+def test_topic_absent_for_a_moment_is_not_reported() -> None:
     presence = Presence({"a": OLD})
     found = [None, OLD, None, None, OLD]
     assert [presence.heard(5.0 * n, {"a": each}) for n, each in enumerate(found)] == [[]] * 5
 
 
-def test_a_topic_that_was_made_anew_is_told_of_at_once_and_once() -> None:
+def test_recreated_topic_is_reported_at_once_and_only_once() -> None:
     presence = Presence({"a": OLD, "b": None, "c": NO_ID})
     found = {"a": NEW, "b": NEW, "c": NEW}
     assert presence.heard(0.0, found) == [Absence("a", anew=True)]

@@ -19,37 +19,39 @@ def drawn(topology: Any) -> list[tuple[list[str], list[str]]]:
     return [(list(s.topics), [store.name for store in s.stores]) for s in topology.subtopologies]
 
 
-def test_two_agents_of_one_topic_live_together(stage: Make, topology: Make) -> None:
+def test_agents_on_one_topic_share_a_sub_topology(stage: Make, topology: Make) -> None:
     made = topology(stage("b", "words"), stage("a", "words"), stage("c", "lines"))
     assert drawn(made) == [(["lines"], []), (["words"], [])]
     assert [agent.name for agent in made.subtopologies[1].sources[0].agents] == ["a", "b"]
 
 
-def test_two_agents_of_one_table_live_together(stage: Make, topology: Make) -> None:
+def test_agents_on_one_table_share_a_sub_topology(stage: Make, topology: Make) -> None:
     made = topology(
         stage("a", "orders", tables="totals"), stage("b", "users", tables="totals names")
     )
     assert drawn(made) == [(["orders", "users"], ["names", "totals"])]
 
 
-def test_what_binds_two_groups_makes_them_one(stage: Make, topology: Make) -> None:
+def test_agent_reading_two_groups_merges_their_sub_topologies(stage: Make, topology: Make) -> None:
     made = topology(
         stage("a", "one", tables="t"), stage("b", "two", tables="u"), stage("c", "one two")
     )
     assert drawn(made) == [(["one", "two"], ["t", "u"])]
 
 
-def test_sending_does_not_bind(stage: Make, topology: Make) -> None:
+def test_sending_to_a_topic_does_not_join_sub_topologies(stage: Make, topology: Make) -> None:
     made = topology(stage("split", "lines", "words"), stage("count", "words", tables="counts"))
     assert drawn(made) == [(["lines"], []), (["words"], ["counts"])]
 
 
-def test_a_sub_topology_comes_after_those_that_send_to_it(stage: Make, topology: Make) -> None:
+def test_sub_topology_is_numbered_after_upstream_sub_topologies(
+    stage: Make, topology: Make
+) -> None:
     made = topology(stage("a", "z", "m"), stage("b", "m", "a"), stage("c", "a"), stage("d", "b"))
     assert [topics[0] for topics, _ in drawn(made)] == ["b", "z", "m", "a"]
 
 
-def test_in_a_circle_the_smallest_name_is_first(stage: Make, topology: Make) -> None:
+def test_smallest_topic_name_is_first_in_a_cycle(stage: Make, topology: Make) -> None:
     made = topology(stage("a", "y", "x"), stage("b", "x", "y"), stage("c", "w", "w"))
     assert [topics[0] for topics, _ in drawn(made)] == ["w", "x", "y"]
 
@@ -68,14 +70,14 @@ def test_numbers_and_signatures_do_not_depend_on_the_order_of_imports(
     assert len({each.signatures for each in made}) == 1
 
 
-def test_loops_and_agents_of_one_topic_are_one_source(stage: Make, topology: Make) -> None:
+def test_loops_and_agents_on_one_topic_are_one_source(stage: Make, topology: Make) -> None:
     made = topology(stage("a", "orders", "by-user", loop=True), stage("b", "orders"))
     source = made.subtopologies[0].sources[0]
     assert [step.topic for step in source.operators] == ["by-user"]
     assert [agent.name for agent in source.agents] == ["b"]
 
 
-def test_one_topic_cannot_be_read_in_two_ways(stage: Make) -> None:
+def test_topic_read_with_two_codecs_is_refused(stage: Make) -> None:
     one, two = stage("a", "orders"), stage("b", "orders")
     source = replace(two.sources[0], values=coded(bytes))
     other = replace(two, sources=(source,))

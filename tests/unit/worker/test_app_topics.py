@@ -60,7 +60,7 @@ def ended(bench: Bench, station: Station, limit_s: float = 60) -> str:
     return str(station.main.error)
 
 
-def test_a_changelog_that_is_gone_is_not_made_while_its_state_is_on_this_disk(
+def test_deleted_changelog_is_not_recreated_while_state_is_on_disk(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was made anew, and the state, the last copy, replaced by what it held: nothing."""
@@ -78,7 +78,7 @@ def test_a_changelog_that_is_gone_is_not_made_while_its_state_is_on_this_disk(
     assert (second.rows(0), second.position(0)) == (rows, first.position(0))
 
 
-def test_a_changelog_that_a_broker_does_not_know_yet_is_waited_for(bench: Bench) -> None:
+def test_changelog_not_yet_known_to_a_broker_is_waited_for(bench: Bench) -> None:
     first = counted(bench)
     end = bench.scheduler.now + 6
 
@@ -97,7 +97,7 @@ def test_a_changelog_that_a_broker_does_not_know_yet_is_waited_for(bench: Bench)
     assert second.rows(0) == {"a": b"4"}
 
 
-def test_state_of_another_topic_of_that_name_is_kept_until_it_is_moved_away(bench: Bench) -> None:
+def test_state_of_a_recreated_changelog_is_kept_until_moved_away(bench: Bench) -> None:
     first = counted(bench)
     bench.delete(COUNTS)
     make_anew(bench)
@@ -114,7 +114,7 @@ def test_state_of_another_topic_of_that_name_is_kept_until_it_is_moved_away(benc
     bench.until(lambda: bench.counted() == {"a": 1})
 
 
-def test_a_table_that_is_new_in_a_running_app_begins_empty_and_that_is_told(
+def test_new_table_in_a_running_app_starts_empty_with_a_warning(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = counted(bench)
@@ -125,14 +125,14 @@ def test_a_table_that_is_new_in_a_running_app_begins_empty_and_that_is_told(
     assert "words was read already: nothing to do if the table is new; else raise the" in told
 
 
-def test_a_first_start_says_nothing_of_empty_tables(
+def test_first_start_does_not_warn_of_empty_tables(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted(bench)
     assert not [line for line in caplog.messages if "begins empty" in line]
 
 
-def test_a_changelog_that_vanishes_is_told_of_once_and_then_every_30_s(
+def test_vanished_changelog_is_reported_once_and_then_every_30_s(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For minutes there was only `sending again: t-counts-changelog-0: no leader`."""
@@ -151,7 +151,7 @@ def test_a_changelog_that_vanishes_is_told_of_once_and_then_every_30_s(
     assert station.rows(0) == {"a": b"4"}
 
 
-def test_workers_whose_changelog_is_made_anew_end_and_their_state_is_safe(bench: Bench) -> None:
+def test_workers_with_a_recreated_changelog_end_and_keep_their_state(bench: Bench) -> None:
     first = working(bench)
     second = start(bench, counting(), "w2")
     bench.until(lambda: second.begun and len(second.made.tasks.actives) >= 1)
@@ -167,7 +167,7 @@ def test_workers_whose_changelog_is_made_anew_end_and_their_state_is_safe(bench:
     assert ended(bench, again).startswith(says)
 
 
-def test_a_topic_of_records_that_vanishes_is_told_of_and_ends_nobody(bench: Bench) -> None:
+def test_vanished_record_topic_is_reported_and_ends_no_worker(bench: Bench) -> None:
     app = app_of()
     out = app.topic("out", partitions=1, value_serializer="raw")
 

@@ -35,7 +35,7 @@ def taking(bench: Bench, record_s: float, heard: list[tuple[float, int]] | None 
     return app
 
 
-def test_a_turn_is_planned_from_what_the_records_of_a_task_cost(bench: Bench) -> None:
+def test_turn_is_planned_from_the_record_cost_of_a_task(bench: Bench) -> None:
     station = bench.begun(taking(bench, 0.002))
     station.hand.plan(T0)
     for _ in range(20):
@@ -45,7 +45,7 @@ def test_a_turn_is_planned_from_what_the_records_of_a_task_cost(bench: Bench) ->
     assert station.made.tasks.actives[T0].cost_s == pytest.approx(0.002, rel=0.1)
 
 
-def test_tasks_take_turns_and_none_waits_for_long(bench: Bench) -> None:
+def test_tasks_take_turns_with_short_waits(bench: Bench) -> None:
     heard: list[tuple[float, int]] = []
     station = bench.begun(taking(bench, 0.001, heard))
     for partition in range(3):
@@ -58,7 +58,7 @@ def test_tasks_take_turns_and_none_waits_for_long(bench: Bench) -> None:
         assert max(waits) < 0.05
 
 
-def test_with_work_left_one_turn_follows_another(bench: Bench) -> None:
+def test_turns_follow_each_other_while_work_is_left(bench: Bench) -> None:
     """Nothing new arrives, and nobody waits for it."""
     station = bench.begun(counting())
     bench.feed(0, *["w"] * 20_000)
@@ -69,7 +69,7 @@ def test_with_work_left_one_turn_follows_another(bench: Bench) -> None:
     assert bench.scheduler.now - began < 0.2
 
 
-def test_with_nothing_to_do_it_sleeps(bench: Bench) -> None:
+def test_idle_loop_sleeps(bench: Bench) -> None:
     station = bench.begun(counting(fetch_max_wait=5, commit_interval=10))
     station.hand.plan(T0)
     bench.run(10)
@@ -78,7 +78,7 @@ def test_with_nothing_to_do_it_sleeps(bench: Bench) -> None:
     assert (bench.scheduler.turns - turns) / 60 < 30
 
 
-def test_a_worker_with_tasks_tells_what_it_has_processed_and_one_without_says_nothing(
+def test_worker_with_tasks_reports_processed_records_and_idle_one_nothing(
     bench: Bench,
 ) -> None:
     station = bench.begun(counting())
@@ -90,7 +90,7 @@ def test_a_worker_with_tasks_tells_what_it_has_processed_and_one_without_says_no
     assert [(each["records"], each["lag"]) for each in station.told("processed")] == [(3, 0)]
 
 
-def test_of_what_is_fetched_one_batch_at_a_time_waits_with_its_task(bench: Bench) -> None:
+def test_one_fetched_batch_at_a_time_waits_in_the_task(bench: Bench) -> None:
     """As columns they take twice the room."""
     app = app_of()
     seen: list[int] = []
@@ -108,7 +108,7 @@ def test_of_what_is_fetched_one_batch_at_a_time_waits_with_its_task(bench: Bench
     assert max(seen) == 1
 
 
-def test_a_long_restore_tells_how_far_it_is(bench: Bench) -> None:
+def test_long_restore_reports_progress(bench: Bench) -> None:
     station = bench.begun(counting())
     station.write_s = 0.05
     end = bench.remember(changelog(0), 40)
@@ -120,9 +120,7 @@ def test_a_long_restore_tells_how_far_it_is(bench: Bench) -> None:
     assert told[-1] == (end, end)
 
 
-def test_a_worker_comes_past_each_point_where_a_test_may_kill_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_passes_every_fault_point(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, None] = {}
     monkeypatch.setattr(crash_points, "point", seen.setdefault)
     station = bench.begun(counting())
@@ -141,7 +139,7 @@ def test_a_worker_comes_past_each_point_where_a_test_may_kill_it(
     assert sorted([*seen, *elsewhere]) == sorted(points)
 
 
-def test_a_record_that_waits_for_something_foreign_holds_up_its_own_task_only(
+def test_record_awaiting_external_work_delays_no_other_task(
     bench: Bench,
 ) -> None:
     app = app_of()

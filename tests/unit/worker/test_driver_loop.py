@@ -16,7 +16,7 @@ def loop() -> Iterator[DriverLoop]:
     made.end()
 
 
-def test_a_timer_is_told_and_never_waited_for(loop: DriverLoop) -> None:
+def test_timer_is_reported_as_due_and_never_awaited(loop: DriverLoop) -> None:
     sleeper = loop.create_task(asyncio.sleep(3600))
     loop.run_ready()
     assert (loop.due_s, sleeper.done()) == (3600, False)
@@ -25,14 +25,14 @@ def test_a_timer_is_told_and_never_waited_for(loop: DriverLoop) -> None:
     assert (loop.due_s, sleeper.done()) == (None, True)
 
 
-def test_a_thread_is_really_waited_for(loop: DriverLoop) -> None:
+def test_thread_is_awaited_in_real_time(loop: DriverLoop) -> None:
     nobody_sets_it = threading.Event()
     work = loop.create_task(asyncio.to_thread(nobody_sets_it.wait, 0.05))
     loop.run_ready()
     assert work.done()
 
 
-def test_it_runs_within_another_loop_which_then_goes_on(loop: DriverLoop) -> None:
+def test_driver_loop_runs_inside_another_loop(loop: DriverLoop) -> None:
     async def outer() -> tuple[bool, bool]:
         own = asyncio.get_running_loop()
         inside = loop.call(asyncio.get_running_loop)
@@ -41,7 +41,7 @@ def test_it_runs_within_another_loop_which_then_goes_on(loop: DriverLoop) -> Non
     assert asyncio.run(outer()) == (True, True)
 
 
-def test_an_error_of_what_was_called_is_the_callers(loop: DriverLoop) -> None:
+def test_error_in_a_call_is_raised_to_the_caller(loop: DriverLoop) -> None:
     with pytest.raises(KeyError):
         loop.call(lambda: {"a": 1}["b"])
     assert loop.call(lambda: 1) == 1

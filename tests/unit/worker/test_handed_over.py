@@ -42,7 +42,7 @@ def promoted(station: Station, until: float) -> dict[str, object]:
     return {"task": str(T0), "lag": 0, "handover_ms": ms, "at": pytest.approx(until, abs=MOMENT_S)}
 
 
-def test_a_promotion_lasts_until_the_first_record_and_is_told_once(bench: Bench) -> None:
+def test_promotion_lasts_until_the_first_record_and_is_reported_once(bench: Bench) -> None:
     station = near(bench)
     bench.feed(0, "a", "b")
     station.hand.plan(T0)
@@ -52,7 +52,7 @@ def test_a_promotion_lasts_until_the_first_record_and_is_told_once(bench: Bench)
     assert station.told("promoted") == [promoted(station, first(station, "first_record"))]
 
 
-def test_one_that_finds_no_input_lasted_until_it_ran(bench: Bench) -> None:
+def test_promotion_without_input_lasts_until_running(bench: Bench) -> None:
     station = near(bench)
     station.hand.plan(T0)
     bench.run(3.0)
@@ -62,7 +62,7 @@ def test_one_that_finds_no_input_lasted_until_it_ran(bench: Bench) -> None:
     assert len(station.told("promoted")) == 1
 
 
-def test_what_was_never_promoted_or_was_taken_away_is_not_told(bench: Bench) -> None:
+def test_new_or_lost_task_reports_no_promotion(bench: Bench) -> None:
     station = near(bench)
     station.hand.plan(T0)
     station.hand.lose(T0)

@@ -66,7 +66,7 @@ def refusing_rows(service: Service, call: ServedRequest) -> ReplyBody | None:
     return {"responses": [{"name": changelog(0).topic, "partition_responses": [part]}]}
 
 
-def test_what_a_timer_sends_shares_no_fate_with_a_task_that_is_lost(bench: Bench) -> None:
+def test_timer_records_are_independent_of_a_lost_task(bench: Bench) -> None:
     """The task's rows are not taken; then its lease runs out; then it is lost, its rows are dropped
     and their epoch ends. Ticks arrive all the time, each once, of one epoch.
     """
@@ -95,7 +95,7 @@ def test_what_a_timer_sends_shares_no_fate_with_a_task_that_is_lost(bench: Bench
     assert set(epochs(bench, changelog(0))) == {1}
 
 
-def test_what_a_timer_sends_bears_a_producer_of_its_own_and_numbers(bench: Bench) -> None:
+def test_timer_records_have_their_own_producer_and_sequence(bench: Bench) -> None:
     """Without them what is sent again is there twice."""
     station = bench.begun(ticking())
     station.hand.plan(T0)
@@ -110,7 +110,7 @@ def test_what_a_timer_sends_bears_a_producer_of_its_own_and_numbers(bench: Bench
     assert numbers[0] == 0
 
 
-def test_a_topic_that_takes_nothing_of_a_timer_holds_up_no_commit(bench: Bench) -> None:
+def test_topic_refusing_timer_records_delays_no_commit(bench: Bench) -> None:
     def refusing_ticks(service: Service, call: ServedRequest) -> ReplyBody | None:
         if call.api is not Api.PRODUCE or call.body.topic_data[0].name != TICKS.topic:
             return answered(service, call)
@@ -129,7 +129,7 @@ def test_a_topic_that_takes_nothing_of_a_timer_holds_up_no_commit(bench: Bench) 
     assert len(ticked(bench)) == before
 
 
-def test_what_a_timer_has_sent_is_there_when_its_worker_has_ended(bench: Bench) -> None:
+def test_timer_records_are_flushed_when_the_worker_ends(bench: Bench) -> None:
     """All of it is in a batch that waits for its linger."""
     station = bench.station(ticking(producer_linger=10.0), by_hand=False)
     bench.until(lambda: len(station.made.tasks.actives) == 3 if station.begun else False)
@@ -168,13 +168,15 @@ LOOKS: dict[str, Callable[[Any, str], object]] = {
 }
 
 
-def test_keys_of_these_tests_belong_where_they_say() -> None:
+def test_keys_of_these_tests_map_to_the_expected_partitions() -> None:
     places = [partition_of(key.encode(), 3) for key in (OF_0, OF_1, OTHER_OF_1)]
     assert places == [0, 1, 1]
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_key_of_another_worker_raises_and_names_what_is_here(bench: Bench, look: str) -> None:
+def test_key_of_another_worker_raises_not_here_with_local_partitions(
+    bench: Bench, look: str
+) -> None:
     table = parted(bench, T0, TaskId(0, 2))
     with pytest.raises(NotHere) as raised:
         LOOKS[look](table, OF_1)
@@ -186,23 +188,23 @@ def test_key_of_another_worker_raises_and_names_what_is_here(bench: Bench, look:
     assert (table[OF_0], table.get(OF_0), OF_0 in table) == (1, 1, True)
 
 
-def test_key_that_belongs_here_and_is_missing_gives_the_default(bench: Bench) -> None:
+def test_missing_local_key_gives_the_default(bench: Bench) -> None:
     table = parted(bench, TaskId(0, 1))
     assert (table[OTHER_OF_1], table.get(OTHER_OF_1, 7), OTHER_OF_1 in table) == (0, 0, False)
 
 
-def test_worker_that_has_all_partitions_gives_the_default(bench: Bench) -> None:
+def test_worker_with_all_partitions_gives_the_default(bench: Bench) -> None:
     table = parted(bench, T0, TaskId(0, 1), TaskId(0, 2))
     assert (table["nobody's"], dict(table)) == (0, {OF_0: 1, OF_1: 1})
 
 
-def test_worker_without_a_partition_says_so(bench: Bench) -> None:
+def test_worker_without_a_partition_raises_not_here(bench: Bench) -> None:
     table = parted(bench)
     with pytest.raises(NotHere, match="this worker has none of its 3 partitions"):
         _ = table[OF_0]
 
 
-def test_table_with_other_keys_than_its_records_takes_no_missing_key_to_be_here(
+def test_missing_key_is_not_assumed_local_if_table_keys_differ_from_records(
     bench: Bench,
 ) -> None:
     """A key is found in partition 0, and its bytes say 1: a body writes keys of its own choice."""
@@ -217,7 +219,7 @@ def test_table_with_other_keys_than_its_records_takes_no_missing_key_to_be_here(
         _ = table[OTHER_OF_1]
 
 
-def test_walk_over_a_part_of_a_table_warns_once(
+def test_iteration_over_part_of_a_table_warns_once(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = parted(bench, T0, TaskId(0, 2))
@@ -230,7 +232,7 @@ def test_walk_over_a_part_of_a_table_warns_once(
     assert told == [f"only a part of table counts is read: {part}: {rest}"]
 
 
-def test_walk_over_a_whole_table_warns_of_nothing(
+def test_iteration_over_a_whole_table_does_not_warn(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = parted(bench, T0, TaskId(0, 1), TaskId(0, 2))

@@ -75,9 +75,7 @@ class Withheld:
 
 
 @pytest.mark.parametrize("awaits", [True, False])
-def test_topic_that_is_there_is_found_and_each_record_arrives_once(
-    bench: Bench, awaits: bool
-) -> None:
+def test_existing_topic_is_found_and_each_record_arrives_once(bench: Bench, awaits: bool) -> None:
     bench.create("to-a", 1)
     station = bench.begun(routing(awaits=awaits))
     station.hand.plan(*TASKS)
@@ -87,7 +85,7 @@ def test_topic_that_is_there_is_found_and_each_record_arrives_once(
     assert bench.counted() == {"a": 3, "stay": 1}
 
 
-def test_topic_that_is_not_there_is_made_as_the_app_says(bench: Bench) -> None:
+def test_missing_topic_is_created_as_the_app_configures(bench: Bench) -> None:
     station = bench.begun(routing())
     station.hand.plan(*TASKS)
     bench.feed(0, "a", "b", "a")
@@ -103,7 +101,7 @@ def test_topic_that_is_not_there_is_made_as_the_app_says(bench: Bench) -> None:
         ("with a blank", "not a name of a topic: 'to-with a blank'"),
     ],
 )
-def test_topic_that_is_not_to_be_had_is_the_failure_of_that_record(
+def test_unavailable_topic_fails_the_sending_record(
     bench: Bench, caplog: pytest.LogCaptureFixture, word: str, why: str
 ) -> None:
     bench.create("to-a", 1)
@@ -118,7 +116,7 @@ def test_topic_that_is_not_to_be_had_is_the_failure_of_that_record(
 
 
 @pytest.mark.parametrize("awaits", [True, False])
-def test_record_that_waits_for_its_topic_is_not_committed_and_holds_up_no_other_task(
+def test_record_waiting_for_a_topic_is_uncommitted_and_delays_no_other_task(
     bench: Bench, awaits: bool
 ) -> None:
     """Whether its body awaits it or not; the next chunk waits with it."""
@@ -140,7 +138,7 @@ def test_record_that_waits_for_its_topic_is_not_committed_and_holds_up_no_other_
     assert bench.counted() == {"a": 1, "stay": 4}
 
 
-def test_record_that_fails_behind_one_that_waits_does_not_commit_that_one(bench: Bench) -> None:
+def test_failure_after_a_waiting_record_does_not_commit_the_waiting_one(bench: Bench) -> None:
     """A row of failures holds the position too, at its own first."""
     bench.create("to-a", 1)
     bench.answer = withheld = Withheld("to-a")
@@ -155,7 +153,7 @@ def test_record_that_fails_behind_one_that_waits_does_not_commit_that_one(bench:
     assert values(bench, "to-a") == [b"a"]
 
 
-def test_record_that_waits_for_its_topic_is_done_again_behind_a_kill(bench: Bench) -> None:
+def test_record_waiting_for_a_topic_is_processed_again_after_a_kill(bench: Bench) -> None:
     """Nobody awaits it, and it is not lost."""
     bench.create("to-a", 1)
     bench.answer = withheld = Withheld("to-a")
@@ -171,7 +169,9 @@ def test_record_that_waits_for_its_topic_is_done_again_behind_a_kill(bench: Benc
     assert values(bench, "to-a") == [b"a"]
 
 
-def test_failure_that_nobody_awaits_is_told(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_send_failure_without_await_is_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     with_all_topics(bench)
     station = bench.begun(routing(awaits=False, topic_allow_declare=False))
     station.hand.plan(*TASKS)
@@ -181,7 +181,7 @@ def test_failure_that_nobody_awaits_is_told(bench: Bench, caplog: pytest.LogCapt
 
 
 @pytest.mark.parametrize("form", ["wait", "gather", "create_task", "metadata", "time-out"])
-def test_send_that_waits_for_its_topic_is_an_awaitable_of_any_form(bench: Bench, form: str) -> None:
+def test_send_waiting_for_a_topic_can_be_awaited_in_every_form(bench: Bench, form: str) -> None:
     app, told = app_of(), list[Any]()
     bench.answer = withheld = Withheld("late")
 
@@ -221,7 +221,7 @@ def test_send_that_waits_for_its_topic_is_an_awaitable_of_any_form(bench: Bench,
         assert values(bench, "late") == [b"x"]
 
 
-def test_topic_that_no_controller_makes_for_long_is_waited_for(bench: Bench) -> None:
+def test_topic_creation_delayed_by_the_controller_is_waited_for(bench: Bench) -> None:
     """Its record failed when 30 s were over, and the next one was read."""
     until_s = bench.scheduler.now + 150
     asked: list[Api] = []

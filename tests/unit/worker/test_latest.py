@@ -64,7 +64,7 @@ def feed(bench: Bench, names: Iterable[str]) -> None:
         bench.feed(number % 3, name)
 
 
-def test_idle_worker_reads_after_its_restart_what_was_sent_while_it_was_down(
+def test_idle_worker_after_restart_reads_records_sent_while_down(
     bench: Bench,
 ) -> None:
     app = counting(consumer_auto_offset_reset="latest")
@@ -79,7 +79,7 @@ def test_idle_worker_reads_after_its_restart_what_was_sent_while_it_was_down(
     stop(bench, second)
 
 
-def test_killed_reader_of_a_repartition_topic_begins_at_its_start(bench: Bench) -> None:
+def test_killed_reader_of_a_repartition_topic_begins_at_the_topic_start(bench: Bench) -> None:
     """Its source is committed by the task that forwarded it; nobody would send it again."""
     seen: list[str] = []
     first = start(bench, grouping(seen, hangs=True))
@@ -93,7 +93,7 @@ def test_killed_reader_of_a_repartition_topic_begins_at_its_start(bench: Bench) 
     stop(bench, second)
 
 
-def test_repartition_topic_without_any_offset_begins_at_its_start(bench: Bench) -> None:
+def test_repartition_topic_without_offsets_is_read_from_the_start(bench: Bench) -> None:
     """A worker of two is killed before its tasks begin; the other one has forwarded meanwhile."""
     seen: list[str] = []
     app = grouping(seen)
@@ -106,9 +106,7 @@ def test_repartition_topic_without_any_offset_begins_at_its_start(bench: Bench) 
 
 
 @pytest.mark.parametrize("runs_meanwhile", [True, False])
-def test_new_partitions_of_a_topic_begin_at_their_start(
-    bench: Bench, *, runs_meanwhile: bool
-) -> None:
+def test_new_partitions_are_read_from_their_start(bench: Bench, *, runs_meanwhile: bool) -> None:
     """The first record is there before any member knows of the partition."""
     app = app_of(consumer_auto_offset_reset="latest")
     seen: list[str] = []
@@ -131,7 +129,7 @@ def test_new_partitions_of_a_topic_begin_at_their_start(
     stop(bench, station)
 
 
-def test_task_is_fed_nothing_before_the_group_has_where_it_begins(bench: Bench) -> None:
+def test_task_is_not_fed_before_the_start_offset_is_committed(bench: Bench) -> None:
     """Killed before that, the next owner begins at a later end: no record may be done by then."""
     bench.uncommitted = (-1, "")
     station = bench.begun(counting(consumer_auto_offset_reset="latest", commit_interval=20.0))
@@ -165,7 +163,7 @@ def test_refused_first_commit_is_waited_for(bench: Bench) -> None:
     bench.until(lambda: station.made.tasks.actives[T0].task.taken == {"words": 2}, 1)
 
 
-def test_test_driver_reads_all_that_is_sent_under_latest() -> None:
+def test_driver_under_latest_reads_all_records() -> None:
     seen: list[str] = []
     with TestDriver(grouping(seen)) as driver:
         driver.pipe("words", ["a"])

@@ -98,7 +98,7 @@ def counting(bench: Bench, more: Callable[[App], None]) -> Station:
         (listener, "on_revoked"), (task_of_a_body, "a task of its own"),
     ],
 )  # fmt: skip
-def test_code_that_swallows_its_cancellation_is_named_and_left_behind_in_time(
+def test_code_swallowing_cancellation_is_reported_and_left_behind(
     bench: Bench, caplog: pytest.LogCaptureFixture, kind: Callable[[App], None], name: str
 ) -> None:
     station = counting(bench, kind)
@@ -119,7 +119,7 @@ def test_code_that_swallows_its_cancellation_is_named_and_left_behind_in_time(
     assert bench.counted() == {"a": 1, "b": 1}
 
 
-def test_a_body_that_swallows_its_cancellation_at_its_stream_holds_up_nothing(bench: Bench) -> None:
+def test_body_swallowing_cancellation_at_the_stream_delays_nothing(bench: Bench) -> None:
     """It is sent away from the stream in a way that `except CancelledError` does not catch."""
     station = counting(bench, body_at_its_stream)
     bench.feed(0, "a")
@@ -130,7 +130,7 @@ def test_a_body_that_swallows_its_cancellation_at_its_stream_holds_up_nothing(be
     assert (station.main.result, station.left_behind) == (0, [])
 
 
-def test_a_second_signal_waits_5_s_and_no_longer(bench: Bench) -> None:
+def test_second_signal_waits_five_seconds_only(bench: Bench) -> None:
     station = counting(bench, own_task)
     bench.until(lambda: station.begun and station.made.link.restored.is_set())
     bench.run(1.0)
@@ -140,7 +140,7 @@ def test_a_second_signal_waits_5_s_and_no_longer(bench: Bench) -> None:
     bench.until(lambda: station.left_behind, 5.0 + 0.5)
 
 
-def test_what_ends_when_it_is_cancelled_is_waited_for(bench: Bench) -> None:
+def test_cancelled_code_with_cleanup_is_waited_for(bench: Bench) -> None:
     ended: list[float] = []
 
     def last_words(app: App) -> None:
@@ -160,7 +160,7 @@ def test_what_ends_when_it_is_cancelled_is_waited_for(bench: Bench) -> None:
     assert (len(ended), station.main.result, station.left_behind) == (1, 0, [])
 
 
-def test_tasks_at_one_place_are_told_of_in_one_line() -> None:
+def test_leftover_tasks_at_one_place_are_reported_in_one_line() -> None:
     async def five() -> list[str]:
         tasks = [asyncio.create_task(until_told(), name=f"n{number}") for number in range(5)]
         await asyncio.sleep(0)

@@ -61,7 +61,7 @@ def share(first: Station, second: Station) -> bool:
     return works(first, second) and len(second.made.tasks.holdings.tasks()) > 0
 
 
-def test_as_many_as_a_group_remembers_may_be_named_and_no_more(bench: Bench) -> None:
+def test_leave_command_accepts_at_most_the_marks_a_group_remembers(bench: Bench) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
     names = [f"n{number}" for number in range(MARKS_MAX + 1)]
@@ -71,7 +71,7 @@ def test_as_many_as_a_group_remembers_may_be_named_and_no_more(bench: Bench) -> 
         asked(bench, *names)
 
 
-def test_who_does_not_wait_is_told_what_the_group_knows(bench: Bench) -> None:
+def test_leave_without_wait_reports_the_state_known_to_the_group(bench: Bench) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: share(first, second))
     began = bench.scheduler.now
@@ -84,7 +84,7 @@ def test_who_does_not_wait_is_told_what_the_group_knows(bench: Bench) -> None:
     assert stays.state is LeaveState.CANCELLED
 
 
-def test_who_is_not_gone_at_its_deadline_is_told_of_then(bench: Bench) -> None:
+def test_instance_still_present_at_the_deadline_is_reported_as_timeout(bench: Bench) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: share(first, second))
     began = bench.scheduler.now
@@ -97,12 +97,12 @@ def test_who_is_not_gone_at_its_deadline_is_told_of_then(bench: Bench) -> None:
     assert bench.scheduler.now - began == pytest.approx(6.0, abs=0.5)
 
 
-def test_an_app_that_nobody_has_heard_of_is_not_found(bench: Bench) -> None:
+def test_unknown_app_is_not_found(bench: Bench) -> None:
     with pytest.raises(NotFound, match="no such app: z"):
         asked(bench, "w1", app="z")
 
 
-def test_a_group_without_members_knows_nobody(bench: Bench) -> None:
+def test_group_without_members_reports_an_unknown_instance(bench: Bench) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
     asked(bench, "w1")
@@ -111,7 +111,7 @@ def test_a_group_without_members_knows_nobody(bench: Bench) -> None:
     assert departure.state is LeaveState.UNKNOWN
 
 
-def test_a_group_that_does_not_settle_is_waited_for_as_long_as_asked(bench: Bench) -> None:
+def test_unsettled_group_is_waited_for_until_the_timeout(bench: Bench) -> None:
     first = start(bench, counting(session_timeout=40))
     bench.until(lambda: works(first))
     first.process.freeze(30)
@@ -124,7 +124,7 @@ def test_a_group_that_does_not_settle_is_waited_for_as_long_as_asked(bench: Benc
     bench.until(lambda: share(first, second))
 
 
-def test_a_group_that_takes_no_marks_is_asked_until_the_deadline(bench: Bench) -> None:
+def test_group_not_taking_marks_is_retried_until_the_deadline(bench: Bench) -> None:
     """A member that hangs holds up the round with the tool; until then all looked well."""
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: share(first, second))
@@ -135,7 +135,7 @@ def test_a_group_that_takes_no_marks_is_asked_until_the_deadline(bench: Bench) -
     assert bench.scheduler.now - began == pytest.approx(2.0, abs=0.5)
 
 
-def test_who_was_told_and_hangs_is_out_of_time_though_the_tool_heard_nothing(bench: Bench) -> None:
+def test_hanging_marked_instance_times_out_even_if_the_tool_got_no_answer(bench: Bench) -> None:
     """The leader plans with the marks; the marked member joins again before the tool's SyncGroup
     comes; another one hangs: the group was said not to have taken the marks."""
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")

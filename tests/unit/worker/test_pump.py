@@ -38,7 +38,7 @@ def waiting(seen: list[str]) -> App:
     return app
 
 
-def test_a_task_that_goes_away_is_settled_as_soon_as_its_agent_has_done_its_record(
+def test_revoked_task_is_released_as_soon_as_the_agent_is_done(
     bench: Bench,
 ) -> None:
     seen: list[str] = []
@@ -52,7 +52,7 @@ def test_a_task_that_goes_away_is_settled_as_soon_as_its_agent_has_done_its_reco
     assert seen == ["a"]
 
 
-def test_the_record_behind_one_that_failed_comes_at_once(bench: Bench) -> None:
+def test_record_after_a_failed_one_is_processed_at_once(bench: Bench) -> None:
     seen: list[str] = []
     station = bench.begun(waiting(seen))
     station.hand.plan(T0)
@@ -62,7 +62,7 @@ def test_the_record_behind_one_that_failed_comes_at_once(bench: Bench) -> None:
     bench.until(lambda: seen == ["a"], 2 * AWAY_S + SOON_S)
 
 
-def test_an_agent_that_cancels_itself_ends_its_worker(bench: Bench) -> None:
+def test_agent_cancelling_itself_ends_the_worker(bench: Bench) -> None:
     """Whatever the policy: what the others have done is committed, and nothing is passed over."""
     station = bench.begun(waiting([]))
     station.hand.plan(T0)

@@ -22,7 +22,7 @@ def copies(station: Station) -> dict[TaskId, tuple[CopyRole, int | None]]:
     return {task: (copy.role, copy.lag) for task, copy in found.items()}
 
 
-def test_a_standby_follows_asks_for_nothing_and_announces_when_it_is_wanted(bench: Bench) -> None:
+def test_standby_follows_quietly_and_announces_itself_when_wanted(bench: Bench) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=0))
     bench.remember(changelog(0), 3)
     station.hand.plan(standbys=[T0])
@@ -37,7 +37,7 @@ def test_a_standby_follows_asks_for_nothing_and_announces_when_it_is_wanted(benc
     assert copies(station) == {T0: (CopyRole.LEARNER, 0)}
 
 
-def test_of_its_copies_the_active_is_restored_first_then_the_learner_then_the_standby(
+def test_active_is_restored_before_learner_and_learner_before_standby(
     bench: Bench,
 ) -> None:
     """The standby has least to do, and the active most."""
@@ -67,9 +67,7 @@ def no_leader(service: Service, call: ServedRequest) -> ReplyBody | None:
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-def test_a_standby_that_becomes_a_learner_has_a_learner_s_turn(
-    bench: Bench, asked_for: bool
-) -> None:
+def test_standby_turned_learner_gets_learner_priority(bench: Bench, asked_for: bool) -> None:
     """While its ends were being asked for it kept the last one: behind every other learner."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
     station.write_s = 0.01
@@ -86,7 +84,7 @@ def test_a_standby_that_becomes_a_learner_has_a_learner_s_turn(
     assert station.position(1) < large
 
 
-def test_a_standby_whose_turn_does_not_come_tells_how_far_behind_it_is_and_is_not_stalled(
+def test_standby_waiting_for_a_turn_reports_lag_and_is_not_stalled(
     bench: Bench,
 ) -> None:
     """It said that it was at the end, for as long as an active restored."""

@@ -17,7 +17,7 @@ class Heard(Journal):
         self.told.append(fields)
 
 
-def test_records_are_told_together_and_an_end_of_them_once() -> None:
+def test_processed_records_are_reported_in_sums_and_their_end_once() -> None:
     heard = Heard()
     tally = ThroughputLog(heard)
 

@@ -58,7 +58,7 @@ def rounds(station: Station, since: float) -> int:
     return sum(at >= since and name == "rebalance_started" for at, name, _ in station.events)
 
 
-def test_partitions_that_come_to_a_running_task_are_read(bench: Bench) -> None:
+def test_partitions_added_to_a_running_task_are_read(bench: Bench) -> None:
     """The member claimed b-2 and b-3, and nobody read them."""
     bench.create("a", 4)
     bench.create("b", 2)
@@ -74,7 +74,7 @@ def test_partitions_that_come_to_a_running_task_are_read(bench: Bench) -> None:
     ]  # fmt: skip
 
 
-def test_a_worker_whose_state_was_made_for_fewer_partitions_commits_and_ends(bench: Bench) -> None:
+def test_worker_with_state_for_fewer_partitions_commits_and_ends(bench: Bench) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: runs(first, 2) or runs(second, 2))
     for partition in range(3):
@@ -90,7 +90,7 @@ def test_a_worker_whose_state_was_made_for_fewer_partitions_commits_and_ends(ben
     assert bench.counted() == {"a": 3}
 
 
-def test_a_topic_that_vanishes_makes_few_rounds_and_what_comes_back_is_read(bench: Bench) -> None:
+def test_vanished_topic_causes_few_rounds_and_is_read_when_recreated(bench: Bench) -> None:
     bench.create("a", 2)
     bench.create("b", 2)
     station = start(bench, copying())
@@ -109,7 +109,7 @@ def test_a_topic_that_vanishes_makes_few_rounds_and_what_comes_back_is_read(benc
     assert rounds(station, at) <= 1
 
 
-def test_a_worker_whose_disk_is_full_leaves_and_what_was_committed_is_safe(bench: Bench) -> None:
+def test_worker_with_a_full_disk_leaves_and_committed_state_is_safe(bench: Bench) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: all(it.begun and it.made.tasks.actives for it in (first, second)))
     first.full = True
@@ -126,7 +126,7 @@ def test_a_worker_whose_disk_is_full_leaves_and_what_was_committed_is_safe(bench
 
 
 @pytest.mark.parametrize("asked", ["CachedStore.preload_some", "holds_rows"])
-def test_a_worker_that_cannot_read_a_store_ahead_leaves(
+def test_worker_failing_to_read_ahead_from_a_store_leaves(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     def damaged(*_: object) -> NoReturn:
@@ -140,7 +140,7 @@ def test_a_worker_that_cannot_read_a_store_ahead_leaves(
 
 
 @pytest.mark.parametrize("asked", ["write", "close", "position"])
-def test_a_worker_whose_store_is_found_damaged_commits_the_others_leaves_and_ends_at_once(
+def test_worker_with_a_damaged_store_commits_other_tasks_and_ends(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     """A compaction has met a broken block: RocksDB takes nothing more."""
@@ -167,7 +167,7 @@ def test_a_worker_whose_store_is_found_damaged_commits_the_others_leaves_and_end
     assert bench.scheduler.now - at < 10
 
 
-def test_what_a_disk_refused_of_a_closed_store_is_not_written_once_more(
+def test_closed_store_refused_by_a_full_disk_is_not_written_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0_0's commit is being written, 0_1's comes behind it and 0_1 is wanted back: its closing
@@ -207,7 +207,7 @@ def test_what_a_disk_refused_of_a_closed_store_is_not_written_once_more(
     assert [told["where"] for told in station.told("error")] == ["worker"]
 
 
-def test_a_worker_whose_disk_is_full_while_it_restores_leaves(bench: Bench) -> None:
+def test_worker_with_a_full_disk_during_restore_leaves(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.remember(TopicPartition("t-counts-changelog", 0), 4)
     station.full = True
@@ -219,7 +219,7 @@ def test_a_worker_whose_disk_is_full_while_it_restores_leaves(bench: Bench) -> N
     assert "running" not in station.states(TaskId(0, 0))
 
 
-def test_what_an_earlier_process_left_to_be_deleted_is_deleted(bench: Bench) -> None:
+def test_trash_of_an_earlier_process_is_deleted(bench: Bench) -> None:
     """Killed while it cleaned up, it left a store that nobody looked at any more."""
     trash = bench.folder / "w1" / "t" / "trash"
     (trash / "0123").mkdir(parents=True)

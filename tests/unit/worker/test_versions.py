@@ -61,7 +61,7 @@ PAIRS = [(old, new) for old in TASKS for new in TASKS if "plain" in (old, new) a
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)
-def test_the_last_of_a_version_does_not_wait_for_learners_that_never_come(
+def test_last_worker_of_a_version_does_not_wait_for_impossible_learners(
     bench: Bench, before: str, after: str
 ) -> None:
     """It took its full 25 s where the other version has no state in the sub-topology of the number,
@@ -110,7 +110,7 @@ def begun(bench: Bench) -> Station:
     return station
 
 
-def test_what_cannot_be_learned_is_said_to_be_ready(bench: Bench) -> None:
+def test_task_impossible_to_learn_is_reported_as_ready(bench: Bench) -> None:
     station = begun(bench)
     station.deliver(planned(STRANGE))
     bench.run(0.1)
@@ -129,7 +129,7 @@ def test_what_cannot_be_learned_is_said_to_be_ready(bench: Bench) -> None:
     assert STRANGE not in station.made.session.seat.report.copies
 
 
-def test_what_is_of_no_task_is_given_back_at_once(bench: Bench) -> None:
+def test_partition_of_no_task_is_released_at_once(bench: Bench) -> None:
     """Nothing of ours has to end; it stood until `revoke_timeout` and counted as lost."""
     station = begun(bench)
     station.deliver(e.Assigned((UNKNOWN,)))
@@ -138,9 +138,7 @@ def test_what_is_of_no_task_is_given_back_at_once(bench: Bench) -> None:
     assert e.Released(frozenset({UNKNOWN}), 3) in station.hand.posted
 
 
-def test_a_name_that_is_not_its_own_is_told_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_shared_instance_id_is_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     station = begun(bench)
     with caplog.at_level(logging.WARNING, "streamsx"):
         for shared_name in (False, True, True):

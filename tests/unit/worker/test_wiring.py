@@ -22,5 +22,7 @@ from streamsx.worker.wiring import eager
         ({"revoke_before_join": "all"}, True),
     ],
 )
-def test_who_lets_go_of_everything_before_it_joins(code: dict[str, object], lets_go: bool) -> None:
+def test_worker_revokes_all_before_join_as_configured(
+    code: dict[str, object], lets_go: bool
+) -> None:
     assert eager(resolve_config("shop", code, {}, {}).config) is lets_go

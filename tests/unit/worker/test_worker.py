@@ -45,7 +45,7 @@ def start(bench: Bench, app: App, name: str = "w1") -> Station:
     return bench.station(app, name, by_hand=False)
 
 
-def test_a_worker_counts_what_there_is_and_leaves_cleanly(bench: Bench) -> None:
+def test_worker_counts_all_records_and_leaves_cleanly(bench: Bench) -> None:
     station = start(bench, counting())
     for partition in range(3):
         bench.feed(partition, "a", "b", "a")
@@ -61,7 +61,7 @@ def test_a_worker_counts_what_there_is_and_leaves_cleanly(bench: Bench) -> None:
     assert not station.process.killed
 
 
-def test_who_leaves_hands_over_what_others_have_learned(bench: Bench) -> None:
+def test_leaving_worker_hands_over_tasks_learned_by_others(bench: Bench) -> None:
     first = start(bench, counting(), "w1")
     bench.until(lambda: works(first))
     second = start(bench, counting(), "w2")
@@ -78,7 +78,7 @@ def test_who_leaves_hands_over_what_others_have_learned(bench: Bench) -> None:
     assert bench.counted() == {"a": 300}
 
 
-def test_who_is_killed_is_replaced_when_its_session_is_over(bench: Bench) -> None:
+def test_killed_worker_is_replaced_after_the_session_timeout(bench: Bench) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: works(first, second))
     bench.feed(0, "a")
@@ -92,7 +92,7 @@ def test_who_is_killed_is_replaced_when_its_session_is_over(bench: Bench) -> Non
     assert bench.counted() == {"a": 2}
 
 
-def test_policy_stop_ends_the_worker_and_the_other_tasks_commit(
+def test_policy_stop_ends_the_worker_and_other_tasks_commit(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = start(bench, counting(on_error="stop", commit_interval=60))
@@ -112,7 +112,7 @@ def test_policy_stop_ends_the_worker_and_the_other_tasks_commit(
     assert bench.counted() == {"a": 2, "b": 2}
 
 
-def test_policy_log_passes_over_what_fails(bench: Bench) -> None:
+def test_policy_log_skips_failing_records(bench: Bench) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
     bench.feed(0, "a", "poison", "b")
@@ -120,7 +120,7 @@ def test_policy_log_passes_over_what_fails(bench: Bench) -> None:
     assert bench.counted() == {"a": 1, "b": 1}
 
 
-def test_two_signals_end_it_within_seconds_although_nobody_takes_over(bench: Bench) -> None:
+def test_second_signal_ends_the_worker_within_seconds_without_a_successor(bench: Bench) -> None:
     station = start(bench, counting(shutdown_timeout=600))
     learner = start(bench, counting(), "w2")
     bench.until(lambda: works(station, learner))
@@ -132,7 +132,7 @@ def test_two_signals_end_it_within_seconds_although_nobody_takes_over(bench: Ben
     assert station.main.error is None
 
 
-def test_who_may_take_for_ever_leaves_when_others_have_learned(bench: Bench) -> None:
+def test_worker_with_infinite_shutdown_timeout_leaves_once_tasks_are_learned(bench: Bench) -> None:
     """`shutdown_timeout="infinite"`: SIGTERM ended the control thread with an OverflowError."""
     first = start(bench, counting(shutdown_timeout="infinite"))
     second = start(bench, counting(), "w2")
@@ -143,7 +143,7 @@ def test_who_may_take_for_ever_leaves_when_others_have_learned(bench: Bench) -> 
     assert first.told("leaving") == [{"deadline": None}]
 
 
-def test_told_to_stop_before_it_has_begun_it_ends_at_once(bench: Bench) -> None:
+def test_worker_stopped_during_start_ends_at_once(bench: Bench) -> None:
     bench.process.freeze(20)
     station = start(bench, counting())
     bench.run(2)
@@ -152,7 +152,7 @@ def test_told_to_stop_before_it_has_begun_it_ends_at_once(bench: Bench) -> None:
     assert station.main.result == 0
 
 
-def test_without_a_broker_it_ends_after_its_time_out_and_says_where_it_looked(
+def test_worker_without_a_broker_ends_after_a_timeout_with_the_address(
     bench: Bench,
 ) -> None:
     station = start(bench, counting(broker="127.0.0.1:1"))
@@ -184,14 +184,14 @@ def grouping() -> App:
     return app
 
 
-def test_a_worker_that_starts_while_the_broker_comes_up_waits_for_it(bench: Bench) -> None:
+def test_starting_worker_waits_for_a_broker_still_loading(bench: Bench) -> None:
     """It ended after 10 s, where one that found no broker waited for 30."""
     bench.answer = loading_until(bench, 25)
     station = start(bench, grouping())
     bench.until(lambda: works(station, tasks=6))
 
 
-def test_a_broker_that_does_not_come_up_is_told_with_how_long_it_was_tried(bench: Bench) -> None:
+def test_broker_never_done_loading_ends_the_worker_with_the_time_tried(bench: Bench) -> None:
     bench.answer = loading_until(bench, 1000)
     station = start(bench, grouping())
     bench.until(lambda: not station.process.alive)
@@ -203,7 +203,7 @@ def test_a_broker_that_does_not_come_up_is_told_with_how_long_it_was_tried(bench
     )
 
 
-def test_a_changelog_that_is_not_compacted_is_refused_with_its_remedy(bench: Bench) -> None:
+def test_uncompacted_changelog_is_refused_with_a_remedy(bench: Bench) -> None:
     bench.at_broker(
         lambda: bench.broker.service.topics.create("t-counts-changelog", b"i" * 16, 3, {})
     )
@@ -214,7 +214,7 @@ def test_a_changelog_that_is_not_compacted_is_refused_with_its_remedy(bench: Ben
     assert "--add-config cleanup.policy=compact" in str(station.main.error)
 
 
-def test_a_source_that_was_not_there_is_warned_of_and_what_the_app_makes_is_not(
+def test_missing_source_topic_is_warned_of_but_app_made_topics_are_not(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A misspelled name made the topic, in a line as of any other, and nothing was ever read."""
@@ -242,7 +242,7 @@ def test_a_source_that_was_not_there_is_warned_of_and_what_the_app_makes_is_not(
     assert str(started["directory"]).endswith("t")
 
 
-def test_an_app_of_timers_only_needs_no_group(bench: Bench) -> None:
+def test_app_with_timers_only_needs_no_group(bench: Bench) -> None:
     app = app_of()
     ticks: list[float] = []
 
@@ -258,7 +258,7 @@ def test_an_app_of_timers_only_needs_no_group(bench: Bench) -> None:
     assert 3 <= len(ticks) <= 5
 
 
-def test_the_apps_own_tasks_begin_when_the_first_tasks_are_restored(bench: Bench) -> None:
+def test_app_tasks_start_when_the_first_tasks_are_restored(bench: Bench) -> None:
     app = counting()
     began: list[bool] = []
 
@@ -271,7 +271,7 @@ def test_the_apps_own_tasks_begin_when_the_first_tasks_are_restored(bench: Bench
     assert began == [True]
 
 
-def test_a_broker_that_is_silent_for_longer_than_the_session_takes_no_task_for_good(
+def test_broker_silent_beyond_the_session_costs_no_task_for_good(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = start(bench, counting())
@@ -289,7 +289,7 @@ def test_a_broker_that_is_silent_for_longer_than_the_session_takes_no_task_for_g
     ]  # fmt: skip
 
 
-def test_what_a_worker_did_before_it_lost_its_tasks_is_not_counted_twice(bench: Bench) -> None:
+def test_work_before_losing_tasks_is_not_counted_twice(bench: Bench) -> None:
     """It is frozen over its session; the other one goes on from what was committed."""
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: works(first, second))
@@ -307,7 +307,7 @@ def test_what_a_worker_did_before_it_lost_its_tasks_is_not_counted_twice(bench: 
     assert lost["reason"] == "the group went on without this member"
 
 
-def test_the_end_of_the_control_thread_ends_the_worker(bench: Bench) -> None:
+def test_end_of_the_control_thread_ends_the_worker(bench: Bench) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
     control = station.process.threads[1]
@@ -318,7 +318,7 @@ def test_the_end_of_the_control_thread_ends_the_worker(bench: Bench) -> None:
     assert "control thread" in str(station.main.error)
 
 
-def test_a_second_worker_of_one_directory_is_told_who_holds_it(bench: Bench) -> None:
+def test_second_worker_on_one_directory_is_refused(bench: Bench) -> None:
     first = start(bench, counting(), "w1")
     bench.until(lambda: works(first))
     second = start(bench, counting(), "w1")
@@ -327,7 +327,7 @@ def test_a_second_worker_of_one_directory_is_told_who_holds_it(bench: Bench) -> 
     assert TaskId(0, 0) in first.made.tasks.actives
 
 
-def test_who_comes_back_with_its_directory_does_not_wait_for_its_own_session(
+def test_restarted_worker_does_not_wait_for_the_old_session(
     bench: Bench,
 ) -> None:
     """It ends the membership of its predecessor, which it knows to be dead."""
@@ -342,7 +342,7 @@ def test_who_comes_back_with_its_directory_does_not_wait_for_its_own_session(
     assert bench.scheduler.now - began < 8
 
 
-def test_repartition_topics_are_purged_behind_the_commits_and_others_are_not(
+def test_only_repartition_topics_are_purged_after_commits(
     bench: Bench,
 ) -> None:
     app = app_of()
@@ -378,7 +378,7 @@ def hosted(**settings: Any) -> Any:
     return app
 
 
-def test_code_outside_of_tasks_sees_the_stores_here_and_may_send(bench: Bench) -> None:
+def test_code_outside_tasks_reads_local_stores_and_may_send(bench: Bench) -> None:
     app = hosted()
     station = start(bench, app)
     bench.until(lambda: works(station))
@@ -396,7 +396,7 @@ def test_code_outside_of_tasks_sees_the_stores_here_and_may_send(bench: Bench) -
     assert bench.read(TopicPartition("words", 2)) == [(None, b"b")]
 
 
-def test_too_much_that_is_sent_outside_of_tasks_is_refused(bench: Bench) -> None:
+def test_too_many_unsent_records_outside_tasks_are_refused(bench: Bench) -> None:
     app = hosted(buffer_memory="64KiB")
     station = start(bench, app)
     bench.until(lambda: app.host)
@@ -416,7 +416,7 @@ def test_too_much_that_is_sent_outside_of_tasks_is_refused(bench: Bench) -> None
     assert "too much is unsent: words" in str(refused)
 
 
-def test_what_a_worker_writes_bears_its_producer_and_numbers(bench: Bench) -> None:
+def test_worker_batches_carry_producer_id_and_sequence(bench: Bench) -> None:
     """Without them a batch that is sent again is there twice."""
     station = start(bench, counting())
     for _ in range(2):
@@ -430,7 +430,7 @@ def test_what_a_worker_writes_bears_its_producer_and_numbers(bench: Bench) -> No
     assert producer >= 0
 
 
-def test_a_worker_that_was_lost_and_is_back_goes_on(bench: Bench) -> None:
+def test_worker_back_after_a_lost_session_continues(bench: Bench) -> None:
     """Its thread counts a loss as its data loop does, or nothing would run any more."""
     station = start(bench, counting())
     bench.until(lambda: works(station))
@@ -441,7 +441,7 @@ def test_a_worker_that_was_lost_and_is_back_goes_on(bench: Bench) -> None:
     assert station.process.alive
 
 
-def test_only_the_first_join_of_a_process_is_fresh_until_it_has_an_assignment(
+def test_join_is_fresh_only_until_the_first_assignment(
     bench: Bench,
 ) -> None:
     """A mark ends when its instance joins fresh: later joins would end it each time."""
@@ -464,7 +464,7 @@ def test_only_the_first_join_of_a_process_is_fresh_until_it_has_an_assignment(
     assert said[before:] == [False]
 
 
-def test_a_worker_without_a_group_ends_of_what_no_retry_mends(bench: Bench) -> None:
+def test_worker_without_a_group_ends_on_a_permanent_error(bench: Bench) -> None:
     """No thread of a member is there that could be asked to leave."""
     app = app_of(on_produce_error="stop")
     out = app.topic("out", partitions=1, value_serializer="raw")

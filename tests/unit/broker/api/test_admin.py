@@ -62,7 +62,7 @@ async def described(client: Client, kind: int, name: str, keys: Iterable[str] | 
         (("no.such", DELETE, None), E.NONE, {POLICY: "compact"}),
     ],
 )
-def test_a_configuration_is_altered_or_it_is_said_what_is_wrong(
+def test_topic_config_altered_or_refused_with_reason(
     run: Run, change: Change, code: E, then: dict[str, str]
 ) -> None:
     async def story(client: Client, _: Client) -> None:
@@ -75,7 +75,7 @@ def test_a_configuration_is_altered_or_it_is_said_what_is_wrong(
     run(story)
 
 
-def test_what_is_appended_or_subtracted_changes_the_default_if_nothing_was_set(run: Run) -> None:
+def test_config_append_or_subtract_starts_from_default(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         assert (await altered(client, (POLICY, APPEND, "compact")))[1] == {POLICY: "delete,compact"}
         assert (await altered(client, (POLICY, SUBTRACT, "delete")))[1] == {POLICY: "compact"}
@@ -83,7 +83,7 @@ def test_what_is_appended_or_subtracted_changes_the_default_if_nothing_was_set(r
     run(story)
 
 
-def test_a_list_grows_to_what_can_be_told_and_names_each_once(run: Run) -> None:
+def test_config_list_append_drops_duplicates_and_is_limited_in_size(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         name = "leader.replication.throttled.replicas"
         parts = [f"{number:x}" for number in range(3000)]
@@ -97,7 +97,7 @@ def test_a_list_grows_to_what_can_be_told_and_names_each_once(run: Run) -> None:
     run(story)
 
 
-def test_one_wrong_change_leaves_a_topic_as_it_was_and_so_does_a_trial(run: Run) -> None:
+def test_invalid_or_validate_only_change_leaves_config_unaltered(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         changes = ((SEGMENT, SET, "500"), (POLICY, SET, "big"))
         told, now = await altered(client, *changes)
@@ -119,7 +119,9 @@ def test_one_wrong_change_leaves_a_topic_as_it_was_and_so_does_a_trial(run: Run)
         (BROKER_LOGGER, "t", E.INVALID_REQUEST),
     ],
 )
-def test_only_topics_that_there_are_can_be_altered(run: Run, kind: int, name: str, code: E) -> None:
+def test_alter_configs_refused_for_unknown_topic_or_non_topic(
+    run: Run, kind: int, name: str, code: E
+) -> None:
     async def story(client: Client, _: Client) -> None:
         told, now = await altered(client, (SEGMENT, SET, "500"), kind=kind, name=name)
         assert (told.resource_type, told.resource_name, told.error_code) == (kind, name, code)
@@ -128,7 +130,7 @@ def test_only_topics_that_there_are_can_be_altered(run: Run, kind: int, name: st
     run(story)
 
 
-def test_the_broker_says_what_it_was_told_to_do_about_topics(run: Run) -> None:
+def test_broker_configs_describe_topic_options(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         told = await described(client, BROKER, "0")
         found = {c.name: (c.value, c.config_type, c.read_only) for c in told.configs}
@@ -145,7 +147,7 @@ def test_the_broker_says_what_it_was_told_to_do_about_topics(run: Run) -> None:
     run(story, options=Options(auto_create=False, partitions=3))
 
 
-def test_a_topic_says_what_was_set_and_what_is_so_by_default(run: Run) -> None:
+def test_topic_configs_describe_set_and_default_values(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         await altered(client, (SEGMENT, SET, "500"))
         told = await described(client, TOPIC, "t", [SEGMENT, POLICY])
@@ -180,7 +182,7 @@ def test_a_topic_says_what_was_set_and_what_is_so_by_default(run: Run) -> None:
         ({"configs": [{"name": "no.such", "value": "1"}]}, E.INVALID_CONFIG),
     ],
 )
-def test_a_topic_is_made_as_it_was_asked_for_or_it_is_said_why_not(
+def test_topic_created_as_requested_or_refused_with_code(
     run: Run, about: dict[str, Any], code: E
 ) -> None:
     async def story(client: Client, _: Client) -> None:
@@ -206,7 +208,7 @@ def test_a_topic_is_made_as_it_was_asked_for_or_it_is_said_why_not(
     run(story, limits=ConnectionLimits(partitions_max=4), options=Options(partitions=2))
 
 
-def test_a_topic_that_is_asked_for_twice_at_once_is_not_made(run: Run) -> None:
+def test_topic_requested_twice_in_one_request_is_not_created(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         asked = [{"name": n, "num_partitions": 1, "replication_factor": 1} for n in "aba"]
         told = await client.ask(Api.CREATE_TOPICS, 7, topics=asked, timeout=1000)
@@ -217,7 +219,7 @@ def test_a_topic_that_is_asked_for_twice_at_once_is_not_made(run: Run) -> None:
     run(story)
 
 
-def test_a_topic_is_deleted_by_its_name_or_by_its_id(run: Run) -> None:
+def test_topic_deleted_by_name_or_by_id(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         topics = client.broker.service.topics
         ids = {name: topic.id for name, topic in topics.by_name.items()}
@@ -239,7 +241,7 @@ def test_a_topic_is_deleted_by_its_name_or_by_its_id(run: Run) -> None:
     run(story, topics={"t": 1, "u": 1, "v": 1})
 
 
-def test_partitions_of_a_trial_and_of_no_topic_are_not_added(run: Run) -> None:
+def test_partitions_not_added_for_validate_only_or_unknown_topic(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         for name, code in (("t", E.NONE), ("no", E.UNKNOWN_TOPIC_OR_PARTITION)):
             body = {"topics": [{"name": name, "count": 3}], "timeout": 1000, "validate_only": True}
@@ -253,7 +255,7 @@ def test_partitions_of_a_trial_and_of_no_topic_are_not_added(run: Run) -> None:
 # The broker.
 
 
-def test_nothing_of_a_broker_is_altered_and_that_is_said(run: Run) -> None:
+def test_alter_configs_of_broker_refused_with_reason(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         asked = {"resource_type": BROKER, "resource_name": "0", "configs": []}
         body = {"resources": [asked], "validate_only": False}
@@ -265,9 +267,7 @@ def test_nothing_of_a_broker_is_altered_and_that_is_said(run: Run) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 6])
-def test_groups_and_transactions_have_their_coordinator_here_and_nothing_else_has(
-    run: Run, version: int
-) -> None:
+def test_find_coordinator_answers_for_groups_and_transactions_only(run: Run, version: int) -> None:
     """Several were asked for at once since version 4."""
     keys = ["g", "h"] if version >= 4 else []
 
@@ -289,7 +289,7 @@ def test_groups_and_transactions_have_their_coordinator_here_and_nothing_else_ha
     run(story)
 
 
-def test_each_producer_has_an_id_of_its_own_and_a_transactional_one_keeps_it(run: Run) -> None:
+def test_init_producer_id_unique_and_kept_by_transactional_id(run: Run) -> None:
     async def story(client: Client, other: Client) -> None:
         about = {"transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
         found = []
@@ -301,7 +301,7 @@ def test_each_producer_has_an_id_of_its_own_and_a_transactional_one_keeps_it(run
     run(story)
 
 
-def test_the_one_epoch_of_a_partition_ends_where_readers_stop(run: Run) -> None:
+def test_leader_epoch_ends_at_log_end(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         await client.produce(b"a", b"b", partition=1)
         numbers = {"current_leader_epoch": -1, "leader_epoch": 0}
@@ -317,7 +317,7 @@ def test_the_one_epoch_of_a_partition_ends_where_readers_stop(run: Run) -> None:
     run(story)
 
 
-def test_the_cluster_is_this_broker_where_the_client_reached_it(run: Run) -> None:
+def test_describe_cluster_returns_broker_at_client_address(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         told = await client.ask(Api.DESCRIBE_CLUSTER, 1, endpoint_type=1)
         (broker,) = told.brokers

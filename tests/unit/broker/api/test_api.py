@@ -62,9 +62,7 @@ def whole(data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("most", [-1, 0, 1, SIZE])
-def test_the_first_batch_comes_however_little_was_asked_for_and_no_other(
-    run: Run, most: int
-) -> None:
+def test_fetch_returns_first_batch_whole_above_byte_limit(run: Run, most: int) -> None:
     async def story(client: Client, _: Client) -> None:
         for partition in (0, 0, 1):
             await client.produce(b"x" * 100, partition=partition)
@@ -78,7 +76,7 @@ def test_the_first_batch_comes_however_little_was_asked_for_and_no_other(
     run(story)
 
 
-def test_a_fetch_waits_no_longer_than_a_connection_may_be_idle(run: Run) -> None:
+def test_fetch_wait_is_capped_by_connection_idle_timeout(run: Run) -> None:
     """Who waits for weeks may be gone, and holds a place all the time."""
 
     async def story(client: Client, _: Client) -> None:
@@ -88,7 +86,7 @@ def test_a_fetch_waits_no_longer_than_a_connection_may_be_idle(run: Run) -> None
     run(story, limits=ConnectionLimits(connections_max_idle_s=1.0))
 
 
-def test_a_fetch_waits_for_as_much_as_it_wants_of_all_its_partitions(run: Run) -> None:
+def test_fetch_waits_for_min_bytes_over_all_partitions(run: Run) -> None:
     async def story(client: Client, other: Client) -> None:
         await other.produce(b"x" * 100)
         wanted = fetched(0, 1, min_bytes=2 * SIZE + 1, wait_ms=60_000)
@@ -105,7 +103,7 @@ def test_a_fetch_waits_for_as_much_as_it_wants_of_all_its_partitions(run: Run) -
     run(story)
 
 
-def test_offsets_that_a_log_does_not_have_are_out_of_range_at_once(run: Run) -> None:
+def test_fetch_outside_log_answered_out_of_range_at_once(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         await client.produce(b"a", b"b", b"c")
         deleted = [{"name": "t", "partitions": [{"partition_index": 0, "offset": 2}]}]
@@ -121,7 +119,7 @@ def test_offsets_that_a_log_does_not_have_are_out_of_range_at_once(run: Run) -> 
     run(story)
 
 
-def test_what_is_wrong_with_a_fetch_is_said_at_once(run: Run) -> None:
+def test_invalid_fetch_answered_with_error_at_once(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         for topic, partition in (("no", 0), ("t", 2), ("t", -1)):
             body = fetched(partition, topic=topic, wait_ms=60_000)
@@ -134,7 +132,7 @@ def test_what_is_wrong_with_a_fetch_is_said_at_once(run: Run) -> None:
     run(story)
 
 
-def test_who_waits_for_records_of_a_topic_that_is_deleted_is_told_at_once(run: Run) -> None:
+def test_parked_fetch_answered_at_once_when_topic_is_deleted(run: Run) -> None:
     async def story(client: Client, other: Client) -> None:
         client.send(Api.FETCH, 11, **fetched(0, 1, wait_ms=60_000))
         log = client.broker.service.topics.by_name["t"].logs[1]
@@ -146,7 +144,7 @@ def test_who_waits_for_records_of_a_topic_that_is_deleted_is_told_at_once(run: R
     run(story)
 
 
-def test_a_disk_that_fails_a_reader_who_waits_fails_no_writer(
+def test_storage_error_of_parked_fetch_does_not_fail_producer(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = Log.read
@@ -170,7 +168,7 @@ def test_a_disk_that_fails_a_reader_who_waits_fails_no_writer(
     run(story)
 
 
-def test_a_damaged_batch_fails_its_own_partition_for_readers_of_what_is_committed(
+def test_damaged_batch_fails_only_own_partition_for_read_committed(
     run: Run,
 ) -> None:
     """It was their connection, and so all their other partitions, at each try again."""
@@ -190,7 +188,7 @@ def test_a_damaged_batch_fails_its_own_partition_for_readers_of_what_is_committe
     run(story)
 
 
-def test_nothing_is_left_of_a_fetch_that_is_over_or_whose_client_is_gone(run: Run) -> None:
+def test_finished_or_disconnected_fetch_leaves_no_waiter(run: Run) -> None:
     async def story(client: Client, other: Client) -> None:
         logs = client.broker.service.topics.by_name["t"].logs
         for end in (lambda: other.produce(b"x"), client.writer.close):
@@ -208,7 +206,7 @@ def test_nothing_is_left_of_a_fetch_that_is_over_or_whose_client_is_gone(run: Ru
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_a_record_is_acknowledged_when_readers_see_it(run: Run, sync: bool) -> None:
+def test_produce_acknowledged_once_high_watermark_has_advanced(run: Run, sync: bool) -> None:
     async def story(client: Client, _: Client) -> None:
         for acks, offset in ((1, 0), (-1, 1)):
             told = await client.produce(b"x", acks=acks)
@@ -218,7 +216,7 @@ def test_a_record_is_acknowledged_when_readers_see_it(run: Run, sync: bool) -> N
     run(story, options=Options(sync=sync))
 
 
-def test_nothing_is_appended_for_what_is_wrong_with_a_produce(run: Run) -> None:
+def test_invalid_produce_appends_nothing(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         wrong = [
             (produced(b"x", acks=2), E.INVALID_REQUIRED_ACKS),
@@ -238,7 +236,7 @@ def test_nothing_is_appended_for_what_is_wrong_with_a_produce(run: Run) -> None:
     run(story)
 
 
-def test_a_record_that_nobody_wants_to_hear_of_is_appended_without_an_answer(run: Run) -> None:
+def test_produce_with_acks_0_appends_without_answer(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         client.send(Api.PRODUCE, 9, **produced(b"x", acks=0))
         told = await client.produce(b"x")
@@ -247,7 +245,7 @@ def test_a_record_that_nobody_wants_to_hear_of_is_appended_without_an_answer(run
     run(story)
 
 
-def test_a_record_that_did_not_reach_the_disk_is_not_acknowledged(
+def test_produce_not_acknowledged_when_append_or_flush_fails(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither if it could not be written nor if it could not be flushed; then it is sent again."""
@@ -269,7 +267,7 @@ def test_a_record_that_did_not_reach_the_disk_is_not_acknowledged(
     run(story, options=Options(sync=True))
 
 
-def test_topics_are_found_by_their_ids_and_wrong_ids_are_named_as_such(run: Run) -> None:
+def test_topics_resolved_by_id_and_unknown_ids_refused(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         known, wrong = client.broker.service.topics.by_name["t"].id, b"no topic of ours"
         for topic_id, code, count in ((known, E.NONE, 1), (wrong, E.UNKNOWN_TOPIC_ID, 0)):
@@ -292,7 +290,7 @@ def test_topics_are_found_by_their_ids_and_wrong_ids_are_named_as_such(run: Run)
 # Topics.
 
 
-def test_a_topic_is_made_for_who_asks_if_both_sides_want_it_and_there_is_room(run: Run) -> None:
+def test_topic_auto_created_if_client_and_broker_allow_and_room_is_left(run: Run) -> None:
     async def codes(client: Client, allowed: bool, *names: str) -> list[int]:
         topics = [{"name": name} for name in names]
         body = {"topics": topics, "allow_auto_topic_creation": allowed}
@@ -316,7 +314,7 @@ def test_a_topic_is_made_for_who_asks_if_both_sides_want_it_and_there_is_room(ru
     run(story, options=Options(partitions=3), limits=ConnectionLimits(partitions_max=8))
 
 
-def test_a_broker_that_makes_no_topics_makes_none(run: Run) -> None:
+def test_topic_not_auto_created_when_broker_forbids(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         body = {"topics": [{"name": "a"}], "allow_auto_topic_creation": True}
         told = await client.ask(Api.METADATA, 9, **body)
@@ -325,7 +323,7 @@ def test_a_broker_that_makes_no_topics_makes_none(run: Run) -> None:
     run(story, options=Options(auto_create=False))
 
 
-def test_partitions_are_added_as_far_as_there_is_room(run: Run) -> None:
+def test_partitions_added_up_to_the_limit(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         for count, code, why in (
             (2, E.INVALID_PARTITIONS, "it has 2 partitions, and can only have more"),
@@ -340,7 +338,7 @@ def test_partitions_are_added_as_far_as_there_is_room(run: Run) -> None:
     run(story, limits=ConnectionLimits(partitions_max=4))
 
 
-def test_records_are_deleted_up_to_the_end_and_not_beyond(run: Run) -> None:
+def test_records_deleted_up_to_log_end_and_not_beyond(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         await client.produce(b"a", b"b", b"c")
         wrong = E.OFFSET_OUT_OF_RANGE
@@ -364,7 +362,7 @@ def test_records_are_deleted_up_to_the_end_and_not_beyond(run: Run) -> None:
     run(story)
 
 
-def test_a_topic_that_cannot_be_made_takes_no_room(run: Run, tmp_path: Path) -> None:
+def test_failed_topic_creation_takes_no_partition_room(run: Run, tmp_path: Path) -> None:
     async def story(client: Client, other: Client) -> None:
         (tmp_path / "data" / "logs" / "a-0").write_text("in the way")
         asked = [{"name": "a", "num_partitions": 2, "replication_factor": 1}]
@@ -378,7 +376,7 @@ def test_a_topic_that_cannot_be_made_takes_no_room(run: Run, tmp_path: Path) -> 
     run(story, limits=ConnectionLimits(partitions_max=4))
 
 
-def test_a_configuration_is_described_with_its_type_as_kafka_numbers_it(run: Run) -> None:
+def test_topic_config_described_with_kafka_type_numbers(run: Run) -> None:
     """Tools read the value by it."""
     types = {
         "preallocate": 1, "compression.type": 2, "segment.bytes": 3, "retention.ms": 5,
@@ -420,7 +418,7 @@ async def beat(client: Client, group: str) -> int:
     return int(told.error_code)
 
 
-def test_a_group_that_fails_sends_away_who_waits_in_it_and_nobody_else(
+def test_failed_group_answers_own_parked_members_and_no_other_group(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The story once, then only the count."""
@@ -455,7 +453,7 @@ def test_a_group_that_fails_sends_away_who_waits_in_it_and_nobody_else(
     assert [bool(record.exc_info) for record in failed] == [True, False]
 
 
-def test_who_asks_while_no_group_can_be_loaded_is_told_to_come_again(
+def test_join_answered_unavailable_while_coordinator_cannot_load(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one broke it, whoever comes next finds nothing that could answer."""
@@ -476,7 +474,7 @@ def test_who_asks_while_no_group_can_be_loaded_is_told_to_come_again(
     run(story)
 
 
-def test_who_hangs_up_while_it_waits_holds_up_no_round(run: Run) -> None:
+def test_member_disconnected_while_parked_does_not_hold_up_round(run: Run) -> None:
     """It still counts as joined, but nobody is there to be answered."""
 
     async def story(client: Client, _: Client) -> None:
@@ -494,7 +492,7 @@ def test_who_hangs_up_while_it_waits_holds_up_no_round(run: Run) -> None:
     run(story)
 
 
-def test_after_a_move_the_sessions_of_members_end_though_nobody_asks(run: Run) -> None:
+def test_member_session_expires_after_coordinator_move_without_requests(run: Run) -> None:
     """What is on disk is loaded at once and not by the first that asks."""
 
     async def story(client: Client, other: Client) -> None:
@@ -514,7 +512,7 @@ def test_after_a_move_the_sessions_of_members_end_though_nobody_asks(run: Run) -
 # The broker as a whole.
 
 
-def test_what_was_committed_for_a_topic_does_not_greet_the_one_that_the_start_makes(
+def test_offsets_of_deleted_topic_not_kept_for_topic_recreated_at_start(
     run: Run,
 ) -> None:
     """Its row was deleted, and the broker was killed before those of the offsets were."""
@@ -537,7 +535,7 @@ def test_what_was_committed_for_a_topic_does_not_greet_the_one_that_the_start_ma
     run(after)
 
 
-def test_a_connection_that_comes_while_the_broker_ends_is_not_served(tmp_path: Path) -> None:
+def test_connection_accepted_during_broker_shutdown_is_not_served(tmp_path: Path) -> None:
     """It was accepted, and is made a turn later."""
 
     async def story(turns: int) -> None:
@@ -561,5 +559,5 @@ def test_a_connection_that_comes_while_the_broker_ends_is_not_served(tmp_path: P
         asyncio.run(story(turns))
 
 
-def test_connections_and_files_fit_into_what_a_process_may_usually_open() -> None:
+def test_connections_and_files_fit_default_descriptor_limit() -> None:
     assert ConnectionLimits().connections_max + DESCRIPTORS_MAX <= 1024 - 128

@@ -70,7 +70,7 @@ def state(broker: BrokerServer) -> TransactionState:
 
 
 @pytest.mark.parametrize("sync", [False, True])
-def test_who_waits_for_what_is_committed_has_it_with_the_commit(run: Run, *, sync: bool) -> None:
+def test_read_committed_fetch_answered_on_commit(run: Run, *, sync: bool) -> None:
     async def story(client: Client, other: Client) -> None:
         holder = await begin(client)
         other.send(Api.FETCH, 11, **reading(wait_ms=60_000))
@@ -91,7 +91,7 @@ def test_who_waits_for_what_is_committed_has_it_with_the_commit(run: Run, *, syn
     run(story, options=Options(sync=sync))
 
 
-def test_with_sync_all_is_done_when_the_markers_are_on_the_disk(
+def test_transaction_complete_only_after_markers_flushed_with_sync(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut behind the answer finds the decision on the disk, and it is carried out."""
@@ -122,7 +122,7 @@ def test_with_sync_all_is_done_when_the_markers_are_on_the_disk(
     run(story, options=Options(sync=True))
 
 
-def test_a_disk_that_refuses_a_marker_is_asked_again(
+def test_marker_write_retried_after_disk_error(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(client: Client, _: Client) -> None:
@@ -151,7 +151,7 @@ def test_a_disk_that_refuses_a_marker_is_asked_again(
     run(story)
 
 
-def test_a_disk_that_refuses_the_decision_leaves_it_open(
+def test_transaction_stays_ongoing_when_commit_row_is_not_written(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(client: Client, _: Client) -> None:
@@ -172,7 +172,7 @@ def test_a_disk_that_refuses_the_decision_leaves_it_open(
 
 
 @pytest.mark.parametrize("lost", ["markers", "rows"])
-def test_what_a_crash_left_open_is_ended_at_the_start(
+def test_transaction_left_open_by_crash_is_ended_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     """The markers after the decision; or, by a power cut, the row of the transaction."""
@@ -200,7 +200,7 @@ def test_what_a_crash_left_open_is_ended_at_the_start(
     asyncio.run(story())
 
 
-def test_a_stray_is_ended_as_soon_as_the_disk_allows(
+def test_transaction_without_row_aborted_once_disk_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A power cut took the row of a transaction, and the disk is full at the start."""
@@ -225,7 +225,7 @@ def test_a_stray_is_ended_as_soon_as_the_disk_allows(
     asyncio.run(story())
 
 
-def test_a_topic_that_is_gone_needs_no_marker(run: Run) -> None:
+def test_transaction_commit_completes_without_marker_for_deleted_topic(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         holder = await begin(client)
         await write(client, holder, b"a")

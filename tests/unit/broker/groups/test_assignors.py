@@ -17,7 +17,7 @@ PARTITIONS = st.fixed_dictionaries({t: st.integers(0, 7) for t in (T, U, V)})
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @given(SUBSCRIBED, PARTITIONS)
-def test_each_partition_is_given_to_one_who_reads_it(
+def test_assignor_gives_each_partition_to_one_subscribed_member(
     name: str, subscribed: dict[str, frozenset[bytes]], partitions: dict[bytes, int]
 ) -> None:
     target = ASSIGNORS[name](subscribed, partitions, {})
@@ -28,7 +28,7 @@ def test_each_partition_is_given_to_one_who_reads_it(
 
 
 @given(SUBSCRIBED, PARTITIONS, PARTITIONS, st.data())
-def test_uniform_is_balanced_and_moves_no_more_than_that_takes(
+def test_uniform_assignor_is_balanced_and_stable(
     subscribed: dict[str, frozenset[bytes]], old: dict[bytes, int], new: dict[bytes, int],
     data: st.DataObject,
 ) -> None:  # fmt: skip
@@ -44,7 +44,7 @@ def test_uniform_is_balanced_and_moves_no_more_than_that_takes(
     assert uniform(subscribed, new, after) == after
 
 
-def test_one_more_member_takes_its_share_and_nothing_else_moves() -> None:
+def test_uniform_assignor_moves_only_share_of_new_member() -> None:
     everybody = {f"m{i}": frozenset({T}) for i in range(4)}
     before = uniform(everybody, {T: 40}, {})
     after = uniform(everybody | {"new": frozenset({T})}, {T: 40}, before)
@@ -52,6 +52,6 @@ def test_one_more_member_takes_its_share_and_nothing_else_moves() -> None:
     assert all(after[m] < before[m] for m in everybody)
 
 
-def test_ranges_of_equal_topics_go_together() -> None:
+def test_range_assignor_coassigns_equal_topics() -> None:
     target: Target = ranges(dict.fromkeys("ab", frozenset({T, U})), {T: 3, U: 3}, {})
     assert target["a"] == {(T, 0), (T, 1), (U, 0), (U, 1)}

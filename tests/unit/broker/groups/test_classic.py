@@ -61,7 +61,7 @@ def desk() -> Desk:
     return desk
 
 
-def test_each_entry_of_the_table_is_an_action() -> None:
+def test_state_table_covers_all_causes_and_states_with_actions() -> None:
     assert set(TABLE) == set(Cause)
     for row in TABLE.values():
         assert len(row) == len(GroupState)
@@ -69,7 +69,9 @@ def test_each_entry_of_the_table_is_an_action() -> None:
 
 
 @pytest.mark.parametrize("cause", [c for c in Cause if not TABLE[c][COLUMN[GroupState.EMPTY]]])
-def test_what_cannot_happen_to_an_empty_group_tells_the_story(desk: Desk, cause: Cause) -> None:
+def test_impossible_cause_in_empty_group_raises_invalid_transition(
+    desk: Desk, cause: Cause
+) -> None:
     joined(desk, 1)
     group = desk.round()
     group.state = GroupState.EMPTY
@@ -78,13 +80,13 @@ def test_what_cannot_happen_to_an_empty_group_tells_the_story(desk: Desk, cause:
 
 
 @pytest.mark.parametrize("kind", ["consumer", "connect"])
-def test_an_id_is_never_longer_than_what_others_can_be_told(desk: Desk, kind: str) -> None:
+def test_member_id_length_is_bounded(desk: Desk, kind: str) -> None:
     """Else a member whose name is as long as can be leaves its leader without an answer."""
     waiter = desk.join(instance="\u00e9" * 16_000, kind=kind)
     assert len(desk.replies[waiter]["member_id"].encode()) < 1000
 
 
-def test_a_member_is_given_an_id_before_it_joins(desk: Desk) -> None:
+def test_member_receives_id_before_joining(desk: Desk) -> None:
     member_id = new_id(desk)
     assert state(desk) is GroupState.EMPTY
     waiter = desk.join(member_id)
@@ -99,12 +101,12 @@ def test_a_member_is_given_an_id_before_it_joins(desk: Desk) -> None:
     ]
 
 
-def test_an_old_client_joins_without_an_id(desk: Desk) -> None:
+def test_join_before_version_4_needs_no_member_id(desk: Desk) -> None:
     waiter = desk.join(version=3)
     assert desk.replies[waiter]["generation_id"] == 1
 
 
-def test_two_that_join_within_the_initial_delay_share_the_first_generation() -> None:
+def test_joins_within_initial_delay_share_first_generation() -> None:
     desk = Desk(GroupConfig(initial_delay_ms=3000))
     first, second = new_id(desk), new_id(desk)
     waiters = [desk.join(first), desk.join(second)]
@@ -114,7 +116,7 @@ def test_two_that_join_within_the_initial_delay_share_the_first_generation() -> 
     assert [len(desk.replies[w]["members"]) for w in waiters] == [2, 0]
 
 
-def test_a_join_waits_for_all_members_and_promised_ids(desk: Desk) -> None:
+def test_join_waits_for_all_members_and_promised_ids(desk: Desk) -> None:
     (leader,) = stable(desk, 1)
     late = new_id(desk)
     waiter = desk.join(leader)
@@ -123,7 +125,7 @@ def test_a_join_waits_for_all_members_and_promised_ids(desk: Desk) -> None:
     assert (state(desk), desk.replies[waiter]["generation_id"]) == (GroupState.COMPLETING, 2)
 
 
-def test_a_promised_id_that_is_not_used_holds_up_a_round_for_a_session_only(desk: Desk) -> None:
+def test_unused_promised_id_holds_up_round_for_one_session_only(desk: Desk) -> None:
     (leader,) = stable(desk, 1)
     new_id(desk, session_ms=2000)
     waiter = desk.join(leader)
@@ -132,7 +134,7 @@ def test_a_promised_id_that_is_not_used_holds_up_a_round_for_a_session_only(desk
     assert not desk.round().pending
 
 
-def test_who_does_not_rejoin_is_removed_at_the_deadline(desk: Desk) -> None:
+def test_member_not_rejoining_removed_at_rebalance_timeout(desk: Desk) -> None:
     leader, follower = stable(desk, session_ms=600_000, rebalance_ms=5000)
     waiter = desk.join(leader, session_ms=600_000, rebalance_ms=5000)
     desk.sleep(4.9)
@@ -142,7 +144,7 @@ def test_who_does_not_rejoin_is_removed_at_the_deadline(desk: Desk) -> None:
     assert desk.heartbeat(follower, 2)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_never_syncs_is_removed_when_a_rebalance_timeout_is_over(desk: Desk) -> None:
+def test_member_not_syncing_removed_at_rebalance_timeout(desk: Desk) -> None:
     leader, follower = joined(desk, session_ms=600_000, rebalance_ms=5000)
     desk.sync(leader, generation(desk))
     desk.sleep(5)
@@ -151,7 +153,7 @@ def test_who_never_syncs_is_removed_when_a_rebalance_timeout_is_over(desk: Desk)
     assert desk.heartbeat(leader, generation(desk))["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_leader_that_dies_is_replaced_when_its_session_ends(desk: Desk) -> None:
+def test_dead_leader_replaced_when_session_expires(desk: Desk) -> None:
     leader, follower = stable(desk)
     codes = []
     for _ in range(4):
@@ -163,7 +165,7 @@ def test_a_leader_that_dies_is_replaced_when_its_session_ends(desk: Desk) -> Non
     assert leader not in desk.round().members
 
 
-def test_a_member_lives_by_heartbeats_commits_and_joins_but_not_by_syncs(desk: Desk) -> None:
+def test_session_renewed_by_heartbeat_commit_and_join_but_not_sync(desk: Desk) -> None:
     (member,) = stable(desk, 1)
     desk.sleep(9)
     assert desk.heartbeat(member, 1)["error_code"] == NONE
@@ -178,7 +180,7 @@ def test_a_member_lives_by_heartbeats_commits_and_joins_but_not_by_syncs(desk: D
     assert state(desk) is GroupState.EMPTY
 
 
-def test_a_parked_member_outlives_its_session(desk: Desk) -> None:
+def test_parked_member_outlives_session_timeout(desk: Desk) -> None:
     leader, follower = stable(desk, session_ms=2000)
     waiter = desk.join(leader, session_ms=2000)
     for _ in range(5):
@@ -189,7 +191,7 @@ def test_a_parked_member_outlives_its_session(desk: Desk) -> None:
     assert desk.replies[waiter]["generation_id"] == 3
 
 
-def test_a_sync_that_waited_longer_than_a_session_is_sent_to_join_and_not_removed(
+def test_sync_parked_beyond_session_answered_rebalance_keeps_member(
     desk: Desk,
 ) -> None:
     leader, follower = joined(desk, session_ms=4000)
@@ -203,7 +205,7 @@ def test_a_sync_that_waited_longer_than_a_session_is_sent_to_join_and_not_remove
     assert desk.heartbeat(follower, 2)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_member_whose_connection_closed_still_counts_as_joined(desk: Desk) -> None:
+def test_member_disconnected_while_parked_counts_as_joined(desk: Desk) -> None:
     leader, follower = stable(desk)
     waiter = desk.join(leader)
     desk.step(ClientGone("g", waiter))
@@ -212,7 +214,7 @@ def test_a_member_whose_connection_closed_still_counts_as_joined(desk: Desk) -> 
     assert waiter not in desk.replies
 
 
-def test_who_has_synced_stays_when_the_time_to_sync_is_over(desk: Desk) -> None:
+def test_synced_member_stays_after_sync_deadline(desk: Desk) -> None:
     leader, follower = joined(desk, session_ms=600_000, rebalance_ms=5000)
     desk.sync(leader, 2)
     desk.sleep(4)
@@ -222,7 +224,7 @@ def test_who_has_synced_stays_when_the_time_to_sync_is_over(desk: Desk) -> None:
     assert desk.wakes["g"] > desk.now
 
 
-def test_a_sync_that_waited_longer_than_a_session_has_a_whole_one_from_its_answer_on(
+def test_session_restarts_when_long_parked_sync_is_answered(
     desk: Desk,
 ) -> None:
     leader, follower = joined(desk, session_ms=4000)
@@ -238,7 +240,7 @@ def test_a_sync_that_waited_longer_than_a_session_has_a_whole_one_from_its_answe
     assert desk.heartbeat(leader, 2)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_member_whose_connection_closed_while_it_waited_has_a_whole_session_from_then_on(
+def test_session_restarts_when_connection_of_parked_member_closes(
     desk: Desk,
 ) -> None:
     leader, follower = stable(desk, session_ms=4000)
@@ -254,7 +256,7 @@ def test_a_member_whose_connection_closed_while_it_waited_has_a_whole_session_fr
     assert leader not in desk.round().members
 
 
-def test_who_keeps_beating_while_others_join_again_keeps_its_place(desk: Desk) -> None:
+def test_heartbeating_member_keeps_place_while_others_rejoin(desk: Desk) -> None:
     leader, follower = stable(desk, session_ms=4000)
     desk.join(leader, session_ms=4000)
     for _ in range(4):
@@ -263,7 +265,7 @@ def test_who_keeps_beating_while_others_join_again_keeps_its_place(desk: Desk) -
         assert code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_full_group_counts_the_ids_that_it_has_promised() -> None:
+def test_full_group_counts_promised_ids() -> None:
     desk = Desk(GroupConfig(members_max=2))
     first, second = new_id(desk), new_id(desk)
     assert error(desk, desk.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -271,13 +273,13 @@ def test_a_full_group_counts_the_ids_that_it_has_promised() -> None:
     assert desk.join(second) not in desk.replies
 
 
-def test_as_much_metadata_as_may_be_is_taken(desk: Desk) -> None:
+def test_join_accepts_largest_metadata(desk: Desk) -> None:
     (leader,) = stable(desk, 1)
     most = {"range": bytes(65535), "sticky": b"s"}
     assert error(desk, desk.join(leader, protocols=most)) == NONE
 
 
-def test_nobody_is_waited_for_less_than_the_least_time(desk: Desk) -> None:
+def test_zero_rebalance_timeout_raised_to_minimum(desk: Desk) -> None:
     """In milliseconds; a client may say 0."""
     leader, follower = stable(desk, rebalance_ms=0)
     waiter = desk.join(leader, rebalance_ms=0)
@@ -288,7 +290,7 @@ def test_nobody_is_waited_for_less_than_the_least_time(desk: Desk) -> None:
     assert follower not in desk.round().members
 
 
-def test_a_client_of_long_ago_is_waited_for_as_long_as_its_session(desk: Desk) -> None:
+def test_join_version_0_uses_session_timeout_as_rebalance_timeout(desk: Desk) -> None:
     """JoinGroup had no time for the round before version 1."""
     leader = str(desk.replies[desk.join(version=0, session_ms=5000)]["member_id"])
     desk.sync(leader, 1)
@@ -297,14 +299,14 @@ def test_a_client_of_long_ago_is_waited_for_as_long_as_its_session(desk: Desk) -
     assert about.rebalance_timeout == 5000
 
 
-def test_a_group_that_was_left_may_become_one_of_another_type(desk: Desk) -> None:
+def test_empty_group_accepts_another_protocol_type(desk: Desk) -> None:
     (leader,) = stable(desk, 1)
     desk.leave((leader, None))
     waiter = desk.join(version=3, kind="connect")
     assert desk.replies[waiter]["protocol_type"] == "connect"
 
 
-def test_who_joins_again_and_still_does_not_sync_is_removed_in_time(desk: Desk) -> None:
+def test_member_rejoining_without_sync_removed_at_deadline(desk: Desk) -> None:
     leader, follower = joined(desk, session_ms=600_000, rebalance_ms=5000)
     desk.sync(leader, 2)
     assert desk.replies[desk.join(follower)]["generation_id"] == 2
@@ -312,7 +314,7 @@ def test_who_joins_again_and_still_does_not_sync_is_removed_in_time(desk: Desk) 
     assert follower not in desk.round().members
 
 
-def test_a_group_says_when_it_came_to_its_state(desk: Desk) -> None:
+def test_group_row_records_time_of_state_change(desk: Desk) -> None:
     desk.sleep(5)
     stable(desk, 1)
     told: list[tuple[int, int]] = []
@@ -324,7 +326,7 @@ def test_a_group_says_when_it_came_to_its_state(desk: Desk) -> None:
     assert told == [(1_005_000, 1), (1_015_000, 0)]  # it was assigned; its session ended
 
 
-def test_a_parked_join_that_is_asked_again_elsewhere_is_answered_there(desk: Desk) -> None:
+def test_repeated_join_replaces_parked_join(desk: Desk) -> None:
     leader, follower = stable(desk)
     lost, waiter = desk.join(leader), desk.join(leader)
     assert error(desk, lost) == ErrorCode.REBALANCE_IN_PROGRESS
@@ -332,7 +334,7 @@ def test_a_parked_join_that_is_asked_again_elsewhere_is_answered_there(desk: Des
     assert desk.replies[waiter]["generation_id"] == 3
 
 
-def test_a_newcomer_aborts_a_synchronisation(desk: Desk) -> None:
+def test_new_member_aborts_sync_phase(desk: Desk) -> None:
     leader, follower = joined(desk)
     parked = desk.sync(follower, generation(desk))
     desk.join(new_id(desk))
@@ -341,21 +343,23 @@ def test_a_newcomer_aborts_a_synchronisation(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("half", [joined, stable], ids=["completing", "stable"])
-def test_a_follower_whose_answer_was_lost_is_told_again(desk: Desk, half: object) -> None:
+def test_follower_rejoining_unchanged_answered_with_same_generation(
+    desk: Desk, half: object
+) -> None:
     _, follower = half(desk)  # type: ignore[operator]  # joined or stable
     before = state(desk)
     waiter = desk.join(follower)
     assert (desk.replies[waiter]["generation_id"], state(desk)) == (2, before)
 
 
-def test_a_leader_that_rejoins_starts_a_round_even_if_nothing_changed(desk: Desk) -> None:
+def test_leader_rejoin_starts_round_without_changes(desk: Desk) -> None:
     leader, follower = stable(desk)
     desk.join(leader)
     assert state(desk) is GroupState.PREPARING
     assert desk.heartbeat(follower, 2)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_follower_starts_a_round_when_its_metadata_changed(desk: Desk) -> None:
+def test_follower_rejoin_with_changed_metadata_starts_round(desk: Desk) -> None:
     leader, follower = stable(desk)
     desk.join(follower, protocols={"range": b"other topics"})
     assert desk.heartbeat(leader, 2)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
@@ -365,7 +369,7 @@ def test_a_follower_starts_a_round_when_its_metadata_changed(desk: Desk) -> None
     assert metadata == {leader: b"topics", follower: b"other topics"}
 
 
-def test_the_last_to_leave_empties_the_group(desk: Desk) -> None:
+def test_last_member_leaving_empties_group(desk: Desk) -> None:
     leader, follower = stable(desk)
     assert desk.leave((leader, None), (follower, None), ("nobody", None)) == [
         NONE, NONE, ErrorCode.UNKNOWN_MEMBER_ID,
@@ -373,21 +377,21 @@ def test_the_last_to_leave_empties_the_group(desk: Desk) -> None:
     assert (state(desk), generation(desk)) == (GroupState.EMPTY, 3)
 
 
-def test_before_version_3_one_member_leaves_and_reads_its_code_at_the_top(desk: Desk) -> None:
+def test_leave_before_version_3_answers_with_top_level_code(desk: Desk) -> None:
     (leader,) = stable(desk, 1)
     first = desk.ask(13, 1, group_id="g", member_id=leader)
     second = desk.ask(13, 1, group_id="g", member_id=leader)
     assert (error(desk, first), error(desk, second)) == (NONE, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
-def test_a_parked_sync_of_a_member_that_is_removed_is_answered(desk: Desk) -> None:
+def test_parked_sync_answered_when_member_is_removed(desk: Desk) -> None:
     _, follower = joined(desk)
     parked = desk.sync(follower, 2)
     desk.leave((follower, None))
     assert error(desk, parked) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_promised_id_can_be_given_back(desk: Desk) -> None:
+def test_promised_id_released_by_leave(desk: Desk) -> None:
     (leader,) = stable(desk, 1)
     late = new_id(desk)
     waiter = desk.join(leader)
@@ -395,7 +399,7 @@ def test_a_promised_id_can_be_given_back(desk: Desk) -> None:
     assert desk.replies[waiter]["generation_id"] == 2
 
 
-def test_the_protocol_is_the_favourite_of_those_that_all_support(desk: Desk) -> None:
+def test_protocol_is_favourite_among_commonly_supported(desk: Desk) -> None:
     (old,) = stable(desk, 1, protocols={"range": b"r"})
     desk.join(
         new_id(desk, protocols={"sticky": b"s", "range": b"r"}),
@@ -408,7 +412,7 @@ def test_the_protocol_is_the_favourite_of_those_that_all_support(desk: Desk) -> 
     assert desk.replies[upgraded]["protocol_name"] == "sticky"
 
 
-def test_the_protocol_is_what_most_like_best(desk: Desk) -> None:
+def test_protocol_chosen_by_majority_vote(desk: Desk) -> None:
     likes = [("range", "sticky"), ("sticky", "range"), ("sticky", "range")]
     offers = [dict.fromkeys(names, b"") for names in likes]
     ids = [new_id(desk, protocols=offer) for offer in offers]
@@ -434,7 +438,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_a_join_is_refused_for(desk: Desk, why: str) -> None:
+def test_join_refused_for(desk: Desk, why: str) -> None:
     about, code = REFUSED[why]
     stable(desk, 1)
     assert error(desk, desk.join(**about)) == code  # type: ignore[arg-type]  # of several types
@@ -442,11 +446,11 @@ def test_a_join_is_refused_for(desk: Desk, why: str) -> None:
 
 
 @pytest.mark.parametrize("session_ms", [1, 1_800_000])
-def test_the_shortest_and_the_longest_session_are_taken(desk: Desk, session_ms: int) -> None:
+def test_join_accepts_shortest_and_longest_session(desk: Desk, session_ms: int) -> None:
     assert error(desk, desk.join(version=3, session_ms=session_ms)) == NONE
 
 
-def test_a_full_group_takes_nobody_but_static_members_that_return() -> None:
+def test_full_group_accepts_only_returning_static_members() -> None:
     desk = Desk(GroupConfig(members_max=1))
     stable_static(desk, "one")
     assert error(desk, desk.join()) == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -454,7 +458,7 @@ def test_a_full_group_takes_nobody_but_static_members_that_return() -> None:
     assert error(desk, desk.join(instance="one")) == NONE
 
 
-def test_older_and_newer_generations_are_illegal(desk: Desk) -> None:
+def test_older_and_newer_generations_answered_illegal(desk: Desk) -> None:
     (leader,) = stable(desk, 1)
     assert generation(desk) == 1
     for wrong in (0, 2):
@@ -464,7 +468,7 @@ def test_older_and_newer_generations_are_illegal(desk: Desk) -> None:
         assert desk.commit(leader, wrong, {("t", 0): 1}) == {("t", 0): code}
 
 
-def test_a_sync_for_another_protocol_is_inconsistent(desk: Desk) -> None:
+def test_sync_for_another_protocol_answered_inconsistent(desk: Desk) -> None:
     (leader,) = joined(desk, 1)
     wrong = desk.sync(leader, 1, protocol="sticky")
     assert error(desk, wrong) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -489,7 +493,7 @@ def stable_static(desk: Desk, *instances: str) -> list[str]:
     return ids
 
 
-def test_a_static_member_returns_to_its_assignment_without_a_round(desk: Desk) -> None:
+def test_returning_static_member_keeps_assignment_without_round(desk: Desk) -> None:
     _, old = stable_static(desk, "one", "two")
     waiter = desk.join(instance="two", protocols={"range": b"changed"})
     new = desk.replies[waiter]["member_id"]
@@ -497,7 +501,7 @@ def test_a_static_member_returns_to_its_assignment_without_a_round(desk: Desk) -
     assert desk.replies[desk.sync(new, 2, instance="two")]["assignment"] == old.encode()
 
 
-def test_the_former_self_of_a_static_member_is_fenced_if_it_says_who_it_is(desk: Desk) -> None:
+def test_replaced_static_member_is_fenced_if_instance_id_sent(desk: Desk) -> None:
     _, old = stable_static(desk, "one", "two")
     desk.join(instance="two", protocols=BOTH)
     fenced = ErrorCode.FENCED_INSTANCE_ID
@@ -509,14 +513,14 @@ def test_the_former_self_of_a_static_member_is_fenced_if_it_says_who_it_is(desk:
     assert desk.heartbeat(old, 2)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_leader_that_returns_is_told_to_skip_the_assignment(desk: Desk) -> None:
+def test_returning_static_leader_skips_assignment(desk: Desk) -> None:
     stable_static(desk, "one", "two")
     reply = desk.replies[desk.join(instance="one", version=9, protocols=BOTH)]
     assert (reply["leader"], reply["skip_assignment"]) == (reply["member_id"], True)
     assert len(reply["members"]) == 2
 
 
-def test_before_version_9_a_static_leader_that_returns_takes_itself_for_a_follower(
+def test_returning_static_leader_before_version_9_answered_as_follower(
     desk: Desk,
 ) -> None:
     old, _ = stable_static(desk, "one", "two")
@@ -525,13 +529,13 @@ def test_before_version_9_a_static_leader_that_returns_takes_itself_for_a_follow
     assert desk.round().leader == reply["member_id"]
 
 
-def test_a_static_member_that_returns_with_another_protocol_starts_a_round(desk: Desk) -> None:
+def test_static_member_returning_with_other_protocol_starts_round(desk: Desk) -> None:
     stable_static(desk, "one", "two")
     desk.join(instance="two", protocols={"sticky": b"s"})
     assert state(desk) is GroupState.PREPARING
 
 
-def test_a_parked_static_member_that_returns_elsewhere_is_fenced_here(desk: Desk) -> None:
+def test_parked_static_member_fenced_when_instance_joins_again(desk: Desk) -> None:
     one, _ = stable_static(desk, "one", "two")
     here = desk.join(one, instance="one", protocols=BOTH)
     there = desk.join(instance="one", protocols=BOTH)
@@ -539,7 +543,7 @@ def test_a_parked_static_member_that_returns_elsewhere_is_fenced_here(desk: Desk
     assert there not in desk.replies
 
 
-def test_a_static_member_that_lives_but_does_not_rejoin_keeps_its_place(desk: Desk) -> None:
+def test_live_static_member_not_rejoining_keeps_place(desk: Desk) -> None:
     one, two = stable_static(desk, "one", "two")
     waiter = desk.join(one, instance="one", protocols=BOTH)
     for _ in range(20):
@@ -548,7 +552,7 @@ def test_a_static_member_that_lives_but_does_not_rejoin_keeps_its_place(desk: De
     assert [m["member_id"] for m in desk.replies[waiter]["members"]] == sorted([one, two])
 
 
-def test_a_round_without_anybody_waits_as_long_as_static_members_live(desk: Desk) -> None:
+def test_round_without_joins_waits_while_static_members_live(desk: Desk) -> None:
     one, two = stable_static(desk, "one", "two")
     desk.leave((one, "one"))
     for _ in range(30):
@@ -558,7 +562,7 @@ def test_a_round_without_anybody_waits_as_long_as_static_members_live(desk: Desk
     assert desk.replies[desk.join(two, instance="two", protocols=BOTH)]["leader"] == two
 
 
-def test_static_members_leave_by_instance_id(desk: Desk) -> None:
+def test_static_member_leaves_by_instance_id(desk: Desk) -> None:
     stable_static(desk, "one", "two")
     assert desk.leave(("", "two"), ("", "three")) == [NONE, ErrorCode.UNKNOWN_MEMBER_ID]
     assert [m.about.group_instance_id for m in desk.round().members.values()] == ["one"]

@@ -77,7 +77,7 @@ def mixed(desk: Desk, **about: Any) -> str:
     return member
 
 
-def test_a_group_goes_over_with_what_its_members_have(desk: Desk) -> None:
+def test_upgraded_group_keeps_assignments_of_classic_members(desk: Desk) -> None:
     member = alone(desk)
     desk.beat("n", 0)
     assert GroupKey("g") not in desk.disk
@@ -87,7 +87,7 @@ def test_a_group_goes_over_with_what_its_members_have(desk: Desk) -> None:
     assert commits(desk, member, 1, 3, version=8) == {E.NONE}
 
 
-def test_a_classic_member_is_led_to_the_target(desk: Desk) -> None:
+def test_classic_member_reconciles_to_target_generation(desk: Desk) -> None:
     member = mixed(desk)
     assert desk.heartbeat(member, 2)["error_code"] == E.NONE
     assert commits(desk, member, 1, 0, version=8) == {E.NONE}
@@ -95,7 +95,7 @@ def test_a_classic_member_is_led_to_the_target(desk: Desk) -> None:
     assert commits(desk, member, 3, 0, version=8) == {E.ILLEGAL_GENERATION}
 
 
-def test_who_waits_is_told_to_come_again(calm: Desk) -> None:
+def test_parked_join_answered_rebalance_on_upgrade(calm: Desk) -> None:
     member = alone(calm)
     parked = calm.join(version=3, protocols=says(-1))
     calm.beat("n", 0)
@@ -104,7 +104,7 @@ def test_who_waits_is_told_to_come_again(calm: Desk) -> None:
     assert calm.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
 
 
-def test_what_members_have_is_not_free_while_they_agree_on_another_assignment(calm: Desk) -> None:
+def test_partitions_of_classic_members_not_free_until_rebalance_ends(calm: Desk) -> None:
     """They go on reading until they hear of it."""
     member = alone(calm)
     calm.join(version=3, protocols=says(-1))
@@ -119,13 +119,13 @@ def test_what_members_have_is_not_free_while_they_agree_on_another_assignment(ca
     assert given(calm.beat("n", 3))[1] is not None
 
 
-def test_a_group_that_cannot_be_understood_does_not_go_over(calm: Desk) -> None:
+def test_group_with_unreadable_metadata_is_not_upgraded(calm: Desk) -> None:
     calm.join(version=3, protocols={"range": b"?"})
     assert code(calm.beat("n", 0)) == E.GROUP_ID_NOT_FOUND
     assert calm.round().state is GroupState.COMPLETING
 
 
-def test_what_two_members_were_given_is_of_one(calm: Desk) -> None:
+def test_partition_assigned_twice_belongs_to_one_member_after_upgrade(calm: Desk) -> None:
     """A leader may give anything."""
     first = alone(calm)
     waiter = calm.join(version=3, protocols=says(-1))
@@ -137,7 +137,7 @@ def test_what_two_members_were_given_is_of_one(calm: Desk) -> None:
     assert calm.consumers().held.holders[topic_id("t"), 0] == first
 
 
-def test_a_member_that_does_not_come_again_is_removed(calm: Desk) -> None:
+def test_classic_member_not_rejoining_removed_at_rebalance_timeout(calm: Desk) -> None:
     member = alone(calm, rebalance_ms=8000, session_ms=20_000)
     calm.beat("n", 0)
     calm.heartbeat(member, 1)
@@ -147,14 +147,14 @@ def test_a_member_that_does_not_come_again_is_removed(calm: Desk) -> None:
     assert calm.heartbeat(member, 1)["error_code"] == E.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_does_not_sync_is_removed(calm: Desk) -> None:
+def test_classic_member_not_syncing_removed_at_rebalance_timeout(calm: Desk) -> None:
     mixed(calm)
     late = str(join(calm, "", -1, rebalance_ms=8000, session_ms=20_000)["member_id"])
     calm.sleep(9)
     assert late not in calm.consumers().held.members
 
 
-def test_members_of_the_other_protocol_are_not_spoken_for(desk: Desk) -> None:
+def test_classic_requests_refused_for_consumer_member_except_admin_leave(desk: Desk) -> None:
     """But put out by an admin."""
     member = mixed(desk)
     assert desk.heartbeat("n", 2)["error_code"] == E.UNKNOWN_MEMBER_ID
@@ -175,13 +175,13 @@ def test_members_of_the_other_protocol_are_not_spoken_for(desk: Desk) -> None:
         ({"version": 5}, E.MEMBER_ID_REQUIRED),
     ],
 )
-def test_who_joins_wrongly_is_refused(desk: Desk, about: dict[str, Any], expected: E) -> None:
+def test_invalid_classic_join_refused(desk: Desk, about: dict[str, Any], expected: E) -> None:
     mixed(desk)
     assert join(desk, "", -1, **about)["error_code"] == expected
     assert len(desk.consumers().members()) == 2
 
 
-def test_a_member_goes_over_to_another_protocol_by_offering_both(desk: Desk) -> None:
+def test_classic_member_changes_assignor_by_offering_both(desk: Desk) -> None:
     """As in a classic group, and in Kafka."""
     member = mixed(desk)
     other = {"sticky": says(2, 0, 1)["range"]}
@@ -195,7 +195,7 @@ def test_a_member_goes_over_to_another_protocol_by_offering_both(desk: Desk) -> 
     ("member", "about", "expected"),
     [("", {"session_ms": 0}, E.INVALID_SESSION_TIMEOUT), ("x", {}, E.UNKNOWN_MEMBER_ID)],
 )
-def test_who_is_refused_makes_no_other_group_of_an_empty_one(
+def test_refused_join_leaves_empty_consumer_group_unconverted(
     desk: Desk, member: str, about: dict[str, Any], expected: E
 ) -> None:
     desk.beat("n", 0)
@@ -205,14 +205,14 @@ def test_who_is_refused_makes_no_other_group_of_an_empty_one(
     assert ConsumerGroupKey("g") in desk.disk
 
 
-def test_a_full_group_takes_no_classic_member() -> None:
+def test_full_group_refuses_classic_member() -> None:
     desk = Desk(GroupConfig(members_max=2))
     desk.set_topics(t=4)
     mixed(desk)
     assert join(desk, "", -1)["error_code"] == E.GROUP_MAX_SIZE_REACHED
 
 
-def test_what_a_member_has_is_not_free_if_its_answer_was_lost(desk: Desk) -> None:
+def test_partitions_not_free_when_join_answer_was_lost(desk: Desk) -> None:
     """It has heard of generation 1 alone, and reads both."""
     member = mixed(desk)
     assert given(desk.beat("k", 0)) == (3, [])
@@ -223,7 +223,7 @@ def test_what_a_member_has_is_not_free_if_its_answer_was_lost(desk: Desk) -> Non
     assert given(desk.beat("k", 3)) == (3, [1])
 
 
-def test_a_static_member_returns_as_a_classic_one(desk: Desk) -> None:
+def test_static_member_returns_as_classic_member(desk: Desk) -> None:
     mixed(desk)
     first = join(desk, "", -1, instance="i")
     assert first["generation_id"] == 3
@@ -233,7 +233,7 @@ def test_a_static_member_returns_as_a_classic_one(desk: Desk) -> None:
     assert told["error_code"] == E.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_was_removed_does_not_come_again_under_its_id(desk: Desk) -> None:
+def test_removed_static_member_cannot_rejoin_under_old_member_id(desk: Desk) -> None:
     """As in a classic group: it is told that it is none any more, and gives up what it has."""
     mixed(desk)
     member = str(join(desk, "", -1, instance="i")["member_id"])
@@ -242,7 +242,7 @@ def test_a_static_member_that_was_removed_does_not_come_again_under_its_id(desk:
     assert "error_code" not in join(desk, "", -1, instance="i")
 
 
-def test_a_static_member_that_returns_gives_up_what_is_to_be_of_another(desk: Desk) -> None:
+def test_returning_static_member_gives_up_partitions_assigned_to_others(desk: Desk) -> None:
     alone(desk, instance="i")
     assert given(desk.beat("n", 0)) == (2, [])
     again = join(desk, "", -1, instance="i")
@@ -251,7 +251,7 @@ def test_a_static_member_that_returns_gives_up_what_is_to_be_of_another(desk: De
     assert given(desk.beat("n", 2)) == (2, [2, 3])
 
 
-def test_a_static_member_that_returns_is_given_what_its_former_self_waited_for(desk: Desk) -> None:
+def test_returning_static_member_receives_partitions_awaited_before(desk: Desk) -> None:
     assert given(desk.beat("n", 0)) == (2, [0, 1, 2, 3])
     assert join(desk, "", -1, instance="i")["generation_id"] == 3
     member = str(join(desk, "", -1, instance="i")["member_id"])
@@ -262,7 +262,7 @@ def test_a_static_member_that_returns_is_given_what_its_former_self_waited_for(d
     assert sync(desk, member, 3) == [2, 3]
 
 
-def test_when_the_last_of_the_consumer_protocol_has_gone_it_is_a_classic_group_again(
+def test_group_downgrades_when_last_consumer_member_leaves(
     desk: Desk,
 ) -> None:
     member = mixed(desk)
@@ -273,7 +273,7 @@ def test_when_the_last_of_the_consumer_protocol_has_gone_it_is_a_classic_group_a
     assert (told["generation_id"], told["leader"]) == (4, member)
 
 
-def test_until_they_have_joined_members_may_go_on_with_their_epochs(calm: Desk) -> None:
+def test_epochs_stay_valid_until_members_rejoin_after_downgrade(calm: Desk) -> None:
     """Refused as of an old generation they would report their partitions lost, and read again."""
     member = mixed(calm)
     second = str(join(calm, "", -1)["member_id"])
@@ -287,14 +287,14 @@ def test_until_they_have_joined_members_may_go_on_with_their_epochs(calm: Desk) 
     assert calm.heartbeat(member, 2)["error_code"] == E.ILLEGAL_GENERATION
 
 
-def test_the_session_of_the_last_one_ends_too(calm: Desk) -> None:
+def test_group_downgrades_when_session_of_last_consumer_member_expires(calm: Desk) -> None:
     member = mixed(calm, session_ms=600_000, rebalance_ms=600_000)
     calm.sleep(50)
     assert calm.round().state is GroupState.PREPARING
     assert [m.id for m in calm.round().members.values()] == [member]
 
 
-def test_a_member_without_patience_is_waited_for_when_they_go_back(calm: Desk) -> None:
+def test_zero_rebalance_timeout_member_awaited_after_downgrade(calm: Desk) -> None:
     """Without a pause the timer of a static one rang again and again until its session was over."""
     calm.beat("n", 0)
     join(calm, "", -1, instance="i", rebalance_ms=0)
@@ -303,7 +303,7 @@ def test_a_member_without_patience_is_waited_for_when_they_go_back(calm: Desk) -
     assert calm.wakes["g"] > calm.now
 
 
-def test_offsets_stay_when_members_without_patience_go_back(calm: Desk) -> None:
+def test_offsets_kept_when_zero_timeout_members_downgrade(calm: Desk) -> None:
     """The group was empty since 1970."""
     calm.commit("", -1, {("t", 0): 7})
     calm.beat("n", 0)
@@ -314,7 +314,7 @@ def test_offsets_stay_when_members_without_patience_go_back(calm: Desk) -> None:
     assert calm.round().saved_ms >= 1_000_000
 
 
-def test_a_crash_between_the_two_writes_of_going_back_is_made_good(calm: Desk) -> None:
+def test_downgrade_completed_after_crash_between_writes(calm: Desk) -> None:
     member = mixed(calm)
     calm.consumers().held.remove(calm.consumers().held.members["n"], "left")
     for effect in calm.consumers().held.changes():
@@ -326,14 +326,14 @@ def test_a_crash_between_the_two_writes_of_going_back_is_made_good(calm: Desk) -
     assert calm.round().state is GroupState.PREPARING
 
 
-def test_a_member_changes_its_protocol_in_place(desk: Desk) -> None:
+def test_classic_member_switches_to_consumer_protocol_in_place(desk: Desk) -> None:
     member = mixed(desk)
     assert given(desk.beat(member, 0, owned=())) == (2, [0, 1])
     assert desk.consumers().held.members[member].state is Reconciliation.STABLE
     assert desk.heartbeat(member, 2)["error_code"] == E.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_is_refused_changes_nothing_for_the_others(desk: Desk) -> None:
+def test_refused_consumer_heartbeat_leaves_classic_group_unchanged(desk: Desk) -> None:
     """All of them had to join again, at each try of its client."""
     member = alone(desk, instance="i")
     assert code(desk.beat("n", 0, instance="i")) == E.UNRELEASED_INSTANCE_ID
@@ -341,7 +341,7 @@ def test_a_member_that_is_refused_changes_nothing_for_the_others(desk: Desk) -> 
     assert GroupKey("g") in desk.disk
 
 
-def test_behind_a_crash_right_behind_going_back_somebody_leads(calm: Desk) -> None:
+def test_leader_elected_after_crash_following_downgrade(calm: Desk) -> None:
     """Members that come as they were heard the old generation, and of no leader."""
     member = mixed(calm)
     calm.beat("n", -1)
@@ -351,7 +351,7 @@ def test_behind_a_crash_right_behind_going_back_somebody_leads(calm: Desk) -> No
     assert joined["leader"] == member
 
 
-def test_behind_a_crash_right_behind_going_back_members_are_told_to_join(calm: Desk) -> None:
+def test_members_asked_to_rejoin_after_crash_following_downgrade(calm: Desk) -> None:
     """Where no epoch was new, they heard nothing for a whole rebalance time-out."""
     calm.beat("n", 0, instance="i")
     member = str(join(calm, "", -1)["member_id"])

@@ -83,14 +83,14 @@ def two(desk: Desk) -> None:
 # The life of a group.
 
 
-def test_who_joins_is_given_everything(desk: Desk) -> None:
+def test_single_member_receives_all_partitions(desk: Desk) -> None:
     alone(desk)
     assert given(desk.beat("a", 2)) == (2, None)
     assert given(desk.beat("a", 2, topics=["t"], owned=t(0), rebalance_ms=5)) == (2, [0, 1, 2, 3])
     assert desk.consumers().listed() == {"protocol_type": "consumer", "group_state": "Stable"}
 
 
-def test_a_partition_is_given_when_it_was_given_up(desk: Desk) -> None:
+def test_partition_assigned_only_after_previous_owner_revoked(desk: Desk) -> None:
     alone(desk)
     assert given(desk.beat("b", 0)) == (3, [])
     assert given(desk.beat("b", 3)) == (3, None)
@@ -102,7 +102,7 @@ def test_a_partition_is_given_when_it_was_given_up(desk: Desk) -> None:
     assert desk.consumers().listed()["group_state"] == "Stable"
 
 
-def test_what_is_left_by_one_goes_to_the_others(desk: Desk) -> None:
+def test_partitions_of_leaving_member_go_to_remaining_members(desk: Desk) -> None:
     two(desk)
     assert desk.beat("b", -1)["member_epoch"] == -1
     assert desk.consumers().listed()["group_state"] == "Assigning"
@@ -112,7 +112,7 @@ def test_what_is_left_by_one_goes_to_the_others(desk: Desk) -> None:
     assert given(desk.beat("c", 0)) == (6, [0, 1, 2, 3])
 
 
-def test_a_member_that_is_silent_is_removed(calm: Desk) -> None:
+def test_silent_member_removed_at_session_timeout(calm: Desk) -> None:
     two(calm)
     calm.sleep(SESSION_S - 1)
     assert given(calm.beat("a", 3)) == (3, None)
@@ -123,7 +123,7 @@ def test_a_member_that_is_silent_is_removed(calm: Desk) -> None:
     assert code(calm.beat("b", 3)) == E.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_gives_nothing_up_is_removed(desk: Desk) -> None:
+def test_member_not_revoking_removed_at_rebalance_timeout(desk: Desk) -> None:
     alone(desk, rebalance_ms=8000)
     desk.beat("b", 0)
     assert given(desk.beat("a", 2)) == (2, [0, 1])
@@ -134,7 +134,7 @@ def test_a_member_that_gives_nothing_up_is_removed(desk: Desk) -> None:
     assert given(desk.beat("b", 3)) == (4, [0, 1, 2, 3])
 
 
-def test_what_is_given_up_late_is_taken_back_if_nobody_else_needs_it(desk: Desk) -> None:
+def test_late_revoked_partitions_return_to_member_when_unneeded(desk: Desk) -> None:
     alone(desk)
     desk.beat("b", 0)
     assert given(desk.beat("a", 2)) == (2, [0, 1])
@@ -144,7 +144,7 @@ def test_what_is_given_up_late_is_taken_back_if_nobody_else_needs_it(desk: Desk)
     assert given(desk.beat("a", 4)) == (4, None)
 
 
-def test_new_topics_and_partitions_are_given_out(desk: Desk) -> None:
+def test_new_topics_and_partitions_are_assigned(desk: Desk) -> None:
     alone(desk, topics=["t", "n"])
     desk.set_topics(t=5, n=1)
     epoch, partitions = given(desk.beat("a", 2))
@@ -155,7 +155,7 @@ def test_new_topics_and_partitions_are_given_out(desk: Desk) -> None:
     assert given(desk.beat("a", 3, owned=[("n", 0)])) == (4, [0])
 
 
-def test_a_subscription_changes(desk: Desk) -> None:
+def test_changed_subscription_changes_assignment(desk: Desk) -> None:
     alone(desk)
     assert given(desk.beat("a", 2, topics=["u"])) == (2, [])
     assert given(desk.beat("a", 2, owned=())) == (3, [0, 1])
@@ -163,7 +163,7 @@ def test_a_subscription_changes(desk: Desk) -> None:
     assert [reads("u"), reads("t")] == [True, False]
 
 
-def test_a_restart_changes_no_assignor(desk: Desk) -> None:
+def test_assignor_unchanged_by_restart(desk: Desk) -> None:
     """Members are loaded by their ids, not as they joined."""
     alone(desk, "b", assignor="range")
     desk.beat("a", 0, assignor="uniform")
@@ -173,7 +173,7 @@ def test_a_restart_changes_no_assignor(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("assignor", "expected"), [("range", [0, 1]), ("uniform", [0, 1])])
-def test_the_assignor_that_most_ask_for_is_used(
+def test_assignor_preferred_by_most_members_is_used(
     desk: Desk, assignor: str, expected: object
 ) -> None:
     alone(desk, assignor=assignor)
@@ -182,7 +182,7 @@ def test_the_assignor_that_most_ask_for_is_used(
     assert desk.consumers().described()["assignor_name"] == assignor
 
 
-def test_a_group_is_described_listed_and_deleted(desk: Desk) -> None:
+def test_group_is_described_listed_and_deleted(desk: Desk) -> None:
     two(desk)
     (told,) = desk.replies[desk.ask(69, 1, group_ids=["g"])]["groups"]
     assert (told["group_state"], told["group_epoch"], told["assignment_epoch"]) == ("Stable", 3, 3)
@@ -210,7 +210,7 @@ def test_a_group_is_described_listed_and_deleted(desk: Desk) -> None:
     assert not desk.disk
 
 
-def test_an_empty_group_may_become_one_of_the_other_protocol(desk: Desk) -> None:
+def test_empty_consumer_group_becomes_classic_group(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 5})
     alone(desk)
     desk.beat("a", -1)
@@ -231,7 +231,7 @@ def test_an_empty_group_may_become_one_of_the_other_protocol(desk: Desk) -> None
         (-2, {}), (-3, {}),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused(epoch: int, about: dict[str, Any]) -> None:
+def test_invalid_heartbeat_refused(epoch: int, about: dict[str, Any]) -> None:
     desk = Desk()
     told = desk.beat(about.pop("member_id", "a"), epoch, **about)
     if about.get("regex") == "":
@@ -241,7 +241,7 @@ def test_what_makes_no_sense_is_refused(epoch: int, about: dict[str, Any]) -> No
         assert not desk.machine.groups
 
 
-def test_expressions_are_refused_with_the_reason() -> None:
+def test_subscription_by_regex_refused_with_reason() -> None:
     """Matched by `re`, one could hold up everybody."""
     desk = Desk()
     told = desk.beat("a", 0, regex="t.*")
@@ -250,7 +250,7 @@ def test_expressions_are_refused_with_the_reason() -> None:
     assert not desk.machine.groups
 
 
-def test_who_is_not_there_is_refused(desk: Desk) -> None:
+def test_unknown_group_member_or_assignor_refused(desk: Desk) -> None:
     assert [code(desk.beat("a", n)) for n in (-1, 1)] == [E.GROUP_ID_NOT_FOUND] * 2
     assert code(desk.beat("a", 0, assignor="x")) == E.UNSUPPORTED_ASSIGNOR
     assert not desk.machine.groups
@@ -258,7 +258,7 @@ def test_who_is_not_there_is_refused(desk: Desk) -> None:
     assert [code(desk.beat("z", n)) for n in (-1, 1)] == [E.UNKNOWN_MEMBER_ID] * 2
 
 
-def test_a_group_may_be_full() -> None:
+def test_full_group_refuses_new_member() -> None:
     desk = Desk(GroupConfig(members_max=1))
     desk.set_topics(t=4)
     alone(desk)
@@ -266,7 +266,7 @@ def test_a_group_may_be_full() -> None:
     alone(desk)
 
 
-def test_subscriptions_have_a_limit() -> None:
+def test_subscription_size_is_limited() -> None:
     """40 members with 40,000 names each took 0.75 s a join."""
     desk = Desk(GroupConfig(metadata_bytes_max=10))
     desk.set_topics(t=1)
@@ -274,19 +274,19 @@ def test_subscriptions_have_a_limit() -> None:
     assert code(desk.beat("a", 0, topics=["t", "u" * 9])) == E.NONE
 
 
-def test_in_version_0_the_coordinator_names_members() -> None:
+def test_member_id_generated_by_coordinator_in_version_0() -> None:
     desk = Desk()
     assert desk.beat("", 0, version=0)["member_id"] in desk.consumers().held.members
 
 
-def test_an_epoch_of_the_past_or_the_future_is_fenced(desk: Desk) -> None:
+def test_past_and_future_member_epochs_are_fenced(desk: Desk) -> None:
     two(desk)
     assert [code(desk.beat("a", n)) for n in (1, 2, 4)] == [E.FENCED_MEMBER_EPOCH] * 3
     assert code(desk.beat("a", 2, owned=t(0, 1, 2))) == E.FENCED_MEMBER_EPOCH
     assert code(desk.beat("a", 1, owned=t(0, 1))) == E.FENCED_MEMBER_EPOCH
 
 
-def test_the_epoch_before_is_right_if_the_answer_was_lost(desk: Desk) -> None:
+def test_previous_epoch_accepted_when_answer_was_lost(desk: Desk) -> None:
     two(desk)
     assert given(desk.beat("a", 2, owned=t(0, 1))) == (3, None)
     assert given(desk.beat("a", 2, owned=t(0, 1))) == (3, None)
@@ -296,12 +296,12 @@ def test_the_epoch_before_is_right_if_the_answer_was_lost(desk: Desk) -> None:
 # Commits (seed 002).
 
 
-def test_a_commit_with_the_members_epoch_is_taken_for_any_partition(desk: Desk) -> None:
+def test_commit_with_current_epoch_accepted_for_any_partition(desk: Desk) -> None:
     two(desk)
     assert commits(desk, "a", 3, 0, 1, 2, 3) == {E.NONE}
 
 
-def test_a_partition_that_is_to_be_revoked_is_committed(desk: Desk) -> None:
+def test_commit_accepted_for_partition_being_revoked(desk: Desk) -> None:
     alone(desk)
     desk.beat("b", 0)
     desk.beat("a", 2)
@@ -309,7 +309,7 @@ def test_a_partition_that_is_to_be_revoked_is_committed(desk: Desk) -> None:
     assert commits(desk, "a", 2, 3) == {E.NONE}
 
 
-def test_what_is_kept_is_committed_with_an_older_epoch_and_what_is_gone_is_not(desk: Desk) -> None:
+def test_commit_with_older_epoch_accepted_for_kept_partitions_only(desk: Desk) -> None:
     two(desk)
     assert commits(desk, "a", 2, 0, 1) == {E.NONE}
     assert commits(desk, "a", 2, 2) == {E.STALE_MEMBER_EPOCH}
@@ -317,25 +317,25 @@ def test_what_is_kept_is_committed_with_an_older_epoch_and_what_is_gone_is_not(d
     assert commits(desk, "b", 2, 2) == {E.STALE_MEMBER_EPOCH}
 
 
-def test_a_mixed_request_is_refused_whole(desk: Desk) -> None:
+def test_commit_with_stale_partition_refused_as_a_whole(desk: Desk) -> None:
     two(desk)
     assert commits(desk, "a", 2, 0, 2) == {E.STALE_MEMBER_EPOCH}
     assert desk.committed() == {}
 
 
-def test_what_is_not_there_does_not_refuse_what_is(desk: Desk) -> None:
+def test_unknown_partition_does_not_refuse_rest_of_commit(desk: Desk) -> None:
     two(desk)
     told = desk.commit("a", 2, {("t", 0): 1, ("t", 9): 1, ("gone", 0): 1}, version=9)
     assert told[("t", 0)] == E.NONE
     assert {told[("t", 9)], told[("gone", 0)]} == {E.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-def test_an_epoch_to_come_is_refused(desk: Desk) -> None:
+def test_commit_with_future_epoch_refused(desk: Desk) -> None:
     two(desk)
     assert commits(desk, "a", 4, 0) == {E.STALE_MEMBER_EPOCH}
 
 
-def test_a_partition_that_came_back_is_not_committed_with_the_epoch_it_had_before(
+def test_commit_for_returned_partition_refused_with_earlier_epoch(
     desk: Desk,
 ) -> None:
     two(desk)
@@ -347,7 +347,7 @@ def test_a_partition_that_came_back_is_not_committed_with_the_epoch_it_had_befor
     assert commits(desk, "a", 4, 2) == {E.NONE}
 
 
-def test_who_revokes_several_times_keeps_the_epochs_of_what_it_has(desk: Desk) -> None:
+def test_assignment_epochs_kept_through_repeated_revocations(desk: Desk) -> None:
     """Each commit with an epoch in which it had the partition is taken, through two rounds."""
     alone(desk)
     desk.beat("b", 0)
@@ -361,7 +361,7 @@ def test_who_revokes_several_times_keeps_the_epochs_of_what_it_has(desk: Desk) -
     assert commits(desk, "a", 3, 1) == {E.STALE_MEMBER_EPOCH}
 
 
-def test_commits_of_nobody_in_particular(desk: Desk) -> None:
+def test_commit_without_valid_member_refused_unless_group_is_empty(desk: Desk) -> None:
     alone(desk)
     assert commits(desk, "", -1, 0) == {E.UNKNOWN_MEMBER_ID}
     assert commits(desk, "a", -1, 0) == {E.STALE_MEMBER_EPOCH}
@@ -372,7 +372,7 @@ def test_commits_of_nobody_in_particular(desk: Desk) -> None:
     assert commits(desk, "a", 2, 0) == {E.UNKNOWN_MEMBER_ID}
 
 
-def test_a_row_without_epochs_is_checked_as_strictly_as_before(desk: Desk) -> None:
+def test_row_without_assignment_epochs_allows_only_current_epoch(desk: Desk) -> None:
     two(desk)
     key = CurrentKey("g", "a")
     row = desk.disk[key]
@@ -389,7 +389,7 @@ def test_a_row_without_epochs_is_checked_as_strictly_as_before(desk: Desk) -> No
     assert [p.epochs for p in stored.assigned] == [(3, 3, 4, 4)]
 
 
-def test_offsets_are_fetched_with_the_right_epoch_alone(desk: Desk) -> None:
+def test_offset_fetch_requires_current_member_epoch(desk: Desk) -> None:
     two(desk)
 
     def fetch(member: str | None, epoch: int) -> int:
@@ -406,7 +406,7 @@ def test_offsets_are_fetched_with_the_right_epoch_alone(desk: Desk) -> None:
 # Static members (KIP-345).
 
 
-def test_what_a_static_member_had_waits_for_it(desk: Desk) -> None:
+def test_partitions_of_absent_static_member_are_kept(desk: Desk) -> None:
     alone(desk, instance="i")
     assert desk.beat("a", AWAY, instance="i")["member_epoch"] == AWAY
     assert desk.consumers().listed()["group_state"] == "Reconciling"
@@ -415,7 +415,7 @@ def test_what_a_static_member_had_waits_for_it(desk: Desk) -> None:
     assert given(desk.beat("b", 0, instance="i")) == (2, [0, 1, 2, 3])
 
 
-def test_who_returns_may_commit_with_any_epoch_and_its_former_self_with_none(desk: Desk) -> None:
+def test_returned_static_member_commits_with_any_epoch_and_old_id_never(desk: Desk) -> None:
     alone(desk, instance="i")
     desk.beat("a", AWAY, instance="i")
     desk.beat("b", 0, instance="i")
@@ -426,14 +426,14 @@ def test_who_returns_may_commit_with_any_epoch_and_its_former_self_with_none(des
     assert code(desk.beat("a", 2)) == E.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_member_may_return_under_the_same_id(desk: Desk) -> None:
+def test_static_member_returns_under_same_member_id(desk: Desk) -> None:
     alone(desk, instance="i")
     desk.beat("a", AWAY, instance="i")
     alone(desk, instance="i")
     assert given(desk.beat("a", 2, instance="i")) == (2, None)
 
 
-def test_an_instance_id_that_is_held_is_not_given_away(desk: Desk) -> None:
+def test_held_instance_id_is_not_given_to_another_member(desk: Desk) -> None:
     alone(desk, instance="i")
     assert code(desk.beat("b", 0, instance="i")) == E.UNRELEASED_INSTANCE_ID
     assert code(desk.beat("a", 0, instance="i")) == E.UNRELEASED_INSTANCE_ID
@@ -442,7 +442,7 @@ def test_an_instance_id_that_is_held_is_not_given_away(desk: Desk) -> None:
     assert code(desk.beat("b", AWAY, instance="i")) == E.FENCED_INSTANCE_ID
 
 
-def test_a_static_member_that_does_not_return_is_removed(calm: Desk) -> None:
+def test_static_member_not_returning_removed_at_session_timeout(calm: Desk) -> None:
     alone(calm, instance="i")
     calm.beat("b", 0)
     calm.beat("a", AWAY, instance="i")
@@ -452,7 +452,7 @@ def test_a_static_member_that_does_not_return_is_removed(calm: Desk) -> None:
     assert given(calm.beat("b", 3)) == (4, [0, 1, 2, 3])
 
 
-def test_an_early_tick_is_harmless(desk: Desk) -> None:
+def test_early_tick_changes_nothing(desk: Desk) -> None:
     two(desk)
     desk.step(BrokerTick("g", 0))
     assert given(desk.beat("a", 3)) == (3, None)

@@ -46,7 +46,7 @@ def round_of(desk: Desk, group: str = "g") -> tuple[GroupState, int]:
 # Seed 001, "Handling Coordinator Failures": the coordinator dies ...
 
 
-def test_before_the_generation_is_persisted_everybody_joins_again(desk: Desk) -> None:
+def test_crash_before_generation_is_persisted_makes_members_rejoin(desk: Desk) -> None:
     leader, follower = stable(desk)
     desk.join(leader)
     desk.crash()
@@ -55,7 +55,7 @@ def test_before_the_generation_is_persisted_everybody_joins_again(desk: Desk) ->
     assert [desk.replies[w]["generation_id"] for w in waiters] == [3, 3]
 
 
-def test_before_all_heard_of_the_generation_who_heard_goes_on(desk: Desk) -> None:
+def test_crash_before_sync_keeps_generation_for_members(desk: Desk) -> None:
     leader, follower = pair(desk)
     desk.crash()
     assert round_of(desk) == (GroupState.COMPLETING, 2)
@@ -65,7 +65,7 @@ def test_before_all_heard_of_the_generation_who_heard_goes_on(desk: Desk) -> Non
     assert round_of(desk) == (GroupState.STABLE, 2)
 
 
-def test_before_all_heard_of_the_generation_a_join_aborts_the_synchronisation(desk: Desk) -> None:
+def test_join_after_crash_before_sync_aborts_sync_phase(desk: Desk) -> None:
     leader, follower = pair(desk)
     desk.crash()
     parked = desk.sync(follower, 2)
@@ -75,7 +75,7 @@ def test_before_all_heard_of_the_generation_a_join_aborts_the_synchronisation(de
     assert desk.replies[waiter]["generation_id"] == 3
 
 
-def test_before_the_assignment_is_persisted_everybody_syncs_again(desk: Desk) -> None:
+def test_crash_before_assignment_is_persisted_makes_members_sync_again(desk: Desk) -> None:
     leader, follower = pair(desk)
     desk.sync(follower, 2)
     desk.crash()
@@ -84,7 +84,7 @@ def test_before_the_assignment_is_persisted_everybody_syncs_again(desk: Desk) ->
     assert desk.replies[again]["assignment"] == b"yours"
 
 
-def test_before_all_heard_of_the_assignment_the_stored_one_is_told_at_once(desk: Desk) -> None:
+def test_stored_assignment_answered_at_once_after_crash(desk: Desk) -> None:
     leader, follower = pair(desk)
     desk.sync(leader, 2, assignments={follower: b"yours"})
     desk.crash()
@@ -93,7 +93,7 @@ def test_before_all_heard_of_the_assignment_the_stored_one_is_told_at_once(desk:
     assert round_of(desk) == (GroupState.STABLE, 2)
 
 
-def test_everybody_has_a_full_session_to_come_back(desk: Desk) -> None:
+def test_members_have_full_session_after_crash(desk: Desk) -> None:
     leader, _ = stable(desk)
     desk.sleep(9)
     desk.crash()
@@ -103,7 +103,7 @@ def test_everybody_has_a_full_session_to_come_back(desk: Desk) -> None:
     assert desk.heartbeat(leader, 2)["error_code"] == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_who_does_not_sync_after_the_crash_is_removed(desk: Desk) -> None:
+def test_member_not_syncing_after_crash_is_removed(desk: Desk) -> None:
     leader, follower = pair(desk)
     desk.crash()
     for _ in range(20):
@@ -113,14 +113,16 @@ def test_who_does_not_sync_after_the_crash_is_removed(desk: Desk) -> None:
     assert round_of(desk) == (GroupState.EMPTY, 3)
 
 
-def test_ids_that_were_promised_are_forgotten(desk: Desk) -> None:
+def test_promised_ids_forgotten_after_crash(desk: Desk) -> None:
     promised = desk.replies[desk.join()]["member_id"]
     desk.crash()
     assert desk.replies[desk.join(promised)]["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize("half", ["joined", "synced"])
-def test_once_a_round_is_over_nothing_is_left_of_the_crash_before_it(desk: Desk, half: str) -> None:
+def test_follower_rejoin_after_crash_and_completed_round_starts_no_round(
+    desk: Desk, half: str
+) -> None:
     """Who joins again as before is told of the round, and does not begin another one."""
     leader, follower = pair(desk)
     desk.crash()
@@ -140,7 +142,7 @@ def test_once_a_round_is_over_nothing_is_left_of_the_crash_before_it(desk: Desk,
 # Groups that are not there, or hold only offsets.
 
 
-def test_an_absent_group_knows_nobody_and_comes_into_being_by_a_join_only(desk: Desk) -> None:
+def test_absent_group_refuses_members_and_is_created_by_join_only(desk: Desk) -> None:
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
     assert desk.heartbeat("m", 1, group="no")["error_code"] == unknown
     assert desk.replies[desk.sync("m", 1, group="no")]["error_code"] == unknown
@@ -149,7 +151,7 @@ def test_an_absent_group_knows_nobody_and_comes_into_being_by_a_join_only(desk: 
     assert desk.machine.groups == {}
 
 
-def test_a_group_that_holds_only_offsets_keeps_them_whoever_asks(desk: Desk) -> None:
+def test_group_with_only_offsets_keeps_offsets_after_unused_join(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 7})
     assert desk.heartbeat("m", 1)["error_code"] == ErrorCode.UNKNOWN_MEMBER_ID
     desk.join(session_ms=1000)
@@ -157,25 +159,25 @@ def test_a_group_that_holds_only_offsets_keeps_them_whoever_asks(desk: Desk) -> 
     assert desk.committed() == {("t", 0): 7}
 
 
-def test_a_group_that_had_members_keeps_its_generation(desk: Desk) -> None:
+def test_emptied_group_keeps_generation(desk: Desk) -> None:
     leader, follower = stable(desk)
     desk.leave((leader, None), (follower, None))
     desk.heartbeat("m", 1)
     assert round_of(desk) == (GroupState.EMPTY, 3)
 
 
-def test_a_group_of_which_nothing_came_is_dropped(desk: Desk) -> None:
+def test_group_with_unused_promised_id_is_dropped(desk: Desk) -> None:
     desk.join(session_ms=1000)
     assert "g" in desk.machine.groups
     desk.sleep(1)
     assert desk.machine.groups == {}
 
 
-def test_a_tick_for_a_group_that_was_deleted_is_harmless(desk: Desk) -> None:
+def test_tick_of_deleted_group_changes_nothing(desk: Desk) -> None:
     assert desk.step(BrokerTick("no", 0)) == []
 
 
-def test_groups_do_not_disturb_each_other(desk: Desk) -> None:
+def test_round_of_one_group_leaves_other_groups_stable(desk: Desk) -> None:
     leader, _ = stable(desk, "g")
     stable(desk, "h")
     desk.leave((leader, None))
@@ -185,7 +187,7 @@ def test_groups_do_not_disturb_each_other(desk: Desk) -> None:
     )
 
 
-def test_who_is_no_member_of_any_group_may_commit_to_an_empty_one(desk: Desk) -> None:
+def test_commit_without_member_accepted_by_empty_group_only(desk: Desk) -> None:
     assert desk.commit("", -1, {("t", 0): 7, ("u", 0): 8}) == {("t", 0): NONE, ("u", 0): NONE}
     desk.crash()
     assert desk.committed() == {("t", 0): 7, ("u", 0): 8}
@@ -197,17 +199,17 @@ def test_who_is_no_member_of_any_group_may_commit_to_an_empty_one(desk: Desk) ->
 @pytest.mark.parametrize(
     ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-def test_a_member_of_an_absent_group_may_not_commit(desk: Desk, version: int, code: int) -> None:
+def test_commit_by_member_of_absent_group_refused(desk: Desk, version: int, code: int) -> None:
     assert desk.commit("m", 1, {("t", 0): 1}, version=version) == {("t", 0): code}
     assert desk.machine.groups == {}
 
 
-def test_a_generation_of_an_empty_group_may_not_commit(desk: Desk) -> None:
+def test_commit_with_generation_refused_by_empty_group(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 7})
     assert desk.commit("m", 1, {("t", 0): 8}) == {("t", 0): ErrorCode.UNKNOWN_MEMBER_ID}
 
 
-def test_a_member_commits_at_its_generation_but_not_between_join_and_sync(desk: Desk) -> None:
+def test_member_commits_at_own_generation_except_between_join_and_sync(desk: Desk) -> None:
     leader, follower = pair(desk)
     assert desk.commit(leader, 2, {("t", 0): 1}) == {("t", 0): ErrorCode.REBALANCE_IN_PROGRESS}
     desk.sync(leader, 2)
@@ -216,7 +218,7 @@ def test_a_member_commits_at_its_generation_but_not_between_join_and_sync(desk: 
     assert desk.commit(follower, 2, {("t", 1): 3}) == {("t", 1): NONE}
 
 
-def test_who_commits_while_it_waits_and_then_dies_is_removed_at_the_end_of_its_session(
+def test_member_committing_while_parked_then_dead_removed_at_session_end(
     desk: Desk,
 ) -> None:
     """A worker commits on one connection while its JoinGroup waits on another."""
@@ -237,7 +239,7 @@ def test_who_commits_while_it_waits_and_then_dies_is_removed_at_the_end_of_its_s
     assert round_of(desk) == (GroupState.EMPTY, 4)
 
 
-def test_partitions_that_are_not_there_are_refused_and_the_others_stored(desk: Desk) -> None:
+def test_commit_refuses_unknown_partitions_and_stores_others(desk: Desk) -> None:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     asked = {("no", 0): 1, ("t", 3): 2, ("t", 4): 3, ("t", -1): 4}
     assert desk.commit("", -1, asked) == {
@@ -246,13 +248,13 @@ def test_partitions_that_are_not_there_are_refused_and_the_others_stored(desk: D
     assert desk.committed() == {("t", 3): 2}
 
 
-def test_a_note_that_is_too_long_is_refused(desk: Desk) -> None:
+def test_commit_metadata_too_long_is_refused(desk: Desk) -> None:
     too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
     assert desk.commit("", -1, {("t", 0): 1}, note="ü" * 2049) == {("t", 0): too_large}
     assert desk.commit("", -1, {("t", 0): 1}, note="ü" * 2048) == {("t", 0): NONE}
 
 
-def test_what_was_not_committed_is_minus_one(desk: Desk) -> None:
+def test_uncommitted_offset_fetched_as_minus_one(desk: Desk) -> None:
     topics = [SimpleNamespace(name="t", topic_id=bytes(16), partition_indexes=[0])]
     waiter = desk.ask(9, 5, group_id="g", topics=topics, groups=(), require_stable=False)
     reply = desk.replies[waiter]
@@ -261,14 +263,14 @@ def test_what_was_not_committed_is_minus_one(desk: Desk) -> None:
     assert reply["groups"][0]["topics"] == reply["topics"]
 
 
-def test_who_asks_for_the_offsets_of_no_group_is_told_of_none(desk: Desk) -> None:
+def test_offset_fetch_without_groups_answered_empty(desk: Desk) -> None:
     waiter = desk.ask(9, 8, groups=(), require_stable=False)
     assert desk.replies[waiter] == {"groups": []}
     refused = refuse(desk.asked[waiter], ErrorCode.NOT_COORDINATOR)
     assert refused.body == {"error_code": ErrorCode.NOT_COORDINATOR, "groups": []}
 
 
-def test_what_was_committed_is_told_whole(desk: Desk) -> None:
+def test_committed_offset_fetched_with_epoch_and_metadata(desk: Desk) -> None:
     at = SimpleNamespace(
         partition_index=0, committed_offset=5, committed_leader_epoch=3, committed_metadata="note"
     )
@@ -288,7 +290,7 @@ def test_what_was_committed_is_told_whole(desk: Desk) -> None:
     ]  # fmt: skip
 
 
-def test_topics_go_by_id_since_version_10(desk: Desk) -> None:
+def test_offsets_addressed_by_topic_id_since_version_10(desk: Desk) -> None:
     known, unknown = desk.topics["t"][0], b"?" * 16
     at = SimpleNamespace(
         partition_index=0, committed_offset=5, committed_leader_epoch=-1, committed_metadata=None
@@ -316,7 +318,7 @@ def test_topics_go_by_id_since_version_10(desk: Desk) -> None:
 # What is answered for several groups.
 
 
-def test_a_described_group_shows_metadata_while_it_is_stable_and_assignments_until_the_next(
+def test_describe_group_shows_metadata_when_stable_and_last_assignments(
     desk: Desk,
 ) -> None:
     leader, follower = stable(desk)
@@ -336,12 +338,12 @@ def test_a_described_group_shows_metadata_while_it_is_stable_and_assignments_unt
     }  # fmt: skip
 
 
-def test_an_absent_group_is_described_as_absent_since_version_6(desk: Desk) -> None:
+def test_absent_group_described_as_not_found_since_version_6(desk: Desk) -> None:
     (described,) = desk.replies[desk.ask(15, 6, groups=["no"])]["groups"]
     assert described["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_groups_are_listed_by_state_and_type(desk: Desk) -> None:
+def test_groups_listed_by_state_and_type(desk: Desk) -> None:
     stable(desk, "b")
     desk.commit("", -1, {("t", 0): 1}, group="a")
 
@@ -354,7 +356,7 @@ def test_groups_are_listed_by_state_and_type(desk: Desk) -> None:
     assert listed([], ["consumer"]) == []
 
 
-def test_a_group_without_members_is_deleted_with_its_offsets(desk: Desk) -> None:
+def test_group_deleted_with_offsets_only_when_empty(desk: Desk) -> None:
     leader, follower = stable(desk)
     desk.commit(leader, 2, {("t", 0): 1})
 
@@ -371,7 +373,7 @@ def test_a_group_without_members_is_deleted_with_its_offsets(desk: Desk) -> None
 # Topics come and go.
 
 
-def test_the_offsets_of_a_topic_vanish_with_it(desk: Desk) -> None:
+def test_offsets_deleted_with_topic(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 1, ("u", 0): 2})
     desk.set_topics(u=1)
     assert desk.committed() == {("u", 0): 2}
@@ -379,7 +381,7 @@ def test_the_offsets_of_a_topic_vanish_with_it(desk: Desk) -> None:
     assert desk.committed() == {("u", 0): 2}
 
 
-def test_a_group_of_nothing_but_offsets_of_a_topic_vanishes_with_them(desk: Desk) -> None:
+def test_group_dropped_when_last_offsets_are_deleted_with_topic(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 1}, group="g1")
     desk.commit("", -1, {("t", 0): 1, ("u", 0): 2}, group="g2")
     desk.set_topics(u=1)
@@ -388,13 +390,13 @@ def test_a_group_of_nothing_but_offsets_of_a_topic_vanishes_with_them(desk: Desk
     assert before == set(desk.machine.groups) == {"g2"}
 
 
-def test_the_offsets_of_a_topic_do_not_pass_to_its_namesake(desk: Desk) -> None:
+def test_offsets_not_inherited_by_recreated_topic(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 1})
     desk.step(TopicsChanged({"t": (b"another id.....!", 4)}))
     assert desk.committed() == {}
 
 
-def test_offsets_that_a_crash_left_behind_are_swept_out_at_the_start(desk: Desk) -> None:
+def test_offsets_of_missing_topics_removed_at_start(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 1, ("u", 0): 2})
     desk.topics = {"u": desk.topics["u"]}
     desk.crash()
@@ -405,7 +407,7 @@ def test_offsets_that_a_crash_left_behind_are_swept_out_at_the_start(desk: Desk)
 
 
 @pytest.mark.parametrize("api", [8, 9, 11, 12, 15, 42])
-def test_a_refused_request_is_answered_where_its_client_looks(desk: Desk, api: int) -> None:
+def test_refused_request_carries_code_where_client_reads(desk: Desk, api: int) -> None:
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     desk.commit("", -1, {("t", 0): 1})
     desk.join()
@@ -426,7 +428,7 @@ def test_a_refused_request_is_answered_where_its_client_looks(desk: Desk, api: i
     assert found == code
 
 
-def test_a_coordinator_that_could_not_be_loaded_tells_nobody_that_a_topic_is_gone(
+def test_unloaded_coordinator_does_not_answer_unknown_topic(
     desk: Desk,
 ) -> None:
     """It knows of no topic, and a member would believe it."""

@@ -35,7 +35,7 @@ def expire(desk: Desk, later_ms: int) -> None:
     desk.step(ExpireOffsets(int(desk.now * 1000) + later_ms))
 
 
-def test_offsets_of_a_group_without_members_are_deleted(desk: Desk) -> None:
+def test_offsets_of_empty_group_are_deleted(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 1, ("t", 1): 1, ("u", 0): 1})
     assert desk.delete_offsets(("t", 0), ("t", 2), ("t", 9), ("no", 0)) == {
         "t": [NONE, NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
@@ -48,7 +48,7 @@ def test_offsets_of_a_group_without_members_are_deleted(desk: Desk) -> None:
     assert (desk.disk, desk.machine.groups) == ({}, {})
 
 
-def test_offsets_of_what_a_member_reads_are_not(desk: Desk) -> None:
+def test_offsets_of_subscribed_topic_are_not_deleted(desk: Desk) -> None:
     member = alone(desk)
     desk.commit(member, 1, {("t", 0): 1, ("u", 0): 1})
     assert desk.delete_offsets(("t", 0), ("u", 0)) == {
@@ -68,7 +68,7 @@ def test_offsets_of_what_a_member_reads_are_not(desk: Desk) -> None:
         ("stream", READS_T, {"": [ErrorCode.NON_EMPTY_GROUP]}),
     ],
 )
-def test_who_cannot_be_understood_may_read_everything(
+def test_unreadable_subscription_protects_all_offsets(
     desk: Desk, kind: str, subscription: bytes, told: dict[str, list[int]]
 ) -> None:
     member = alone(desk, subscription, kind)
@@ -78,11 +78,11 @@ def test_who_cannot_be_understood_may_read_everything(
     assert desk.committed() == {("t", 0): 1}
 
 
-def test_of_a_group_that_is_not_there_nothing_is_deleted(desk: Desk) -> None:
+def test_delete_offsets_of_absent_group_answered_not_found(desk: Desk) -> None:
     assert desk.delete_offsets(("t", 0)) == {"": [ErrorCode.GROUP_ID_NOT_FOUND]}
 
 
-def test_what_nobody_ever_joined_for_expires_by_its_commit(desk: Desk) -> None:
+def test_offsets_without_members_expire_by_commit_time(desk: Desk) -> None:
     desk.commit("", -1, {("t", 0): 1})
     desk.sleep(10)
     desk.commit("", -1, {("u", 0): 1})
@@ -94,7 +94,7 @@ def test_what_nobody_ever_joined_for_expires_by_its_commit(desk: Desk) -> None:
     assert (desk.disk, desk.machine.groups) == ({}, {})
 
 
-def test_what_a_group_had_expires_with_it_by_when_the_last_one_left(desk: Desk) -> None:
+def test_offsets_of_emptied_group_expire_since_last_member_left(desk: Desk) -> None:
     member = alone(desk)
     desk.commit(member, 1, {("t", 0): 1})
     desk.sleep(8)
@@ -108,7 +108,7 @@ def test_what_a_group_had_expires_with_it_by_when_the_last_one_left(desk: Desk) 
     assert (desk.disk, desk.machine.groups) == ({}, {})
 
 
-def test_of_consumers_at_work_that_expires_which_none_of_them_reads(desk: Desk) -> None:
+def test_offsets_of_active_group_expire_for_unsubscribed_topics_only(desk: Desk) -> None:
     member = alone(desk)
     desk.commit(member, 1, {("t", 0): 1, ("u", 0): 1})
     expire(desk, WEEK_MS - 1)

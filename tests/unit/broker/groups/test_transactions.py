@@ -47,7 +47,7 @@ def stable(desk: Desk, group: str = "g") -> list[int]:
 
 
 @pytest.mark.parametrize("modern", [False, True])
-def test_a_transaction_comes_to_all_its_logs_and_groups(desk: Desk, *, modern: bool) -> None:
+def test_transaction_ends_in_all_logs_and_groups(desk: Desk, *, modern: bool) -> None:
     one = Transactor(desk, modern=modern)
     assert one.init() == E.NONE
     for serial, commit in ((1, True), (2, False), (3, True)):
@@ -64,7 +64,7 @@ def test_a_transaction_comes_to_all_its_logs_and_groups(desk: Desk, *, modern: b
     assert (stable(desk), desk.committed()) == ([E.NONE, 3], {PLACE: 3})
 
 
-def test_decision_and_offsets_are_one_write_before_the_markers(desk: Desk) -> None:
+def test_decision_and_offsets_persisted_in_one_write_before_markers(desk: Desk) -> None:
     one = Transactor(desk)
     one.init()
     one.write(1)
@@ -102,7 +102,7 @@ def test_markers_of_one_transaction_complete_no_other(desk: Desk) -> None:
     assert state(desk) is TransactionState.COMPLETE_COMMIT
 
 
-def test_whoever_asks_for_the_id_has_it_and_the_one_before_is_fenced(desk: Desk) -> None:
+def test_new_producer_of_transactional_id_fences_previous_producer(desk: Desk) -> None:
     old, new = Transactor(desk), Transactor(desk)
     old.init()
     old.write(1)
@@ -118,7 +118,7 @@ def test_whoever_asks_for_the_id_has_it_and_the_one_before_is_fenced(desk: Desk)
     assert (new.write(3), new.end()) == (E.NONE, E.NONE)
 
 
-def test_who_asks_again_is_told_the_same(desk: Desk) -> None:
+def test_repeated_init_and_end_answered_alike(desk: Desk) -> None:
     one, again = Transactor(desk), Transactor(desk)
     one.init()
     first = one.owner
@@ -134,7 +134,7 @@ def test_who_asks_again_is_told_the_same(desk: Desk) -> None:
     assert again.end(commit=False) == E.INVALID_TXN_STATE
 
 
-def test_the_last_epoch_is_followed_by_another_producer_id(desk: Desk) -> None:
+def test_last_producer_epoch_is_followed_by_new_producer_id(desk: Desk) -> None:
     one, again = Transactor(desk), Transactor(desk)
     one.init()
     txn = desk.machine.transactions.by_id["x"]
@@ -154,7 +154,7 @@ def test_the_last_epoch_is_followed_by_another_producer_id(desk: Desk) -> None:
     assert (one.write(2), one.end()) == (E.NONE, E.NONE)
 
 
-def test_who_takes_too_long_in_the_last_epoch_may_ask_again_for_another_id(desk: Desk) -> None:
+def test_init_repeated_after_timeout_in_last_epoch_gives_same_new_id(desk: Desk) -> None:
     """Its transaction is aborted, it is given another producer id, and the answer is lost."""
     one, again = Transactor(desk), Transactor(desk)
     one.init(timeout_ms=5000)
@@ -168,7 +168,7 @@ def test_who_takes_too_long_in_the_last_epoch_may_ask_again_for_another_id(desk:
     assert one.owner[0] != last[0]
 
 
-def test_who_takes_too_long_is_aborted_and_goes_on(desk: Desk) -> None:
+def test_timed_out_transaction_aborted_and_producer_continues(desk: Desk) -> None:
     one, other = Transactor(desk), Transactor(desk, "y")
     one.init(timeout_ms=5000)
     other.init(timeout_ms=9000)
@@ -186,7 +186,7 @@ def test_who_takes_too_long_is_aborted_and_goes_on(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_what_is_decided_is_carried_out_after_a_crash(desk: Desk, *, commit: bool) -> None:
+def test_decided_transaction_completed_after_crash(desk: Desk, *, commit: bool) -> None:
     one = Transactor(desk)
     one.init()
     for partition in range(3):
@@ -207,7 +207,7 @@ def test_what_is_decided_is_carried_out_after_a_crash(desk: Desk, *, commit: boo
     )
 
 
-def test_what_is_under_way_goes_on_after_a_crash(desk: Desk) -> None:
+def test_ongoing_transaction_continues_after_crash(desk: Desk) -> None:
     one = Transactor(desk)
     one.init()
     one.write(1)
@@ -223,7 +223,9 @@ def test_what_is_under_way_goes_on_after_a_crash(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_what_a_power_cut_left_open_ends_as_its_producers_last(desk: Desk, *, last: bool) -> None:
+def test_transaction_left_open_by_power_cut_ends_like_last_of_producer(
+    desk: Desk, *, last: bool
+) -> None:
     one = Transactor(desk)
     one.init()
     one.write(1)
@@ -235,7 +237,7 @@ def test_what_a_power_cut_left_open_ends_as_its_producers_last(desk: Desk, *, la
     assert desk.logs[TOPIC, 1].ended[False] == [3]
 
 
-def test_partitions_are_added_all_or_none(desk: Desk) -> None:
+def test_partitions_added_to_transaction_all_or_none(desk: Desk) -> None:
     one = Transactor(desk, modern=False)
     one.init()
     assert one.add(PLACE, (TOPIC, 9)) == [E.OPERATION_NOT_ATTEMPTED, E.UNKNOWN_TOPIC_OR_PARTITION]
@@ -249,12 +251,12 @@ def test_partitions_are_added_all_or_none(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 15 * 60 * 1000 + 1])
-def test_a_time_that_cannot_be(desk: Desk, timeout_ms: int) -> None:
+def test_invalid_transaction_timeout_or_id_refused(desk: Desk, timeout_ms: int) -> None:
     assert Transactor(desk).init(timeout_ms=timeout_ms) == E.INVALID_TRANSACTION_TIMEOUT
     assert Transactor(desk, "").init() == E.INVALID_REQUEST
 
 
-def test_a_commit_within_a_transaction_is_no_sign_of_life(desk: Desk) -> None:
+def test_transactional_offset_commit_does_not_renew_session(desk: Desk) -> None:
     """As in Kafka: who relied on it here was removed there."""
     one = Transactor(desk)
     one.init()
@@ -266,7 +268,7 @@ def test_a_commit_within_a_transaction_is_no_sign_of_life(desk: Desk) -> None:
     assert one.commit_offset(2, member=member, generation=1) == E.UNKNOWN_MEMBER_ID
 
 
-def test_a_commit_within_a_transaction_is_fenced_as_any_other(desk: Desk) -> None:
+def test_transactional_offset_commit_is_fenced_like_plain_commit(desk: Desk) -> None:
     """KIP-447; before it nobody said who they were."""
     one = Transactor(desk)
     one.init()
@@ -291,7 +293,7 @@ def test_a_commit_within_a_transaction_is_fenced_as_any_other(desk: Desk) -> Non
 
 
 @pytest.mark.parametrize("how", ["group", "topic", "offsets"])
-def test_what_is_staged_goes_with_its_group_and_topic(desk: Desk, how: str) -> None:
+def test_pending_offsets_dropped_with_group_topic_or_offsets(desk: Desk, how: str) -> None:
     one = Transactor(desk)
     one.init()
     one.commit_offset(1)
@@ -308,7 +310,7 @@ def test_what_is_staged_goes_with_its_group_and_topic(desk: Desk, how: str) -> N
     assert (desk.committed(), desk.committed("other")) == ({}, {("u", 0): 2})
 
 
-def test_a_group_of_which_something_is_staged_does_not_expire(desk: Desk) -> None:
+def test_group_with_pending_offsets_does_not_expire(desk: Desk) -> None:
     one = Transactor(desk)
     one.init(timeout_ms=900_000)
     one.commit_offset(1)
@@ -319,7 +321,7 @@ def test_a_group_of_which_something_is_staged_does_not_expire(desk: Desk) -> Non
     assert [*desk.machine.groups] == []
 
 
-def test_ids_that_nobody_uses_are_forgotten(desk: Desk) -> None:
+def test_unused_transactional_ids_expire(desk: Desk) -> None:
     one, other = Transactor(desk), Transactor(desk, "y")
     one.init()
     other.init(timeout_ms=900_000)
@@ -414,7 +416,7 @@ class Life:
 
 
 @pytest.mark.parametrize("ten", seeds(5, 20))
-def test_whatever_happens_a_transaction_is_all_or_nothing(ten: int) -> None:
+def test_transactions_are_atomic_under_random_failures(ten: int) -> None:
     for seed in range(ten * 10, ten * 10 + 10):
         life = Life(seed)
         for _ in range(250):

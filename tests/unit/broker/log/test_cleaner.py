@@ -68,7 +68,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 @pytest.mark.timeout(120)
-def test_a_changelog_is_no_longer_than_three_times_its_rows(run: Run) -> None:
+def test_changelog_compacted_to_three_times_live_rows_while_read(run: Run) -> None:
     """And who reads it meanwhile sees the newest of each key, and is answered all the time."""
 
     async def story(client: Client, other: Client) -> None:
@@ -101,7 +101,7 @@ def test_a_changelog_is_no_longer_than_three_times_its_rows(run: Run) -> None:
     run(story)
 
 
-def test_each_topic_is_cut_as_its_policy_says(run: Run) -> None:
+def test_topic_cut_by_cleanup_policy_and_retention(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         small = {"segment_bytes": "100"}
         logs = [
@@ -129,7 +129,7 @@ def record(time: int = 1 << 45) -> bytearray:
     return builder.close()
 
 
-def test_a_log_that_cannot_be_cleaned_is_told_once_a_look_and_keeps_nobody_waiting(
+def test_failed_cleaning_logged_once_and_other_logs_cleaned(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     real = compaction.compact
@@ -157,7 +157,7 @@ def test_a_log_that_cannot_be_cleaned_is_told_once_a_look_and_keeps_nobody_waiti
 
 
 @pytest.mark.parametrize("name", ["segment.ms", "max.compaction.lag.ms"])
-def test_a_log_that_is_written_to_all_the_time_is_compacted(run: Run, name: str) -> None:
+def test_continuously_written_log_is_compacted(run: Run, name: str) -> None:
     """Its newest record was never older than the lag, and so its last file was never closed."""
 
     async def story(client: Client, _: Client) -> None:
@@ -179,7 +179,7 @@ def test_a_log_that_is_written_to_all_the_time_is_compacted(run: Run, name: str)
     run(story, options=ALL)
 
 
-def test_what_a_client_sends_or_a_disk_flips_ends_no_broker(
+def test_broker_survives_cleaning_of_malformed_and_damaged_batches(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever the reading of a batch raised ended the process, and each start of it."""
@@ -214,7 +214,7 @@ def test_what_a_client_sends_or_a_disk_flips_ends_no_broker(
     assert "checksum" in told[0]
 
 
-def test_a_topic_is_compacted_as_its_own_configurations_say(tmp_path: Path) -> None:
+def test_compaction_due_by_dirty_ratio_of_topic(tmp_path: Path) -> None:
     topic = StoredTopic("t", b"", {"min.cleanable.dirty.ratio": "0.6"})
     log = Log(tmp_path / "t-0", Descriptors(), segment_bytes=1, clean=True, sync=False)
     for dirty_files, enough in ((0, False), (1, False), (2, True)):
@@ -223,7 +223,7 @@ def test_a_topic_is_compacted_as_its_own_configurations_say(tmp_path: Path) -> N
         assert due(topic, log, 0, 0) is enough, dirty_files
 
 
-def test_lags_and_tombstones_are_those_of_the_topic(
+def test_compaction_uses_lag_and_tombstone_times_of_topic(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = list[dict[str, int]]()
@@ -240,7 +240,7 @@ def test_lags_and_tombstones_are_those_of_the_topic(
     assert jobs == [{"lag_ms": 7, "tombstones_ms": 8}]
 
 
-def test_a_log_of_many_keys_is_compacted_to_its_end_in_one_look(
+def test_log_with_many_keys_compacted_to_end_in_one_pass(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was one part a look: a large table that is written to all the time grew and grew."""
@@ -257,7 +257,7 @@ def test_a_log_of_many_keys_is_compacted_to_its_end_in_one_look(
     run(story, options=ALL)
 
 
-def test_a_log_that_always_holds_more_keys_keeps_no_other_waiting(
+def test_busy_log_does_not_hold_up_cleaning_of_others(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look at it did not end, and so none began in which the other one was seen."""
@@ -285,7 +285,7 @@ def test_a_log_that_always_holds_more_keys_keeps_no_other_waiting(
     run(story, options=ALL)
 
 
-def test_a_compaction_that_finds_no_place_leaves_none_of_its_files(
+def test_failed_compaction_leaves_no_files(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(client: Client, _: Client) -> None:
@@ -304,7 +304,7 @@ def test_a_compaction_that_finds_no_place_leaves_none_of_its_files(
     run(story, options=ALL)
 
 
-def test_a_file_of_a_topic_that_is_cut_is_closed_in_time(run: Run) -> None:
+def test_segment_of_delete_topic_rolls_after_segment_ms(run: Run) -> None:
     """Else what is young in it keeps all that is old."""
 
     async def story(client: Client, _: Client) -> None:
@@ -317,7 +317,7 @@ def test_a_file_of_a_topic_that_is_cut_is_closed_in_time(run: Run) -> None:
     run(story)
 
 
-def test_a_first_file_without_a_time_hides_no_other_from_the_lag(tmp_path: Path) -> None:
+def test_first_segment_without_time_does_not_hide_others_from_lag(tmp_path: Path) -> None:
     topic = StoredTopic("t", b"", {"cleanup.policy": "compact", "max.compaction.lag.ms": "10"})
     log = Log(tmp_path / "t-0", Descriptors(), segment_bytes=1, clean=True, sync=False)
     for time in (-1, 100):
@@ -326,7 +326,7 @@ def test_a_first_file_without_a_time_hides_no_other_from_the_lag(tmp_path: Path)
     assert due(topic, log, 110, 1000)
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_gone(run: Run, tmp_path: Path) -> None:
+def test_topic_deleted_during_compaction_stays_deleted(run: Run, tmp_path: Path) -> None:
 
     async def story(client: Client, _: Client) -> None:
         log = await made(client, "a", cleanup_policy="compact")
@@ -342,9 +342,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_gone(run: Run, tmp_path: Path) -> 
     run(story, options=ALL)
 
 
-def test_a_namesake_that_is_made_meanwhile_keeps_its_records(
-    run: Run, gate: threading.Event
-) -> None:
+def test_topic_recreated_during_compaction_keeps_records(run: Run, gate: threading.Event) -> None:
     """What is compacted has the names of its files: they went in the place of the new topic's."""
 
     async def story(client: Client, _: Client) -> None:
@@ -366,7 +364,7 @@ def test_a_namesake_that_is_made_meanwhile_keeps_its_records(
     run(story, options=ALL)
 
 
-def test_a_namesake_that_is_made_while_its_turn_is_to_come_is_not_touched(
+def test_topic_recreated_before_queued_compaction_is_untouched(
     run: Run, gate: threading.Event
 ) -> None:
     """The deleted log rolled in the new one's folder: the next start went on from its end."""
@@ -387,7 +385,7 @@ def test_a_namesake_that_is_made_while_its_turn_is_to_come_is_not_touched(
     run(story, options=ALL)
 
 
-def test_it_looks_by_itself(run: Run) -> None:
+def test_cleaner_runs_periodically(run: Run) -> None:
     async def story(client: Client, _: Client) -> None:
         log = await made(client, "a", retention_ms="1000")
         written(log, 1, 1)

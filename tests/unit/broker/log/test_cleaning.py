@@ -86,7 +86,7 @@ def filled(log: Log, rng: random.Random, count: int) -> None:
         append(log, *several, compression=rng.choice(("none", "none", "lz4", "zstd")))
 
 
-def test_behind_a_damaged_file_there_is_one_other_however_often_it_is_looked_at(
+def test_damaged_segment_causes_only_one_roll(
     tmp_path: Path,
 ) -> None:
     """Each look closed one more, of which nothing came."""
@@ -106,7 +106,7 @@ def noted(segment: Segment) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", seeds(10, 30))
-def test_of_each_key_the_newest_stays_where_it_was(tmp_path: Path, seed: int) -> None:
+def test_compaction_keeps_newest_record_of_each_key_in_place(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     log = opened(tmp_path / "t-0", rng.choice((200, 1000, 5000)))
     for _ in range(4):
@@ -128,7 +128,7 @@ def test_of_each_key_the_newest_stays_where_it_was(tmp_path: Path, seed: int) ->
 
 
 @pytest.mark.parametrize("piece", [1, 61, 100, 300, 1 << 20])
-def test_a_file_is_read_in_pieces_of_which_a_batch_may_need_several(
+def test_segment_read_in_pieces_smaller_than_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     log = opened(tmp_path / "t-0", 1 << 20)
@@ -142,7 +142,7 @@ def test_a_file_is_read_in_pieces_of_which_a_batch_may_need_several(
         assert len(list(batches(log.segments[0].path, check=True))) == 4
 
 
-def test_a_sector_that_cannot_be_read_is_said_and_nothing_is_made(
+def test_unreadable_sector_raises_and_compaction_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files were mapped: a signal ended the broker, at each start again."""
@@ -175,7 +175,7 @@ def nonsense(log: Log, *, compression: str = "none") -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd", "lz4", "gzip"])
-def test_records_that_nobody_can_read_stay_and_the_others_are_compacted(
+def test_unreadable_batch_kept_while_other_records_are_compacted(
     tmp_path: Path, compression: str
 ) -> None:
     """One request of a client ended the broker, and each start of it."""
@@ -201,7 +201,7 @@ def cut(path: Path, what: bytes) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip, cut])
-def test_what_is_damaged_on_the_disk_is_no_sound_record_afterwards(
+def test_damaged_segment_left_unchanged_by_compaction(
     tmp_path: Path, damage: Callable[[Path, bytes], None]
 ) -> None:
     """A flipped byte was given a right checksum; the records behind a cut were as if they had
@@ -228,7 +228,7 @@ def test_what_is_damaged_on_the_disk_is_no_sound_record_afterwards(
     assert len(log.segments) == 2
 
 
-def test_a_record_beyond_its_batch_is_no_newest_of_its_key(tmp_path: Path) -> None:
+def test_record_beyond_batch_offsets_does_not_supersede_others(tmp_path: Path) -> None:
     """All that came later was taken for older, or the broker compacted nothing any more."""
     log = opened(tmp_path / "t-0", 1 << 20)
     builder = Builder(1 << 20)
@@ -247,7 +247,7 @@ def test_a_record_beyond_its_batch_is_no_newest_of_its_key(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("at", "mask"), [(4, 1), (7, 0x20), (15, 1)])
-def test_a_bit_that_no_checksum_covers_costs_no_other_file(
+def test_header_bit_flip_costs_no_other_segment(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int, mask: int
 ) -> None:
     """Of a base offset: all files behind it were taken for left-overs, and deleted. A compaction
@@ -275,7 +275,7 @@ def test_a_bit_that_no_checksum_covers_costs_no_other_file(
 
 
 @pytest.mark.parametrize("seed", seeds(4, 10))
-def test_only_so_many_keys_are_learned_at_once(
+def test_compaction_learns_limited_number_of_keys_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """A compressed log of 256 MiB would have held 15 GiB of them."""
@@ -297,7 +297,7 @@ def test_only_so_many_keys_are_learned_at_once(
 
 
 @pytest.mark.parametrize("what", ["rename", "kill"])
-def test_files_that_were_not_merged_are_no_left_overs_later(
+def test_failed_merge_leaves_no_note_deleting_segments_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """The note of a merge that came to nothing stayed: a flipped bit deleted them again."""
@@ -324,7 +324,7 @@ def test_files_that_were_not_merged_are_no_left_overs_later(
     assert list(rows(opened(tmp_path / "t-0", 1))) == [1, 2, 3]
 
 
-def test_of_producers_as_many_are_kept_as_a_log_remembers(
+def test_compaction_keeps_as_many_producers_as_log_remembers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "PRODUCERS_MAX", 3)
@@ -336,7 +336,7 @@ def test_of_producers_as_many_are_kept_as_a_log_remembers(
     assert [header.producer_id for header, _ in batches(log.segments[0].path)] == [4, 1, 9, -1]
 
 
-def test_the_youngest_record_is_found_behind_a_compaction(tmp_path: Path) -> None:
+def test_newest_record_found_after_compaction(tmp_path: Path) -> None:
     """Of an emptied batch the header tells of its time still."""
     log = opened(tmp_path / "t-0", 1 << 20)
     append(log, (b"a", b"1"), time=NOW_MS + 9, pid=7)
@@ -346,7 +346,7 @@ def test_the_youngest_record_is_found_behind_a_compaction(tmp_path: Path) -> Non
     assert log.newest() == opened(tmp_path / "t-0").newest() == (1, NOW_MS + 5)
 
 
-def test_of_long_keys_a_digest_is_remembered(tmp_path: Path) -> None:
+def test_compaction_remembers_digests_of_long_keys(tmp_path: Path) -> None:
     """Each took its length in memory, whatever it took when compressed."""
     log, long = opened(tmp_path / "t-0", 1 << 20), bytes(500_000)
     for number in range(3):
@@ -362,7 +362,7 @@ def test_of_long_keys_a_digest_is_remembered(tmp_path: Path) -> None:
     assert list(rows(log)) == [2, 3]
 
 
-def test_records_of_a_batch_are_looked_at_one_by_one(tmp_path: Path) -> None:
+def test_compaction_reads_batch_record_by_record_in_bounded_memory(tmp_path: Path) -> None:
     """A few kilobytes hold millions that say the same."""
     log, builder = opened(tmp_path / "t-0", 1 << 20), Builder(1 << 26, compression="zstd")
     for _ in range(100_000):
@@ -380,7 +380,7 @@ def test_records_of_a_batch_are_looked_at_one_by_one(tmp_path: Path) -> None:
     assert peak < 8 << 20
 
 
-def test_a_length_that_is_damaged_takes_no_memory(
+def test_damaged_batch_length_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the file was read into it, twice, and then it was no batch."""
@@ -402,7 +402,7 @@ def test_a_length_that_is_damaged_takes_no_memory(
     assert max(asked) == compaction.READ_BYTES
 
 
-def test_a_flush_that_fails_behind_a_compaction_costs_what_was_not_flushed_alone(
+def test_failed_flush_after_compaction_loses_only_unflushed_records(
     tmp_path: Path,
 ) -> None:
     """What was compacted was cut at its first hole, as if it were the last file (seed 387)."""
@@ -423,7 +423,7 @@ def test_a_flush_that_fails_behind_a_compaction_costs_what_was_not_flushed_alone
         log.close()
 
 
-def test_a_folder_that_cannot_be_flushed_behind_a_compaction_fails_the_log(
+def test_folder_sync_failure_after_compaction_fails_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is another one by then: by the old one's index readers would find anything in it."""
@@ -446,7 +446,7 @@ def test_a_folder_that_cannot_be_flushed_behind_a_compaction_fails_the_log(
     assert (state(again), again.end) == (table, 300)
 
 
-def test_a_compaction_without_room_leaves_nothing_behind(
+def test_compaction_without_disk_space_removes_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had made took the room of all others, at each look anew."""
@@ -491,7 +491,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
 @pytest.mark.parametrize("steps", range(14))
 @pytest.mark.parametrize("seed", seeds(2, 8))
-def test_a_process_that_ends_amid_it_leaves_the_same_table(
+def test_process_killed_during_compaction_leaves_same_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seed: int,
     steps: int,
 ) -> None:  # fmt: skip
@@ -519,7 +519,7 @@ def test_a_process_that_ends_amid_it_leaves_the_same_table(
     assert not [path for path in (tmp_path / "t-0").iterdir() if path.suffix in (".made", ".tmp")]
 
 
-def test_a_tombstone_is_heard_of_for_as_long_as_it_was_asked(tmp_path: Path) -> None:
+def test_tombstone_kept_for_tombstone_time_after_compaction(tmp_path: Path) -> None:
     """From the compaction on that was the first to leave it alone with its key."""
     log = opened(tmp_path / "t-0")
     append(log, (b"a", b"1"), (b"b", b"1"))
@@ -533,7 +533,7 @@ def test_a_tombstone_is_heard_of_for_as_long_as_it_was_asked(tmp_path: Path) -> 
     assert [key for key, _ in rows(log).values()] == [b"b", b"c", b"d"]
 
 
-def test_only_so_many_times_are_remembered(tmp_path: Path) -> None:
+def test_number_of_remembered_compaction_times_is_limited(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     for second in range(500):
         append(log, (b"a", b"%d" % second))
@@ -543,7 +543,7 @@ def test_only_so_many_times_are_remembered(tmp_path: Path) -> None:
         assert second < 200 or heard, "some are old enough at any time"
 
 
-def test_what_is_younger_than_the_lag_is_left_alone(tmp_path: Path) -> None:
+def test_records_younger_than_compaction_lag_are_kept(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0", 1)
     for time in (1, 2, 3):
         append(log, (b"a", b"%d" % time), time=NOW_MS + time)
@@ -554,7 +554,7 @@ def test_what_is_younger_than_the_lag_is_left_alone(tmp_path: Path) -> None:
     assert list(rows(log)) == [2]
 
 
-def test_records_without_a_time_are_younger_than_the_lag_if_their_file_is(tmp_path: Path) -> None:
+def test_records_without_timestamp_take_age_of_segment_file_for_lag(tmp_path: Path) -> None:
     """And the file that a compaction makes is as old as the last of those that it replaces."""
     log = opened(tmp_path / "t-0", 1)
     for value in (b"1", b"2", b"3"):
@@ -569,7 +569,7 @@ def test_records_without_a_time_are_younger_than_the_lag_if_their_file_is(tmp_pa
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "zstd"])
-def test_what_stays_of_a_batch_is_compressed_as_it_was(tmp_path: Path, compression: str) -> None:
+def test_compaction_keeps_compression_codec_of_batch(tmp_path: Path, compression: str) -> None:
     log = opened(tmp_path / "t-0")
     append(log, (b"a", b"1"), (b"b", b"1"), compression=compression)
     ((header, _),) = batches(log.segments[0].path)
@@ -579,7 +579,7 @@ def test_what_stays_of_a_batch_is_compressed_as_it_was(tmp_path: Path, compressi
     assert (left.codec, left.records) == (header.codec, 1)
 
 
-def test_records_without_a_key_stay_and_so_do_producers(tmp_path: Path) -> None:
+def test_records_without_key_and_producer_state_survive_compaction(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0")
     append(log, (None, b"1"), (b"a", b"1"), pid=7)
     append(log, (None, b"1"), (b"a", b"2"))
@@ -589,7 +589,9 @@ def test_records_without_a_key_stay_and_so_do_producers(tmp_path: Path) -> None:
     assert append(again, (None, b"1"), (b"a", b"1"), pid=7) == 0, "it is known"
 
 
-def test_only_so_much_is_compacted_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_compacted_at_once_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = opened(tmp_path / "t-0", 1)
     for _ in range(5):
         append(log, (b"a", b"1"))
@@ -598,7 +600,7 @@ def test_only_so_much_is_compacted_at_once(tmp_path: Path, monkeypatch: pytest.M
     assert list(rows(log)) == [4]
 
 
-def test_what_was_deleted_meanwhile_stays_deleted(tmp_path: Path) -> None:
+def test_records_deleted_during_compaction_stay_deleted(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0", 1)
     for _ in range(3):
         append(log, (b"a", b"1"))
@@ -611,7 +613,7 @@ def test_what_was_deleted_meanwhile_stays_deleted(tmp_path: Path) -> None:
     assert not list((tmp_path / "t-0").glob("*.made"))
 
 
-def test_nothing_takes_its_place_behind_what_finds_none(tmp_path: Path) -> None:
+def test_compacted_segment_not_installed_after_missing_predecessor(tmp_path: Path) -> None:
     """A marker that is gone from a later file still ends what an earlier one holds."""
     log = opened(tmp_path / "t-0", 1)
     for key in (b"a", b"b", b"a", b"b", b"c"):
@@ -628,7 +630,7 @@ def test_nothing_takes_its_place_behind_what_finds_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("older_than", "start"), [(0, 0), (2, 1), (3, 2), (99, 3)])
-def test_files_of_old_records_go_and_the_last_one_too(
+def test_old_segments_deleted_by_time_including_last(
     tmp_path: Path, older_than: int, start: int
 ) -> None:
     log = opened(tmp_path / "t-0", 1)
@@ -641,7 +643,7 @@ def test_files_of_old_records_go_and_the_last_one_too(
     assert len(list((tmp_path / "t-0").glob("*.log"))) == max(3 - start, 1)
 
 
-def test_files_go_while_enough_is_left(tmp_path: Path) -> None:
+def test_old_segments_deleted_down_to_retention_size(tmp_path: Path) -> None:
     log = opened(tmp_path / "t-0", 1)
     for _ in range(4):
         append(log, (b"a", b"1"))
@@ -653,7 +655,7 @@ def test_files_go_while_enough_is_left(tmp_path: Path) -> None:
     assert (log.start, log.end, log.size) == (4, 4, 0)
 
 
-def test_records_without_a_time_are_as_old_as_their_file(tmp_path: Path) -> None:
+def test_records_without_timestamp_take_age_of_segment_file_for_retention(tmp_path: Path) -> None:
     """They stayed for ever, and so did all that came behind them."""
     log = opened(tmp_path / "t-0", 1)
     for time in (NO_TIMESTAMP, NOW_MS, NO_TIMESTAMP):
@@ -665,7 +667,7 @@ def test_records_without_a_time_are_as_old_as_their_file(tmp_path: Path) -> None
     assert (log.start, log.end) == (2, 3)
 
 
-def test_what_readers_do_not_see_yet_is_not_too_old_either(tmp_path: Path) -> None:
+def test_retention_does_not_pass_high_watermark(tmp_path: Path) -> None:
     """The log began behind where they stopped: whatever they asked for was out of range."""
     log = Log(tmp_path / "t-0", DESCRIPTORS, segment_bytes=1, clean=True, sync=True)
     append(log, (b"a", b"1"))
@@ -677,7 +679,7 @@ def test_what_readers_do_not_see_yet_is_not_too_old_either(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("first", [None, NO_TIMESTAMP])
-def test_a_file_of_a_long_time_is_closed_and_one_of_long_ago_is_not(
+def test_segment_rolls_by_time_span_and_not_by_record_age(
     tmp_path: Path, first: int | None
 ) -> None:
     """Each look closed one, where the records of years ago were written: thousands in a day. Behind

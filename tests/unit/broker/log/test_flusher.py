@@ -62,7 +62,7 @@ async def until_flushed(flushes: Flusher) -> None:
     await asyncio.wait_for(done.wait(), 10)
 
 
-def test_what_was_appended_is_flushed_once_within_the_interval(
+def test_appended_records_flushed_once_within_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
@@ -80,7 +80,7 @@ def test_what_was_appended_is_flushed_once_within_the_interval(
     asyncio.run(story())
 
 
-def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
+def test_waiter_arriving_during_flush_waits_for_next_flush() -> None:
     """The one under way may have begun before its records were there."""
 
     async def story() -> None:
@@ -100,7 +100,7 @@ def test_who_comes_during_a_flush_waits_for_the_next_one() -> None:
     asyncio.run(story())
 
 
-def test_a_log_of_which_a_flush_failed_is_flushed_no_more(
+def test_log_with_failed_flush_is_not_flushed_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The next one would succeed: the system has given up what it could not write."""
@@ -119,7 +119,7 @@ def test_a_log_of_which_a_flush_failed_is_flushed_no_more(
     assert "flush_failed folder=t-0 error='planted'" in caplog.text
 
 
-def test_a_failed_log_is_opened_anew_as_soon_as_the_disk_lets_us(
+def test_failed_log_reopened_until_disk_recovers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
@@ -136,7 +136,9 @@ def test_a_failed_log_is_opened_anew_as_soon_as_the_disk_lets_us(
     asyncio.run(story())
 
 
-def test_nothing_is_opened_anew_amid_a_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_log_not_reopened_during_flush_or_after_close(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It is of the log as it was, and might take the one error that the log as it is would see."""
     monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
     asked: list[int] = []
@@ -170,7 +172,7 @@ def test_nothing_is_opened_anew_amid_a_flush(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(story())
 
 
-def test_rows_that_could_not_be_flushed_are_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_row_flush_triggers_reopen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
     asked: list[bool] = []
 
@@ -184,7 +186,7 @@ def test_rows_that_could_not_be_flushed_are_opened_anew(monkeypatch: pytest.Monk
     asyncio.run(story())
 
 
-def test_rows_reach_the_disk_within_the_interval_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_flushed_within_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
 
     async def story() -> None:
@@ -197,7 +199,7 @@ def test_rows_reach_the_disk_within_the_interval_too(monkeypatch: pytest.MonkeyP
     asyncio.run(story())
 
 
-def test_a_log_that_was_deleted_meanwhile_keeps_no_other_from_the_disk() -> None:
+def test_deleted_log_does_not_keep_others_from_being_flushed() -> None:
     async def story() -> None:
         flushes, gone, log = made(), FakeLog(FileNotFoundError()), FakeLog()
         appended(flushes, gone, log)
@@ -209,7 +211,7 @@ def test_a_log_that_was_deleted_meanwhile_keeps_no_other_from_the_disk() -> None
     asyncio.run(story())
 
 
-def test_the_end_waits_for_the_flush_under_way_and_begins_no_other(
+def test_close_waits_for_running_flush_and_starts_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flusher, "INTERVAL_S", 0.01)
@@ -232,7 +234,7 @@ def test_the_end_waits_for_the_flush_under_way_and_begins_no_other(
     asyncio.run(story())
 
 
-def test_the_end_waits_for_who_waits_and_nothing_is_opened_anew_behind_it(
+def test_close_waits_for_flush_waiters_and_reopens_nothing_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """ "A produce comes amid a flush, and the broker is stopped; the flush behind it fails"."""

@@ -69,7 +69,7 @@ def opens(tmp_path: Path) -> Opens:
 
 
 @pytest.mark.parametrize("left", [0, 10, 70, 150, -5])
-def test_a_file_that_has_become_shorter_is_the_disks_fault(opens: Opens, left: int) -> None:
+def test_shortened_segment_file_raises_os_error(opens: Opens, left: int) -> None:
     """Who asked for times was hung up on, and who read was given a part of a batch, for ever."""
     log = opens()
     append(log, b"a", b"b")
@@ -82,7 +82,7 @@ def test_a_file_that_has_become_shorter_is_the_disks_fault(opens: Opens, left: i
 
 
 @pytest.mark.parametrize("length", [-12, 0, 48, 1 << 30])
-def test_a_length_that_has_changed_is_the_disks_fault(opens: Opens, length: int) -> None:
+def test_damaged_batch_length_raises_os_error(opens: Opens, length: int) -> None:
     """Who looked for an offset behind it went round in a circle, and nobody else was served."""
     log = opens()
     for value in (b"a", b"b", b"c"):
@@ -97,7 +97,7 @@ def test_a_length_that_has_changed_is_the_disks_fault(opens: Opens, length: int)
             log.read(1, MOST)
 
 
-def test_a_file_of_another_name_is_not_one_of_its_own(opens: Opens) -> None:
+def test_file_with_foreign_name_is_ignored(opens: Opens) -> None:
     log = opens()
     append(log, b"a")
     (stray := log.folder / "copy of 0.log").write_bytes(b"x")
@@ -105,7 +105,7 @@ def test_a_file_of_another_name_is_not_one_of_its_own(opens: Opens) -> None:
     assert stray.exists()
 
 
-def test_what_is_appended_is_read_with_rising_offsets(opens: Opens) -> None:
+def test_appended_records_read_with_rising_offsets(opens: Opens) -> None:
     log = opens()
     assert [append(log, b"a", b"b"), append(log, b"c")] == [0, 2]
     assert (log.start, log.end, log.high_watermark) == (0, 3, 3)
@@ -114,14 +114,14 @@ def test_what_is_appended_is_read_with_rising_offsets(opens: Opens) -> None:
     assert log.read(3, MOST) == b""
 
 
-def test_a_read_in_the_middle_of_a_batch_begins_with_the_whole_batch(opens: Opens) -> None:
+def test_read_inside_batch_returns_whole_batch(opens: Opens) -> None:
     log = opens()
     append(log, b"a", b"b", b"c")
     (found,) = [header for _, _, header in scan(log.read(2, MOST), check=True)]
     assert (found.base_offset, found.records) == (0, 3)
 
 
-def test_the_first_batch_is_whole_however_little_was_asked_for(opens: Opens) -> None:
+def test_first_batch_read_whole_beyond_byte_limit(opens: Opens) -> None:
     log = opens()
     append(log, bytes(5000))
     append(log, b"next")
@@ -130,7 +130,7 @@ def test_the_first_batch_is_whole_however_little_was_asked_for(opens: Opens) -> 
     assert len(log.read(0, 6000)) > len(data)
 
 
-def test_a_log_is_the_same_when_it_is_opened_again(opens: Opens) -> None:
+def test_log_unchanged_after_reopening(opens: Opens) -> None:
     log = opens(segment_bytes=300)
     for i in range(20):
         append(log, b"%d" % i, time=1000 * i)
@@ -142,7 +142,7 @@ def test_a_log_is_the_same_when_it_is_opened_again(opens: Opens) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [300, 1 << 26])
-def test_records_are_found_by_time(opens: Opens, segment_bytes: int) -> None:
+def test_records_found_by_time(opens: Opens, segment_bytes: int) -> None:
     log = opens(segment_bytes=segment_bytes)
     for i in range(0, 300, 3):
         append(log, b"x" * 40, b"y", b"z", time=1000 + 10 * i)
@@ -155,12 +155,12 @@ def test_records_are_found_by_time(opens: Opens, segment_bytes: int) -> None:
     assert log.newest() == (299, 3972)
 
 
-def test_an_empty_log_has_no_times(opens: Opens) -> None:
+def test_empty_log_has_no_times(opens: Opens) -> None:
     log = opens()
     assert (log.at_time(0), log.newest()) == (None, None)
 
 
-def test_records_are_deleted_for_good(opens: Opens, tmp_path: Path) -> None:
+def test_deleted_records_stay_deleted_after_reopening(opens: Opens, tmp_path: Path) -> None:
     log = opens(segment_bytes=300)
     for i in range(20):
         append(log, b"%d" % i)
@@ -176,7 +176,7 @@ def test_records_are_deleted_for_good(opens: Opens, tmp_path: Path) -> None:
     assert (again.start, values(again, 11)) == (11, values(log, 11))
 
 
-def test_a_log_that_was_deleted_to_its_end_goes_on_from_there(opens: Opens) -> None:
+def test_log_deleted_to_end_continues_at_same_offset(opens: Opens) -> None:
     log = opens()
     append(log, b"a", b"b")
     log.delete_before(2)
@@ -189,9 +189,7 @@ def test_a_log_that_was_deleted_to_its_end_goes_on_from_there(opens: Opens) -> N
     assert values(again, 2) == [b"c"]
 
 
-def test_a_torn_tail_is_cut_off_with_a_word_about_it(
-    opens: Opens, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_torn_tail_cut_off_and_logged(opens: Opens, caplog: pytest.LogCaptureFixture) -> None:
     log = opens()
     append(log, b"kept")
     append(log, b"torn")
@@ -205,7 +203,7 @@ def test_a_torn_tail_is_cut_off_with_a_word_about_it(
     assert append(again, b"next") == 1
 
 
-def test_nothing_of_a_tail_that_was_cut_off_stands_behind_what_comes_next(opens: Opens) -> None:
+def test_cut_tail_leaves_no_bytes_after_next_append(opens: Opens) -> None:
     """A page of the middle was lost, the one behind it was written: what comes takes the place of
     the first, to the byte, and the other one would be found behind it."""
     log = opens()
@@ -221,7 +219,7 @@ def test_nothing_of_a_tail_that_was_cut_off_stands_behind_what_comes_next(opens:
     assert values(opens()) == [b"kept", b"next"]
 
 
-def test_a_record_is_found_without_a_look_at_all_those_before_it(
+def test_record_located_by_index_without_full_scan(
     opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = opens()
@@ -240,7 +238,7 @@ def test_a_record_is_found_without_a_look_at_all_those_before_it(
     assert sum(looked) <= 2 * INDEX_INTERVAL_BYTES
 
 
-def test_after_a_clean_end_checksums_are_taken_on_trust(opens: Opens) -> None:
+def test_checksums_not_verified_after_clean_shutdown(opens: Opens) -> None:
     log = opens()
     append(log, b"kept")
     path = log.segments[0].path
@@ -250,9 +248,7 @@ def test_after_a_clean_end_checksums_are_taken_on_trust(opens: Opens) -> None:
     assert opens(clean=False).end == 0
 
 
-def test_what_a_killed_broker_left_is_brought_to_the_disk(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unclean_start_flushes_segments(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     log = opens()
     append(log, b"a")
     flushed: list[Path] = []
@@ -263,7 +259,7 @@ def test_what_a_killed_broker_left_is_brought_to_the_disk(
     assert flushed == [log.segments[0].path]
 
 
-def test_records_that_say_they_end_a_transaction_are_damaged(opens: Opens) -> None:
+def test_data_batch_with_control_bit_treated_as_damaged(opens: Opens) -> None:
     """One bit, in a file whose checksums are not looked at."""
     log = opens(segment_bytes=1)
     for value in (b"a", b"b", b"c"):
@@ -277,7 +273,7 @@ def test_records_that_say_they_end_a_transaction_are_damaged(opens: Opens) -> No
 
 
 @pytest.mark.parametrize("damaged", [range(1), range(1, 3)], ids=["the first", "two in a row"])
-def test_damaged_segments_that_are_not_the_last_are_skipped(
+def test_damaged_inner_segments_are_skipped(
     opens: Opens, caplog: pytest.LogCaptureFixture, damaged: range
 ) -> None:
     log = opens(segment_bytes=200)
@@ -298,7 +294,7 @@ def test_damaged_segments_that_are_not_the_last_are_skipped(
 
 
 @pytest.mark.parametrize("note", ["start", "unflushed", "compacted", "merged"])
-def test_a_damaged_note_is_said_by_its_name(opens: Opens, tmp_path: Path, note: str) -> None:
+def test_damaged_note_file_named_in_error(opens: Opens, tmp_path: Path, note: str) -> None:
     """It was a bare ValueError: which of a thousand files, nobody knew."""
     log = opens()
     append(log, b"a")
@@ -310,7 +306,7 @@ def test_a_damaged_note_is_said_by_its_name(opens: Opens, tmp_path: Path, note: 
     assert failed.value.filename == str(path)
 
 
-def test_what_a_compaction_has_left_behind_is_gone_when_it_is_opened(opens: Opens) -> None:
+def test_compaction_leftover_removed_on_open(opens: Opens) -> None:
     log = opens()
     append(log, b"a")
     log.close()
@@ -325,7 +321,7 @@ def full_disk(fd: int, data: memoryview, at: int, *, real: Any = os.pwrite) -> i
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 26, 200], ids=["same file", "next file"])
-def test_a_write_that_fails_leaves_nothing_behind(
+def test_failed_write_leaves_nothing_behind(
     opens: Opens, monkeypatch: pytest.MonkeyPatch, segment_bytes: int
 ) -> None:
     """What is too large for the last file begins the next one; what comes then fits once more."""
@@ -343,7 +339,7 @@ def test_a_write_that_fails_leaves_nothing_behind(
     assert append(again, b"d") == 2
 
 
-def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -> None:
+def test_readers_see_only_flushed_records_with_sync(opens: Opens) -> None:
     log = opens(sync=True)
     woken: list[int] = []
     log.waiters[woken.append] = False
@@ -358,7 +354,7 @@ def test_readers_see_only_what_was_flushed_if_that_was_asked_for(opens: Opens) -
     assert (values(log), woken) == ([b"a", b"b"], [len(batch(b"a"))] * 2)
 
 
-def test_flushes_that_end_in_another_order_hide_nothing_again(opens: Opens) -> None:
+def test_flushes_ending_out_of_order_keep_high_watermark(opens: Opens) -> None:
     """Who has read up to there was out of range, and began at 0 (seeds 1054 and 1113)."""
     log = opens(sync=True)
     append(log, b"a")
@@ -369,7 +365,7 @@ def test_flushes_that_end_in_another_order_hide_nothing_again(opens: Opens) -> N
     assert (log.high_watermark, values(log)) == (2, [b"a", b"b"])
 
 
-def test_who_waits_is_told_of_each_append_and_of_the_end(opens: Opens) -> None:
+def test_waiters_woken_by_append_and_close(opens: Opens) -> None:
     log = opens()
     woken: list[int] = []
     log.waiters[woken.append] = False
@@ -382,7 +378,7 @@ def test_who_waits_is_told_of_each_append_and_of_the_end(opens: Opens) -> None:
 # Files.
 
 
-def test_a_file_takes_what_fits_and_one_batch_that_does_not(opens: Opens) -> None:
+def test_segment_rolls_when_batch_does_not_fit(opens: Opens) -> None:
     size = len(batch(b"x"))
     log = opens(segment_bytes=2 * size)
     for _ in range(5):
@@ -396,9 +392,7 @@ def test_a_file_takes_what_fits_and_one_batch_that_does_not(opens: Opens) -> Non
     }
 
 
-def test_a_file_is_brought_to_the_disk_before_the_next_one_begins(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segment_flushed_before_next_begins(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     log = opens(segment_bytes=1)
     synced: list[int] = []
     monkeypatch.setattr("os.fdatasync", lambda fd: synced.append(os.fstat(fd).st_ino))
@@ -409,7 +403,7 @@ def test_a_file_is_brought_to_the_disk_before_the_next_one_begins(
     assert synced == [segment.path.stat().st_ino for segment in log.segments]
 
 
-def test_files_go_as_soon_as_no_record_of_them_is_left(opens: Opens) -> None:
+def test_segments_deleted_once_all_records_are_deleted(opens: Opens) -> None:
     log = opens(segment_bytes=1)
     for _ in range(4):
         append(log, b"x")
@@ -422,7 +416,7 @@ def test_files_go_as_soon_as_no_record_of_them_is_left(opens: Opens) -> None:
     assert (again.start, values(again, 3)) == (3, [b"x"])
 
 
-def test_the_descriptor_that_was_not_used_for_longest_is_closed(tmp_path: Path) -> None:
+def test_least_recently_used_descriptor_is_closed(tmp_path: Path) -> None:
     descriptors, (a, b, c) = Descriptors(limit=2), [tmp_path / name for name in "abc"]
     for path in (a, b, a, c):
         descriptors.of(path)
@@ -432,7 +426,7 @@ def test_the_descriptor_that_was_not_used_for_longest_is_closed(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("at", [7, 15], ids=["base offset", "leader epoch"])
-def test_what_the_checksum_does_not_cover_is_looked_at_after_a_crash(opens: Opens, at: int) -> None:
+def test_unchecksummed_fields_verified_after_crash(opens: Opens, at: int) -> None:
     log = opens()
     for value in (b"a", b"b", b"c"):
         append(log, value)
@@ -447,7 +441,7 @@ def test_what_the_checksum_does_not_cover_is_looked_at_after_a_crash(opens: Open
 # Times, and what readers see.
 
 
-def test_records_are_found_by_time_though_clocks_go_back(opens: Opens) -> None:
+def test_records_found_by_time_with_clock_going_back(opens: Opens) -> None:
     log = opens(segment_bytes=1 << 26)
     for time in (1000, 5000, 2000, 3000):
         append(log, b"x" * 5000, time=time)
@@ -456,7 +450,7 @@ def test_records_are_found_by_time_though_clocks_go_back(opens: Opens) -> None:
     assert log.newest() == (1, 5000)
 
 
-def test_what_is_not_flushed_is_found_by_no_time(opens: Opens) -> None:
+def test_unflushed_records_not_found_by_time_with_sync(opens: Opens) -> None:
     log = opens(sync=True)
     append(log, b"a", time=1000)
     log.flushed_to(log.mark())
@@ -464,7 +458,7 @@ def test_what_is_not_flushed_is_found_by_no_time(opens: Opens) -> None:
     assert (log.at_time(500), log.at_time(1500), log.newest()) == ((0, 1000), None, None)
 
 
-def test_after_a_start_readers_see_all_that_is_there(opens: Opens) -> None:
+def test_all_records_visible_after_restart_with_sync(opens: Opens) -> None:
     log = opens(sync=True)
     append(log, b"a")
     log.close()
@@ -475,7 +469,7 @@ def test_after_a_start_readers_see_all_that_is_there(opens: Opens) -> None:
 # What is refused.
 
 
-def test_anything_but_one_whole_batch_of_version_2_is_refused(opens: Opens) -> None:
+def test_append_refuses_anything_but_one_whole_v2_batch(opens: Opens) -> None:
     log, good = opens(), batch(b"a")
     append(log, b"before")
     old, damaged = bytearray(good), bytearray(good)
@@ -497,14 +491,14 @@ def test_anything_but_one_whole_batch_of_version_2_is_refused(opens: Opens) -> N
 @pytest.mark.parametrize(
     ("at", "what"), [(23, b"\xff\xff\xff\xff"), (57, b"\0\0\0\2"), (57, b"\0\0\0\0"), (22, b"\x20")]
 )
-def test_numbers_that_do_not_agree_are_refused(opens: Opens, at: int, what: bytes) -> None:
+def test_append_refuses_inconsistent_batch_fields(opens: Opens, at: int, what: bytes) -> None:
     records = batch(b"a")
     records[at : at + len(what)] = what
     stamp(records, -1, -1, -1)  # its checksum is right
     assert refusal(opens(), records) == ErrorCode.INVALID_RECORD
 
 
-def test_there_are_no_transactions(opens: Opens) -> None:
+def test_append_refuses_transactional_batch_without_transaction(opens: Opens) -> None:
     builder = Builder(MOST, transactional=True)
     builder.append(1, None, b"a")
     assert refusal(opens(), builder.close(1, 0, 0)) == ErrorCode.INVALID_TXN_STATE
@@ -513,7 +507,7 @@ def test_there_are_no_transactions(opens: Opens) -> None:
 # Idempotence.
 
 
-def test_a_batch_that_is_sent_again_is_answered_with_its_old_place(opens: Opens) -> None:
+def test_repeated_batch_answered_with_original_offset(opens: Opens) -> None:
     log = opens()
     for seq in range(6):
         append(log, b"%d" % seq, pid=7, epoch=0, seq=seq)
@@ -523,7 +517,7 @@ def test_a_batch_that_is_sent_again_is_answered_with_its_old_place(opens: Opens)
     assert refusal(log, too_old) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_batch_is_recognised_after_a_crash(opens: Opens) -> None:
+def test_repeated_batch_recognised_after_crash(opens: Opens) -> None:
     log = opens(segment_bytes=200)
     for seq in range(9):
         append(log, b"x" * 50, pid=7, epoch=0, seq=seq)
@@ -534,7 +528,7 @@ def test_a_batch_is_recognised_after_a_crash(opens: Opens) -> None:
     assert refusal(again, gap) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(opens: Opens) -> None:
+def test_new_producer_epoch_starts_at_zero_and_fences_old_epoch(opens: Opens) -> None:
     log = opens()
     append(log, b"a", pid=7, epoch=0, seq=0)
     late = batch(b"b", pid=7, epoch=1, seq=1)
@@ -544,29 +538,27 @@ def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(opens: Opens) -> None:
     assert refusal(log, zombie) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_an_unknown_producer_is_believed(opens: Opens) -> None:
+def test_unknown_producer_accepted_at_any_sequence(opens: Opens) -> None:
     assert append(opens(), b"a", pid=7, epoch=3, seq=12) == 0
 
 
-def test_sequences_begin_again_at_zero_after_the_largest(opens: Opens) -> None:
+def test_producer_sequence_wraps_to_zero(opens: Opens) -> None:
     log = opens()
     append(log, b"a", b"b", pid=7, epoch=0, seq=2**31 - 1)
     assert append(log, b"c", pid=7, epoch=0, seq=1) == 2
     assert append(log, b"a", b"b", pid=7, epoch=0, seq=2**31 - 1) == 0
 
 
-def test_a_producer_without_sequence_is_refused(opens: Opens) -> None:
+def test_idempotent_producer_without_sequence_refused(opens: Opens) -> None:
     assert refusal(opens(), batch(b"a", pid=7, epoch=0, seq=-1)) == ErrorCode.INVALID_RECORD
 
 
-def test_the_first_producer_of_all_is_one_like_others(opens: Opens) -> None:
+def test_producer_id_zero_is_deduplicated(opens: Opens) -> None:
     log = opens()
     assert [append(log, b"a", pid=0, epoch=0, seq=0) for _ in range(2)] == [0, 0]
 
 
-def test_as_many_producers_as_may_be_are_remembered(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_producers_remembered_up_to_limit(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamsx.broker.log.producer_state.PRODUCERS_MAX", 2)
     log = opens()
     for pid in (1, 2):
@@ -576,7 +568,7 @@ def test_as_many_producers_as_may_be_are_remembered(
         assert refusal(log, gap) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_only_so_many_producers_are_remembered(
+def test_least_recent_producer_forgotten_beyond_limit(
     opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamsx.broker.log.producer_state.PRODUCERS_MAX", 2)
@@ -587,7 +579,7 @@ def test_only_so_many_producers_are_remembered(
     assert append(log, b"a", pid=1, epoch=0, seq=5) == 5
 
 
-def test_a_log_of_which_the_rest_is_damaged_ends_there_for_readers(opens: Opens) -> None:
+def test_log_with_damaged_rest_ends_there_for_readers(opens: Opens) -> None:
     log = opens(segment_bytes=200)
     for i in range(3):
         append(log, b"%d" % i * 60)
@@ -600,7 +592,7 @@ def test_a_log_of_which_the_rest_is_damaged_ends_there_for_readers(opens: Opens)
     assert values(again, 1) == [b"new"]
 
 
-def test_descriptors_are_closed_and_opened_again_as_needed(tmp_path: Path) -> None:
+def test_descriptors_closed_and_reopened_within_limit(tmp_path: Path) -> None:
     descriptors = Descriptors(limit=3)
     logs = [
         Log(tmp_path / f"t-{i}", descriptors, segment_bytes=1 << 20, clean=False, sync=False)
@@ -616,7 +608,7 @@ def test_descriptors_are_closed_and_opened_again_as_needed(tmp_path: Path) -> No
     assert not descriptors._open
 
 
-def test_a_stored_batch_is_of_epoch_0_as_in_logs_of_all_brokers_before(opens: Opens) -> None:
+def test_stored_batch_has_leader_epoch_0(opens: Opens) -> None:
     """Of another one it would be taken for damaged, and cut off with all behind it."""
     log = opens()
     append(log, b"a")
@@ -649,9 +641,7 @@ def failed_behind_a(opens: Opens) -> Log:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_behind_a_flush_that_failed_only_what_was_flushed_is_there_if_that_was_asked_for(
-    opens: Opens, clean: bool
-) -> None:
+def test_failed_flush_with_sync_drops_unflushed_records(opens: Opens, clean: bool) -> None:
     log = opens(segment_bytes=1, sync=True)
     append(log, b"a")
     log.flush()
@@ -668,7 +658,7 @@ def test_behind_a_flush_that_failed_only_what_was_flushed_is_there_if_that_was_a
     assert opens(sync=True).end == 2, "it was forgiven"
 
 
-def test_behind_a_flush_that_failed_all_is_written_again(
+def test_failed_flush_without_sync_rewrites_pages_on_reopen(
     opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To Linux those pages are clean: a flush would not write them."""
@@ -694,14 +684,14 @@ def test_behind_a_flush_that_failed_all_is_written_again(
     assert done == ["flush"]
 
 
-def test_what_readers_were_shown_without_sync_is_there_with_it(opens: Opens) -> None:
+def test_records_shown_without_sync_kept_when_reopened_with_sync(opens: Opens) -> None:
     """ "A flush fails, the broker is stopped, and started again with --sync"."""
     failed_behind_a(opens)
     assert values(opens(sync=True)) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_start_whose_flush_fails_leaves_word_of_it_to_the_next(
+def test_flush_failing_at_start_makes_next_start_rewrite(
     opens: Opens, monkeypatch: pytest.MonkeyPatch, sync: bool
 ) -> None:
     """Which would flush nothing: to Linux those pages are clean."""
@@ -723,9 +713,7 @@ def test_a_start_whose_flush_fails_leaves_word_of_it_to_the_next(
     assert written == [0]
 
 
-def test_a_flush_that_fails_ahead_of_the_next_file_fails_the_log(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flush_failing_before_roll_fails_log(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
     log = opens(segment_bytes=1)
     append(log, b"a")
     told: list[int] = []
@@ -737,7 +725,7 @@ def test_a_flush_that_fails_ahead_of_the_next_file_fails_the_log(
     assert told, "who waits for more need not"
 
 
-def test_what_a_flush_has_reached_when_another_has_failed_does_not_count(opens: Opens) -> None:
+def test_flush_completed_after_failure_does_not_count(opens: Opens) -> None:
     """ "The next file begins while a flush is under way; that fails": who waits is refused."""
     log = opens(sync=True)
     append(log, b"a")
@@ -758,9 +746,7 @@ def bomb(records: int, size: int, *, time: int = 1000) -> bytearray:
 
 
 @pytest.mark.parametrize(("records", "size"), [(1, 60 << 20), (900_000, 0)])
-def test_one_request_has_no_more_looked_into_than_one_batch_may_hold(
-    opens: Opens, records: int, size: int
-) -> None:
+def test_one_request_expands_at_most_one_batch_limit(opens: Opens, records: int, size: int) -> None:
     """Forty batches of 2 kB took four seconds in which nobody was served."""
     log, batch = opens(), bomb(records, size)
     keyed, codes = Expansions(), list[ErrorCode]()

@@ -67,7 +67,7 @@ def values(records: Iterable[Record]) -> list[bytes | None]:
     return [value for *_, value in records]
 
 
-def test_readers_of_what_is_committed_stop_before_the_first_that_is_open(tmp_path: Path) -> None:
+def test_read_committed_stops_at_first_open_transaction(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, -1, b"plain", transactional=False, seq=-1, epoch=-1)
     assert write(log, 7, b"a", b"b") == 1
@@ -82,7 +82,7 @@ def test_readers_of_what_is_committed_stop_before_the_first_that_is_open(tmp_pat
     assert len(columns(log.read(0, MOST), 0).values) == 5, "others read all of it"
 
 
-def test_only_what_reaches_into_a_slice_is_told_of(tmp_path: Path) -> None:
+def test_aborted_transactions_listed_only_for_read_range(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for n in range(4):
         write(log, n, b"x" * 100)
@@ -93,7 +93,7 @@ def test_only_what_reaches_into_a_slice_is_told_of(tmp_path: Path) -> None:
     assert log.aborted(4, log.read(4, MOST)) == [(3, 6)]
 
 
-def test_no_more_is_looked_at_than_what_may_reach_into_a_slice(tmp_path: Path) -> None:
+def test_aborted_lookup_examines_only_possible_overlaps(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 9, b"long")
     for seq in range(200):
@@ -124,7 +124,7 @@ class CountingList(list[AbortedTransaction]):
         return found
 
 
-def test_what_is_compacted_is_compared_with_its_producers_own_alone(tmp_path: Path) -> None:
+def test_compaction_compares_batch_only_with_aborts_of_same_producer(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for seq in range(200):
         write(log, 7, b"x", key=b"k", seq=seq)
@@ -146,7 +146,7 @@ def test_what_is_compacted_is_compared_with_its_producers_own_alone(tmp_path: Pa
     assert compared.total() < 200 * 2 * 20, "each batch with a few, not with all"
 
 
-def test_a_marker_fences_older_epochs_and_begins_sequences_anew(tmp_path: Path) -> None:
+def test_marker_with_newer_epoch_fences_older_and_restarts_sequences(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"a", b"b")
     end(log, 7, commit=False, epoch=1)
@@ -160,7 +160,7 @@ def test_a_marker_fences_older_epochs_and_begins_sequences_anew(tmp_path: Path) 
     assert write(log, 7, b"c", seq=0, epoch=1) == 3
 
 
-def test_sequences_go_on_behind_a_marker_of_the_same_epoch(tmp_path: Path) -> None:
+def test_producer_sequence_continues_after_marker_of_same_epoch(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"a", b"b")
     end(log, 7, commit=True)
@@ -169,7 +169,7 @@ def test_sequences_go_on_behind_a_marker_of_the_same_epoch(tmp_path: Path) -> No
     assert write(again, 7, b"c", seq=2) == 3
 
 
-def test_what_was_open_or_aborted_is_so_when_it_is_opened_again(tmp_path: Path) -> None:
+def test_open_and_aborted_transactions_restored_on_reopen(tmp_path: Path) -> None:
     log = opened(tmp_path, segment_bytes=100)
     write(log, 7, b"lost")
     end(log, 7, commit=False)
@@ -183,7 +183,7 @@ def test_what_was_open_or_aborted_is_so_when_it_is_opened_again(tmp_path: Path) 
         assert [*again.producers.open] == [9]
 
 
-def test_a_transaction_whose_records_are_deleted_holds_nobody_up(tmp_path: Path) -> None:
+def test_transaction_with_deleted_records_holds_up_no_reader(tmp_path: Path) -> None:
     log = opened(tmp_path, segment_bytes=100)
     write(log, 7, b"a")
     write(log, -1, b"b", transactional=False, seq=-1, epoch=-1)
@@ -195,7 +195,7 @@ def test_a_transaction_whose_records_are_deleted_holds_nobody_up(tmp_path: Path)
     assert log.producers.aborted == []
 
 
-def test_times_are_found_among_what_may_be_read(tmp_path: Path) -> None:
+def test_read_committed_time_lookup_finds_committed_records_only(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"a")
     assert (log.at_time(0), log.at_time(0, committed=True)) == ((0, 1000), None)
@@ -204,7 +204,7 @@ def test_times_are_found_among_what_may_be_read(tmp_path: Path) -> None:
     assert (log.at_time(1500), log.newest()) == ((1, 2000), (1, 2000)), "markers have a time too"
 
 
-def test_who_waits_for_what_is_committed_is_woken_by_the_marker(tmp_path: Path) -> None:
+def test_read_committed_waiter_woken_by_marker(tmp_path: Path) -> None:
     log = opened(tmp_path)
     told: dict[bool, list[int]] = {False: [], True: []}
     for committed in told:
@@ -219,7 +219,7 @@ def test_who_waits_for_what_is_committed_is_woken_by_the_marker(tmp_path: Path) 
     assert told[True] == [first + second + 2 * told[False][-1]]
 
 
-def test_who_waits_for_what_was_open_at_the_start_is_woken_by_its_marker(tmp_path: Path) -> None:
+def test_waiter_woken_by_marker_of_transaction_open_at_start(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"a", b"b")
     size = log.size
@@ -232,7 +232,7 @@ def test_who_waits_for_what_was_open_at_the_start_is_woken_by_its_marker(tmp_pat
     assert (log.last_stable_offset, woken) == (2, [size])
 
 
-def test_a_marker_that_a_failed_flush_takes_back_has_ended_nothing(tmp_path: Path) -> None:
+def test_marker_lost_by_failed_flush_does_not_end_transaction(tmp_path: Path) -> None:
     """A transaction's records are flushed, and a plain batch; its marker is appended, the flush of
     that fails, and the log is opened anew without it. Nobody was told that it had ended."""
     log = opened(tmp_path, sync=True)
@@ -272,7 +272,7 @@ def compacted(log: Log, *, tombstones_ms: int = DAY_MS, now_ms: int = 10_000) ->
     return job is not None
 
 
-def test_what_was_aborted_supersedes_nothing_and_goes(tmp_path: Path) -> None:
+def test_aborted_records_supersede_nothing_and_are_compacted_away(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"old", key=b"k")
     end(log, 7, commit=True)
@@ -287,7 +287,7 @@ def test_what_was_aborted_supersedes_nothing_and_goes(tmp_path: Path) -> None:
     assert values(read(opened(tmp_path))) == [b"old"]
 
 
-def test_a_marker_stays_with_what_it_ends_and_as_long_as_a_tombstone(tmp_path: Path) -> None:
+def test_marker_kept_with_transaction_records_and_tombstone_time(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"1", key=b"a")
     end(log, 7, commit=True)
@@ -307,7 +307,7 @@ def test_a_marker_stays_with_what_it_ends_and_as_long_as_a_tombstone(tmp_path: P
     assert (again.producers.open, again.last_stable_offset) == ({}, 6)
 
 
-def test_readers_stop_in_a_hole_before_the_first_that_is_open(tmp_path: Path) -> None:
+def test_read_committed_stops_in_gap_before_open_transaction(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, -1, b"1", key=b"a", transactional=False, seq=-1, epoch=-1)
     write(log, 7, b"aborted", key=b"a")
@@ -321,7 +321,7 @@ def test_readers_stop_in_a_hole_before_the_first_that_is_open(tmp_path: Path) ->
     assert values(read(log, 1)) == [b"open"]
 
 
-def test_a_producer_goes_on_behind_what_was_compacted(tmp_path: Path) -> None:
+def test_transactional_producer_continues_after_compaction(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"1", b"2", key=b"a")
     end(log, 7, commit=False)
@@ -336,7 +336,7 @@ def test_a_producer_goes_on_behind_what_was_compacted(tmp_path: Path) -> None:
     assert [(each.base_offset, each.records) for each in found] == [(0, 0), (2, 1), (3, 1), (4, 1)]
 
 
-def test_each_batch_that_may_be_under_way_is_known_behind_a_compaction(tmp_path: Path) -> None:
+def test_batches_in_flight_recognised_after_compaction(tmp_path: Path) -> None:
     """All but the last were refused when they were sent again: 45."""
     log = opened(tmp_path)
     for seq in range(7):
@@ -348,7 +348,7 @@ def test_each_batch_that_may_be_under_way_is_known_behind_a_compaction(tmp_path:
     assert len(headers(log.segments[0].path.read_bytes())) == 5
 
 
-def test_what_was_committed_is_not_aborted_because_something_else_is_damaged(
+def test_committed_transaction_not_aborted_by_damage_before_marker(
     tmp_path: Path,
 ) -> None:
     """Its marker stands behind that, and was not found: a compaction took the records away."""
@@ -380,7 +380,7 @@ def damage(log: Log, base: int, *offsets: int) -> None:
     path.write_bytes(data)
 
 
-def test_an_abort_behind_damage_hides_nothing_that_comes_later(tmp_path: Path) -> None:
+def test_abort_marker_after_damage_does_not_hide_later_commit(tmp_path: Path) -> None:
     """Readers never meet its marker, and took the next transaction for the aborted one."""
     log = opened(tmp_path)
     write(log, 7, b"aborted")
@@ -395,7 +395,7 @@ def test_an_abort_behind_damage_hides_nothing_that_comes_later(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damaged", [(1,), (1, 2), (1, 2, 4)])
-def test_a_producer_of_which_something_stands_behind_damage_goes_on(
+def test_producer_with_records_after_damage_continues(
     tmp_path: Path, damaged: tuple[int, ...]
 ) -> None:
     log = opened(tmp_path)
@@ -413,7 +413,7 @@ def test_a_producer_of_which_something_stands_behind_damage_goes_on(
     assert write(log, 7, b"2", seq=2) == 6
 
 
-def test_what_begins_behind_damage_and_has_no_end_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_transaction_begun_after_damage_without_end_holds_up_no_reader(tmp_path: Path) -> None:
     """Readers of what is committed stood before it, and the sound files behind it, for ever."""
     log = opened(tmp_path)
     write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
@@ -429,7 +429,7 @@ def test_what_begins_behind_damage_and_has_no_end_keeps_nobody_waiting(tmp_path:
     assert values(read(log, 3)) == [b"goes on"]
 
 
-def test_readers_get_what_stands_before_a_damaged_batch(tmp_path: Path) -> None:
+def test_read_committed_returns_records_before_damaged_batch(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"aborted")
     write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
@@ -440,7 +440,7 @@ def test_readers_get_what_stands_before_a_damaged_batch(tmp_path: Path) -> None:
         log.aborted(1, log.read(1, MOST, committed=True))
 
 
-def test_an_earlier_batch_is_never_taken_for_a_producers_last(tmp_path: Path) -> None:
+def test_compaction_keeps_last_batch_of_producer(tmp_path: Path) -> None:
     log = opened(tmp_path)
     write(log, 7, b"1", key=b"a", transactional=False)
     write(log, 7, b"2", key=b"b", seq=1, transactional=False)
@@ -456,7 +456,7 @@ def headers(data: bytes) -> list[Header]:
     return [header for _, _, header in scan(data, check=True)]
 
 
-def test_a_damaged_file_is_not_taken_for_a_shorter_one_by_compaction(tmp_path: Path) -> None:
+def test_damaged_segment_fails_compaction_instead_of_being_shortened(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for n in range(3):
         write(log, -1, b"%d" % n, key=b"k", transactional=False, seq=-1, epoch=-1)
@@ -538,7 +538,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", seeds(12, 40))
-def test_whatever_happens_what_is_committed_is_read(tmp_path: Path, seed: int) -> None:
+def test_committed_records_read_after_random_operations(tmp_path: Path, seed: int) -> None:
     model = Model(random.Random(seed), tmp_path)
     steps = (
         [model.write] * 12 + [model.end] * 5

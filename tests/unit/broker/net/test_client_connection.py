@@ -109,7 +109,7 @@ def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], No
 
 
 @on_a_loop
-async def test_what_stands_behind_a_late_answer_is_served_in_a_turn_of_its_own() -> None:
+async def test_requests_after_late_answer_served_in_next_loop_turn() -> None:
     """Who answers is in the middle of something, and so are all that it answers on the way."""
     peers = Peers()
     connection, wire = peers.dial()
@@ -123,7 +123,7 @@ async def test_what_stands_behind_a_late_answer_is_served_in_a_turn_of_its_own()
 
 
 @on_a_loop
-async def test_requests_that_take_long_let_others_in_between() -> None:
+async def test_slow_requests_yield_to_other_connections() -> None:
     peers = Peers()
     slow, wire = peers.dial()
     serve = slow._serve
@@ -145,7 +145,7 @@ async def test_requests_that_take_long_let_others_in_between() -> None:
 
 
 @on_a_loop
-async def test_an_answer_that_comes_too_late_or_twice_is_none() -> None:
+async def test_late_or_repeated_answer_is_dropped() -> None:
     peers = Peers()
     connection, wire = peers.dial()
     send(connection, b"wait 1..", b"wait 2..")
@@ -161,7 +161,7 @@ async def test_an_answer_that_comes_too_late_or_twice_is_none() -> None:
 
 
 @on_a_loop
-async def test_nothing_is_served_behind_a_hang_up() -> None:
+async def test_request_queue_not_served_after_abort() -> None:
     peers = Peers()
     connection, wire = peers.dial()
     send(connection, b"wait....", b"the next")
@@ -174,7 +174,7 @@ async def test_nothing_is_served_behind_a_hang_up() -> None:
 
 
 @on_a_loop
-async def test_all_that_is_held_is_counted_until_it_is_answered() -> None:
+async def test_in_flight_bytes_counted_until_answered() -> None:
     peers = Peers()
     one, _ = peers.dial()
     two, _ = peers.dial()
@@ -192,7 +192,7 @@ async def test_all_that_is_held_is_counted_until_it_is_answered() -> None:
     assert peers.traffic.in_flight_bytes == 0
 
 
-def test_as_much_in_flight_as_may_be_closes_nobody_and_a_byte_more_the_largest() -> None:
+def test_largest_connection_closed_when_in_flight_limit_exceeded() -> None:
     peers = Peers(in_flight_bytes_max=200)
     one, wire_of_one = peers.dial()
     two, wire_of_two = peers.dial()
@@ -205,7 +205,7 @@ def test_as_much_in_flight_as_may_be_closes_nobody_and_a_byte_more_the_largest()
     assert peers.traffic.in_flight_bytes == 88
 
 
-def test_of_equals_the_one_that_was_silent_for_longest_has_to_go() -> None:
+def test_longest_silent_connection_closed_among_equals() -> None:
     peers = Peers(in_flight_bytes_max=100)
     wires = []
     for peers.now in (2.0, 1.0, 3.0):
@@ -220,7 +220,7 @@ def test_of_equals_the_one_that_was_silent_for_longest_has_to_go() -> None:
     [({"queued_requests_max": 3}, 3), ({"queued_bytes_max": 40}, 5)],
     ids=["number", "size"],
 )
-def test_a_full_queue_is_read_on_when_there_is_room(limits: dict[str, int], most: int) -> None:
+def test_full_request_queue_pauses_reading_until_room(limits: dict[str, int], most: int) -> None:
     """The size counts what is being served, too; the number does not."""
 
     @on_a_loop
@@ -244,7 +244,7 @@ def test_a_full_queue_is_read_on_when_there_is_room(limits: dict[str, int], most
     story()
 
 
-def test_who_takes_no_answers_is_served_no_more_until_it_does() -> None:
+def test_requests_not_served_while_writing_is_paused() -> None:
     peers = Peers(unsent_bytes_max=77)
     connection, wire = peers.dial()
     assert wire.high == 77
@@ -255,7 +255,7 @@ def test_who_takes_no_answers_is_served_no_more_until_it_does() -> None:
     assert wire.written == [b"1.......", b"2......."]
 
 
-def test_who_takes_the_fewest_answers_has_to_go_when_all_together_hold_too_many() -> None:
+def test_connection_with_most_unsent_bytes_closed_at_total_limit() -> None:
     peers = Peers(unsent_by_all_bytes_max=100)
     ends = [peers.dial() for _ in range(4)]
     for (_, wire), unsent in zip(ends, (0, 40, 50, 10), strict=True):
@@ -270,14 +270,14 @@ def test_who_takes_the_fewest_answers_has_to_go_when_all_together_hold_too_many(
     assert ends[3][1].written == [b"1.......", b"3......."]
 
 
-def test_a_connection_too_many_is_closed_and_the_others_are_not() -> None:
+def test_connection_beyond_limit_closed_and_others_kept() -> None:
     peers = Peers(connections_max=2)
     wires = [peers.dial()[1] for _ in range(3)]
     assert [wire.closing for wire in wires] == [False, False, True]
 
 
 @pytest.mark.parametrize("size", [-1, 7, 101])
-def test_who_sends_a_length_that_cannot_be_is_hung_up_on_and_the_log_says_why(
+def test_invalid_frame_length_closes_connection_and_is_logged(
     size: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     peers = Peers(frame_bytes_max=100)
@@ -290,14 +290,14 @@ def test_who_sends_a_length_that_cannot_be_is_hung_up_on_and_the_log_says_why(
     assert f"closed 10.0.0.1:1: a frame of {size} bytes: 8 to 100 can be" in caplog.text
 
 
-def test_a_connection_knows_both_ends() -> None:
+def test_connection_knows_both_addresses() -> None:
     connection, _ = Peers().dial()
     assert (connection.host, connection.peer) == ("10.0.0.1", "10.0.0.1:1")
     assert connection.address == ("10.0.0.2", 9092)
 
 
 @on_a_loop
-async def test_it_is_active_when_something_comes_and_when_something_goes() -> None:
+async def test_connection_active_on_receive_and_on_answer() -> None:
     peers = Peers()
     connection, _ = peers.dial()
     assert connection.active_at == 0
@@ -309,7 +309,7 @@ async def test_it_is_active_when_something_comes_and_when_something_goes() -> No
     assert connection.active_at == 9
 
 
-def test_what_piles_up_has_the_limits_that_were_chosen() -> None:
+def test_connection_limits_have_chosen_defaults() -> None:
     """A request may be as large as all that wait, and several of them are in flight."""
     mib = 1024 * 1024
     assert asdict(ConnectionLimits()) == {

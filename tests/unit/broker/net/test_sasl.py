@@ -49,7 +49,7 @@ class Client:
 
 @pytest.mark.parametrize("mechanism", SCRAM)
 @pytest.mark.parametrize("user", PASSWORDS)
-def test_aiokafkas_client_is_let_in_with_the_password_alone(mechanism: str, user: str) -> None:
+def test_aiokafka_client_authenticated_by_correct_password_only(mechanism: str, user: str) -> None:
     broker = let_in(mechanism)
     assert Client(mechanism, user, PASSWORDS[user]).talk(broker) == E.NONE
     assert (broker.step, broker.user) == (Step.DONE, user)
@@ -59,7 +59,7 @@ def test_aiokafkas_client_is_let_in_with_the_password_alone(mechanism: str, user
         assert broker.step is Step.REFUSED
 
 
-def test_keys_are_those_of_the_example() -> None:
+def test_scram_keys_match_rfc_7677_example() -> None:
     """RFC 7677, section 3."""
     nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     keys = ScramKeys.derived("pencil", "sha256", b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="))
@@ -85,7 +85,7 @@ def test_keys_are_those_of_the_example() -> None:
         (b"\xff\0ann\0pencil", E.SASL_AUTHENTICATION_FAILED),
     ],
 )
-def test_plain(data: bytes, code: E) -> None:
+def test_plain_accepts_only_valid_credentials(data: bytes, code: E) -> None:
     broker = let_in("PLAIN")
     assert broker.authenticate(data)["error_code"] == code
     assert broker.step is (Step.REFUSED if code else Step.DONE)
@@ -107,7 +107,7 @@ FIRST = b"n,,n=ann,r=abc"
         [FIRST, b"c=biws,r=abc,p=" + b64encode(bytes(32))], [FIRST, b"c=!,r=abc,p=!!!"],
     ],
 )  # fmt: skip
-def test_what_is_no_proof_is_refused(messages: list[bytes]) -> None:
+def test_invalid_scram_proof_refused(messages: list[bytes]) -> None:
     broker = let_in("SCRAM-SHA-256")
     for message in messages[:-1]:
         assert broker.authenticate(message)["error_code"] == E.NONE
@@ -115,7 +115,7 @@ def test_what_is_no_proof_is_refused(messages: list[bytes]) -> None:
     assert broker.step is Step.REFUSED
 
 
-def test_a_proof_for_another_nonce_or_channel_is_refused() -> None:
+def test_scram_proof_for_another_nonce_or_channel_refused() -> None:
     """Somebody says again what he heard; the mechanism is right about everything else."""
     for field in (b"r=", b"c="):
         broker, client = let_in("SCRAM-SHA-256"), Client("SCRAM-SHA-256", "ann", "pencil")
@@ -125,7 +125,7 @@ def test_a_proof_for_another_nonce_or_channel_is_refused() -> None:
         assert broker.authenticate(changed)["error_code"] == E.SASL_AUTHENTICATION_FAILED
 
 
-def test_what_comes_in_the_wrong_order_is_refused() -> None:
+def test_sasl_messages_out_of_order_refused() -> None:
     users = Users(PASSWORDS, lambda: bytes(16))
     assert (
         Authentication(users).authenticate(b"\0ann\0pencil")["error_code"] == E.ILLEGAL_SASL_STATE

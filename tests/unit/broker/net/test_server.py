@@ -19,14 +19,14 @@ from streamsx.protocol.record_batch import Builder
 
 
 @pytest.mark.parametrize("api", SERVED, ids=lambda api: wire.Api(api).name)
-def test_each_version_from_kafkas_oldest_on_is_served_as_far_as_it_has_a_schema(api: int) -> None:
+def test_served_versions_start_at_kafkas_oldest_and_have_schemas(api: int) -> None:
     oldest, newest, *_ = SERVED[api]
     known = wire.versions(api)
     assert known[0] == oldest <= newest <= known[1]
 
 
 @pytest.mark.parametrize("topic", [("t", 0), ("t", -1), ("t", 9), ("a b", 1), ("", 1)])
-def test_a_topic_that_cannot_be_is_refused_before_anything_is_made(
+def test_invalid_topic_option_refused_before_broker_starts(
     tmp_path: Path, topic: tuple[str, int]
 ) -> None:
     name, partitions = topic
@@ -40,7 +40,7 @@ def test_a_topic_that_cannot_be_is_refused_before_anything_is_made(
         asyncio.run(started())
 
 
-def test_only_a_broker_that_ended_well_says_so(
+def test_clean_marker_written_only_after_clean_shutdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything was flushed then; what comes next is not until that one has ended."""
@@ -77,9 +77,7 @@ def held_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("well", [True, False], ids=["closed", "abandoned"])
-def test_nothing_of_a_broker_that_ended_is_left_open_or_under_way(
-    tmp_path: Path, well: bool
-) -> None:
+def test_ended_broker_leaves_no_open_files_or_timers(tmp_path: Path, well: bool) -> None:
     """A simulation kills hundreds in one process, and starts as many in their folders."""
 
     async def story() -> None:
@@ -103,7 +101,7 @@ def test_nothing_of_a_broker_that_ended_is_left_open_or_under_way(
     asyncio.run(story())
 
 
-def test_a_broker_whose_disk_has_failed_says_so_at_its_end_and_goes_on_at_the_next_start(
+def test_broker_with_failed_log_raises_on_close_and_restarts(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:
@@ -118,7 +116,7 @@ def test_a_broker_whose_disk_has_failed_says_so_at_its_end_and_goes_on_at_the_ne
     asyncio.run(story())
 
 
-def test_a_directory_is_called_clean_by_whom_it_belongs_to(
+def test_directory_marked_clean_while_still_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock was gone by then: another could have begun, and been killed, in between. What the

@@ -81,14 +81,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look, "LOOK_EVERY_S", 0.001)
 
 
-def test_a_stable_group_says_who_runs_what() -> None:
+def test_stable_group_reported_with_assignments() -> None:
     found, states = seen(stable())
 
     assert (found.state, found.report.generation, states) == ("Stable", 4, [])
     assert found.report.instances[0].active == (TaskId(0, 0),)
 
 
-def test_in_a_rebalance_it_is_asked_again() -> None:
+def test_look_repeated_during_rebalance() -> None:
     """Kafka goes on to tell what members were given, but not their names."""
     old = {"member_assignment": stable()["members"][0]["member_assignment"]}
 
@@ -100,7 +100,7 @@ def test_in_a_rebalance_it_is_asked_again() -> None:
     assert states == ["PreparingRebalance", "CompletingRebalance"]
 
 
-def test_what_never_settles_is_told_as_it_is() -> None:
+def test_unsettled_group_reported_after_limit() -> None:
     found, states = seen(told("PreparingRebalance", ""), limit_s=3)
 
     assert (found.state, found.report.settled) == ("PreparingRebalance", False)
@@ -108,18 +108,18 @@ def test_what_never_settles_is_told_as_it_is() -> None:
     assert len(states) == 2, "the third look is the last one"
 
 
-def test_an_empty_group_is_settled() -> None:
+def test_empty_group_reported_as_settled() -> None:
     found, _ = seen(told("Empty", ""))
 
     assert (found.state, found.report.settled, found.report.instances) == ("Empty", True, ())
 
 
-def test_a_group_that_is_not_there_is_not_found() -> None:
+def test_absent_group_raises_not_found() -> None:
     with pytest.raises(NotFound, match="no such app: shop: this cluster has no group of that id"):
         seen(told("Dead", ""))
 
 
 @pytest.mark.parametrize("other", [{"protocol_data": "range"}, {"protocol_type": "connect"}])
-def test_a_group_of_another_program_is_named(other: Body) -> None:
+def test_group_of_another_program_raises_foreign_protocol(other: Body) -> None:
     with pytest.raises(ForeignProtocol, match="not an app of streamsx: shop: a group of type"):
         seen({**stable(), **other})

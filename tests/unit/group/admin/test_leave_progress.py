@@ -72,14 +72,14 @@ def told(departure: LeaveProgress) -> tuple[LeaveState, int, int, int]:
     return departure.state, departure.tasks_moved, len(departure.left), departure.ms
 
 
-def test_who_is_not_in_the_group_is_unknown() -> None:
+def test_departure_of_absent_instance_is_unknown() -> None:
     departure = asked(instance="z")
 
     assert told(departure) == (LeaveState.UNKNOWN, 0, 0, 0)
     assert mark_to_send(departure, BOTH, ASKED) is None
 
 
-def test_what_nobody_runs_yet_is_waited_for_a_while() -> None:
+def test_departure_waits_a_while_for_tasks_without_runner() -> None:
     """A swap ended well with one task left: a round was to come that gave it to the successor."""
     departure = after(asked(), group(here("m1", "a", T1)), 1_500)
     assert told(departure) == (LeaveState.LEAVING, 1, 1, 500)
@@ -89,14 +89,14 @@ def test_what_nobody_runs_yet_is_waited_for_a_while() -> None:
     assert told(never) == (LeaveState.LEFT, 1, 1, 500)
 
 
-def test_who_leaves_has_left_when_it_is_not_there_any_more() -> None:
+def test_departure_complete_when_member_is_gone() -> None:
     departure = through(asked(), (1_200, B_LEAVES), (1_400, B_GAVE_ONE))
     assert told(departure) == (LeaveState.LEAVING, 1, 1, 400)
 
     assert told(after(departure, A_HAS_ALL, 1_600)) == (LeaveState.LEFT, 2, 0, 600)
 
 
-def test_in_a_rebalance_the_time_is_noted_and_nothing_is_concluded() -> None:
+def test_departure_notes_time_but_does_not_end_during_rebalance() -> None:
     """Who was fenced comes back under another id, and still leaves."""
     gone = through(asked(), (1_200, rebalancing("m1", "m2")), (1_400, rebalancing("m1")))
     assert told(gone) == (LeaveState.LEAVING, 0, 2, 400)
@@ -111,13 +111,13 @@ def test_in_a_rebalance_the_time_is_noted_and_nothing_is_concluded() -> None:
     )
 
 
-def test_another_process_of_its_name_is_not_the_one_that_was_asked() -> None:
+def test_departure_ignores_other_process_with_same_name() -> None:
     departure = after(asked(), group(A, here("m9", "b", T1, T2)), 1_500)
 
     assert told(departure) == (LeaveState.LEFT, 0, 2, 500)
 
 
-def test_at_the_deadline_what_nobody_has_learned_is_left() -> None:
+def test_departure_times_out_at_deadline_with_tasks_not_yet_seen_moved() -> None:
     departure = after(asked(), B_GAVE_ONE, 1_400)
 
     for at_the_end in (B_GAVE_ONE, rebalancing("m1", "m2"), A_HAS_ALL):
@@ -129,13 +129,13 @@ def test_at_the_deadline_what_nobody_has_learned_is_left() -> None:
         )
 
 
-def test_who_is_gone_by_its_deadline_has_left_whenever_the_group_says_so() -> None:
+def test_departure_counts_as_left_when_member_gone_before_deadline() -> None:
     gone = after(asked(), rebalancing("m1"), DUE - 1)
 
     assert told(after(gone, A_HAS_ALL, DUE + 500)) == (LeaveState.LEFT, 2, 0, DUE - 1 - ASKED)
 
 
-def test_a_group_that_never_settles_is_not_waited_for() -> None:
+def test_departure_does_not_wait_for_unsettled_group() -> None:
     gone = after(asked(), rebalancing("m1"), 2_000)
 
     assert after(gone, rebalancing("m1"), 2_000 + SETTLE_MS).state is LeaveState.LEAVING
@@ -147,17 +147,17 @@ def test_a_group_that_never_settles_is_not_waited_for() -> None:
     )
 
 
-def test_the_last_ones_leave_with_what_they_have() -> None:
+def test_departure_of_last_members_leaves_tasks_unassigned() -> None:
     assert told(after(asked(), NOBODY, 1_300)) == (LeaveState.LEFT, 0, 2, 300)
 
 
-def test_somebody_else_may_cancel() -> None:
+def test_departure_cancelled_by_another_tool() -> None:
     departure = through(asked(), (1_200, B_LEAVES), (2_100, group(A, B, b=CANCELLED)))
 
     assert told(departure) == (LeaveState.CANCELLED, 0, 2, 1_100)
 
 
-def test_an_old_cancellation_means_nothing() -> None:
+def test_departure_ignores_older_cancellation() -> None:
     before = group(A, B, b=CANCELLED)
     departure = asked(before)
 
@@ -166,7 +166,7 @@ def test_an_old_cancellation_means_nothing() -> None:
     assert after(departure, before, 2_100).state is LeaveState.LEAVING
 
 
-def test_a_mark_is_told_until_it_is_seen() -> None:
+def test_leaving_mark_sent_until_seen() -> None:
     mark = Mark(MarkState.LEAVING, DUE, epoch_ms=ASKED)
     departure = asked()
     assert mark_to_send(departure, BOTH, ASKED) == mark
@@ -177,7 +177,7 @@ def test_a_mark_is_told_until_it_is_seen() -> None:
     assert mark_to_send(departure, BOTH, 1_500) == Mark(MarkState.LEAVING, DUE, epoch_ms=1_500)
 
 
-def test_who_leaves_sooner_is_told_nothing() -> None:
+def test_member_leaving_sooner_receives_no_mark() -> None:
     sooner = group(A, here("m2", "b", T1, leaving=LeaveRequest(DUE - 9)))
     departure = asked(sooner)
 
@@ -185,7 +185,7 @@ def test_who_leaves_sooner_is_told_nothing() -> None:
     assert departure.deadline_ms == DUE - 9
 
 
-def test_who_leaves_later_or_at_no_time_gets_our_deadline() -> None:
+def test_member_leaving_later_or_without_deadline_receives_new_deadline() -> None:
     mark = Mark(MarkState.LEAVING, DUE, epoch_ms=ASKED)
     for known in (LeaveRequest(DUE + 1), LeaveRequest()):
         later = group(A, here("m2", "b", T1, leaving=known))
@@ -194,7 +194,7 @@ def test_who_leaves_later_or_at_no_time_gets_our_deadline() -> None:
         assert (departure.deadline_ms, mark_to_send(departure, later, ASKED)) == (DUE, mark)
 
 
-def test_a_swap_is_told_until_the_mark_that_names_the_successor_is_seen() -> None:
+def test_swap_mark_sent_until_mark_with_successor_is_seen() -> None:
     """Also to one that leaves already, for whoever takes over; it has no deadline but its own."""
     about: dict[str, Any] = {"now_ms": ASKED, "deadline_ms": math.inf, "swap_to": "a"}
     for leaving, due in ((None, None), (LeaveRequest(), None), (LEAVING, DUE)):
@@ -208,7 +208,7 @@ def test_a_swap_is_told_until_the_mark_that_names_the_successor_is_seen() -> Non
     assert after(departure, knows, 10**15).left == {T1, T2}
 
 
-def test_a_successor_is_there_and_stays() -> None:
+def test_successor_must_be_present_and_not_leaving() -> None:
     refuse_absent("a", BOTH)
     with pytest.raises(NotFound, match=r"no such instance: c: .*start it"):
         refuse_absent("c", BOTH)
@@ -216,14 +216,14 @@ def test_a_successor_is_there_and_stays() -> None:
         refuse_absent("b", B_LEAVES)
 
 
-def test_who_shall_stay_and_stays_is_told_nothing() -> None:
+def test_staying_member_receives_no_cancellation() -> None:
     departure = asked(cancels=True)
 
     assert told(departure) == (LeaveState.CANCELLED, 0, 2, 0)
     assert mark_to_send(departure, BOTH, ASKED) is None
 
 
-def test_who_shall_stay_is_told_and_then_seen_to_stay() -> None:
+def test_cancellation_sent_and_complete_when_member_stays() -> None:
     mark = Mark(MarkState.LEAVING, DUE, epoch_ms=5_000)
     leaves = group(A, here("m2", "b", T1, T2, leaving=LEAVING), b=mark)
     departure = asked(leaves, cancels=True)
@@ -233,13 +233,13 @@ def test_who_shall_stay_is_told_and_then_seen_to_stay() -> None:
     assert told(after(departure, stays, 1_500)) == (LeaveState.CANCELLED, 1, 1, 500)
 
 
-def test_a_cancellation_may_come_too_late() -> None:
+def test_cancellation_too_late_when_member_has_left() -> None:
     departure = asked(B_LEAVES, cancels=True)
 
     assert after(departure, A_HAS_ALL, 1_500).state is LeaveState.LEFT
 
 
-def test_who_leaves_by_a_signal_is_told_once_to_stay() -> None:
+def test_cancellation_sent_once_to_member_leaving_by_signal() -> None:
     """A mark takes no signal back; each look made two more rounds, until it had left."""
     knows = group(A, here("m2", "b", T1, T2, leaving=LEAVING), b=CANCELLED)
     departure = asked(B_LEAVES, cancels=True)
@@ -249,7 +249,7 @@ def test_who_leaves_by_a_signal_is_told_once_to_stay() -> None:
     assert after(departure, knows, 1_500).state is LeaveState.LEAVING
 
 
-def test_a_ghost_of_the_same_name_leaves_too() -> None:
+def test_departure_includes_dead_member_of_same_name() -> None:
     """A process was killed and started again; its session has not ended yet."""
     twice = group(A, here("m2", "b", T1), here("m3", "b", T2))
     departure = asked(twice)
@@ -274,7 +274,7 @@ LOOKS = st.lists(
 
 
 @given(LOOKS, st.booleans())
-def test_whatever_is_seen_an_end_is_an_end_and_every_task_is_counted(
+def test_ended_departure_stays_ended_and_counts_every_task(
     looks: list[tuple[int, GroupReport]], cancels: bool
 ) -> None:
     departure, now_ms = asked(B_LEAVES, cancels=cancels), ASKED
@@ -288,7 +288,7 @@ def test_whatever_is_seen_an_end_is_an_end_and_every_task_is_counted(
 
 
 @pytest.mark.parametrize("asked_for", ["a", "a@2222"])
-def test_a_name_that_two_workers_have_is_refused_with_the_remedy(asked_for: str) -> None:
+def test_name_shared_by_two_workers_refused_with_remedy(asked_for: str) -> None:
     """One mark would reach both: `leave --instances a` took two workers out."""
     twice = group(
         here("m1", "a", T0, process="1111"), here("m2", "a", T1, process="2222"),
@@ -300,7 +300,7 @@ def test_a_name_that_two_workers_have_is_refused_with_the_remedy(asked_for: str)
     refuse_shared(["b"], twice)
 
 
-def test_a_process_that_died_and_its_successor_are_one() -> None:
+def test_members_of_one_process_not_refused_as_shared_name() -> None:
     one = [here(member, "a", process="1111") for member in ("m1", "m2")]
     assert set(group(*one).labels.values()) == {"a@m1", "a@m2"}
     refuse_shared(["a"], group(*one))

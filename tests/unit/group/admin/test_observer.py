@@ -129,7 +129,7 @@ async def joined(cluster: Cluster, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_all_members_hear_the_marks_and_the_tool_is_gone(tmp_path: Path) -> None:
+def test_marks_received_by_all_members_and_tool_leaves(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         a, b = Worker(cluster, "a", P0), Worker(cluster, "b", P1)
         await a.round()
@@ -149,7 +149,7 @@ def test_all_members_hear_the_marks_and_the_tool_is_gone(tmp_path: Path) -> None
     embedded(story, tmp_path)
 
 
-def test_a_tool_that_is_elected_leader_moves_nothing_and_is_heard(tmp_path: Path) -> None:
+def test_tool_elected_leader_moves_nothing_and_delivers_marks(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         a, b = Worker(cluster, "a"), Worker(cluster, "b", P0, P1)
         await a.round()
@@ -167,7 +167,7 @@ def test_a_tool_that_is_elected_leader_moves_nothing_and_is_heard(tmp_path: Path
     embedded(story, tmp_path)
 
 
-def test_a_broker_with_long_sessions_gets_the_shortest_it_takes(tmp_path: Path) -> None:
+def test_tool_adapts_to_minimum_session_timeout_of_broker(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await tool(cluster)
 
@@ -176,7 +176,7 @@ def test_a_broker_with_long_sessions_gets_the_shortest_it_takes(tmp_path: Path) 
         embedded(story, tmp_path / "60", GroupConfig(session_timeout_min_ms=60_000))
 
 
-def test_a_tool_that_is_interrupted_while_it_waits_leaves_the_group(tmp_path: Path) -> None:
+def test_tool_cancelled_while_waiting_leaves_group(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await Worker(cluster, "a").round()
         visit = tool(cluster)
@@ -191,7 +191,7 @@ def test_a_tool_that_is_interrupted_while_it_waits_leaves_the_group(tmp_path: Pa
     embedded(story, tmp_path)
 
 
-def test_a_tool_that_is_interrupted_twice_leaves_the_group(tmp_path: Path) -> None:
+def test_tool_cancelled_twice_leaves_group(tmp_path: Path) -> None:
     """Its members would wait for it until its session ends."""
 
     async def story(cluster: Cluster) -> None:
@@ -208,7 +208,7 @@ def test_a_tool_that_is_interrupted_twice_leaves_the_group(tmp_path: Path) -> No
     embedded(story, tmp_path)
 
 
-def test_a_group_that_does_not_get_ready_is_left_alone(tmp_path: Path) -> None:
+def test_tool_leaves_group_not_ready_in_time(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await Worker(cluster, "a").round()
 
@@ -219,7 +219,7 @@ def test_a_group_that_does_not_get_ready_is_left_alone(tmp_path: Path) -> None:
     embedded(story, tmp_path)
 
 
-def test_a_group_of_another_program_is_refused(tmp_path: Path) -> None:
+def test_tool_refuses_group_of_another_program(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         with pytest.raises(NotFound, match="no such app: shop"):
             await describe.look(cluster, GROUP)
@@ -318,14 +318,14 @@ def left(broker: ScriptedBroker) -> list[str]:
     return [member.member_id for each in asked for member in each.body.members]
 
 
-def test_a_group_that_moved_is_joined_again_under_the_same_id() -> None:
+def test_tool_rejoins_under_same_member_id_after_rebalance() -> None:
     broker = visited(Coordinator(join=(79,), sync=(27, 22)))
 
     assert joins(broker) == ["", "tool-1", "tool-1", "tool-1"]
     assert left(broker) == ["tool-1"]
 
 
-def test_each_join_differs_or_a_broker_would_not_notice_it() -> None:
+def test_each_join_of_tool_differs_by_nonce() -> None:
     broker = visited(Coordinator(sync=(27,)))
 
     told = [asked.body.protocols[0].metadata for asked in broker.asked_for(Api.JOIN_GROUP)]
@@ -333,7 +333,7 @@ def test_each_join_differs_or_a_broker_would_not_notice_it() -> None:
     assert (first.marks, second.marks, second.nonce - first.nonce) == (MARKS, MARKS, 1)
 
 
-def test_a_tool_that_was_removed_begins_anew() -> None:
+def test_removed_tool_joins_with_new_member_id() -> None:
     for codes in ({"join": (79, 25, 79)}, {"join": (79, 0, 79), "sync": (25,)}):
         broker = visited(Coordinator(**codes))
 
@@ -341,21 +341,21 @@ def test_a_tool_that_was_removed_begins_anew() -> None:
         assert left(broker) == joins(broker)[-1:]
 
 
-def test_a_coordinator_that_moves_or_loads_is_found_again() -> None:
+def test_tool_finds_moved_or_loading_coordinator_again() -> None:
     broker = visited(Coordinator(find=(0, 15, 0), join=(16, 14, HANGS_UP), sync=(16,)))
 
     assert len(broker.asked_for(Api.FIND_COORDINATOR)) >= 6
     assert joins(broker) == ["", "", "", "", "tool-1"]
 
 
-def test_what_the_world_does_for_long_ends_the_visit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tool_gives_up_when_coordinator_stays_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "UNREACHABLE_S", 0.2)
 
     with pytest.raises(WorldError, match="COORDINATOR_NOT_AVAILABLE"):
         visited(Coordinator(find=(15,) * 100))
 
 
-def test_a_tool_that_is_interrupted_while_it_leaves_leaves_all_the_same() -> None:
+def test_tool_cancelled_while_leaving_still_leaves_group() -> None:
     coordinator = Coordinator()
 
     async def story() -> ScriptedBroker:
@@ -379,7 +379,7 @@ def test_a_tool_that_is_interrupted_while_it_leaves_leaves_all_the_same() -> Non
     assert left(asyncio.run(story())) == ["tool-1"]
 
 
-def test_a_leader_was_shown_the_marks_and_nobody_says_what_became_of_them() -> None:
+def test_tool_leaves_with_marks_unconfirmed_when_sync_is_refused() -> None:
     """The marked member joins again before the tool's SyncGroup comes, and another one hangs: it
     was said that the group had not taken the marks, of a member that left by them."""
     coordinator = Coordinator(sync=(27,))
@@ -406,7 +406,7 @@ def test_a_leader_was_shown_the_marks_and_nobody_says_what_became_of_them() -> N
     assert told == [False]
 
 
-def test_marks_that_are_not_in_are_told_again() -> None:
+def test_missing_marks_sent_again() -> None:
     coordinator = Coordinator()
     coordinator.knows = [{}, {"b": Mark(MarkState.LEAVING, 8_000, epoch_ms=4)}, MARKS]
 
@@ -415,7 +415,7 @@ def test_marks_that_are_not_in_are_told_again() -> None:
     assert len(joins(broker)) == 3
 
 
-def test_a_tool_whose_marks_do_not_get_in_does_not_hold_the_group_in_rebalances() -> None:
+def test_tool_with_ignored_marks_limits_rounds() -> None:
     """The group remembers 64 marks, and another tool's clock is ahead: the marks of that one stay,
     and this one made 1,500 rounds a second, for as long as it might.
     """
@@ -425,25 +425,25 @@ def test_a_tool_whose_marks_do_not_get_in_does_not_hold_the_group_in_rebalances(
     assert len(joins(visited(coordinator, 0.5))) <= 4
 
 
-def test_a_newer_mark_of_another_tool_stands_for_ours() -> None:
+def test_newer_mark_of_another_tool_replaces_own_mark() -> None:
     coordinator = Coordinator()
     coordinator.knows = [{"b": Mark(MarkState.CANCELLED, epoch_ms=6)}]
 
     assert len(joins(visited(coordinator))) == 1
 
 
-def test_what_another_try_cannot_change_is_told_at_once() -> None:
+def test_unretriable_join_error_raised_at_once() -> None:
     with pytest.raises(SettingError, match="GROUP_AUTHORIZATION_FAILED: group shop"):
         visited(Coordinator(join=(30,)))
 
 
-def test_a_group_that_is_full_is_what_the_tool_tells_of() -> None:
+def test_full_group_named_when_tool_gives_up() -> None:
     with pytest.raises(GroupError, match=r"nothing in 0\.2 s: GROUP_MAX_SIZE_REACHED"):
         visited(Coordinator(join=(81,) * 9), 0.2)
 
 
 @pytest.mark.parametrize("code", [-1, 30])
-def test_a_tool_that_is_refused_behind_its_join_leaves(code: int) -> None:
+def test_tool_refused_after_join_leaves_group(code: int) -> None:
     """It had an id by then, and the group waited for its session to end."""
     coordinator, brokers = Coordinator(join=(79,), sync=(code,)), list[ScriptedBroker]()
 
@@ -452,7 +452,7 @@ def test_a_tool_that_is_refused_behind_its_join_leaves(code: int) -> None:
     assert left(brokers[0]) == ["tool-1"]
 
 
-def test_a_tool_that_cannot_leave_says_who_waits(
+def test_tool_failing_to_leave_logs_waiting_group(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(machine, "LEAVE_S", 0.05)

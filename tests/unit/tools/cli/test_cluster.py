@@ -38,7 +38,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["empty", "not about it", "only brokers", "plain", "another user"],
 )
-def test_a_file_that_says_nothing_about_security_leaves_the_apps(
+def test_config_file_without_security_keeps_the_security_of_the_app(
     tmp_path: Path, text: str, bootstrap: str, security: Security
 ) -> None:
     path = tmp_path / "client.properties"
@@ -48,7 +48,7 @@ def test_a_file_that_says_nothing_about_security_leaves_the_apps(
 
 
 @pytest.mark.parametrize("variable", ["STREAMSX_BOOTSTRAP", "STREAMSX_BROKER", "BROKER_URL"])
-def test_of_the_environment_the_address_alone_is_looked_at(
+def test_only_the_bootstrap_address_is_read_from_the_environment(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of workers: `settings contradict: app streamsx`, and no command could ask their cluster."""
@@ -59,6 +59,6 @@ def test_of_the_environment_the_address_alone_is_looked_at(
     assert (options.bootstrap, options.security) == ("near:2", PLAINTEXT)
 
 
-def test_without_a_word_it_is_the_broker_of_this_machine() -> None:
+def test_bootstrap_defaults_to_the_local_broker() -> None:
     options = settle(argparse.Namespace(module=None, bootstrap=None, command_config=None))
     assert options.bootstrap == "localhost:9092"

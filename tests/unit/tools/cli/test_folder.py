@@ -8,7 +8,7 @@ from streamsx.errors import UsageError
 from streamsx.tools.cli.folder import new_folder
 
 
-def test_it_has_its_name_when_all_is_in_it(tmp_path: Path) -> None:
+def test_folder_appears_under_the_final_name_when_complete(tmp_path: Path) -> None:
     out = tmp_path / "of" / "july"
     with new_folder(str(out)) as draft:
         (draft / "rows").touch()
@@ -19,7 +19,7 @@ def test_it_has_its_name_when_all_is_in_it(tmp_path: Path) -> None:
         new_folder(str(out)).__enter__()
 
 
-def test_who_is_interrupted_leaves_nothing_and_may_begin_again(tmp_path: Path) -> None:
+def test_interrupted_folder_leaves_nothing_and_can_be_retried(tmp_path: Path) -> None:
     def begun() -> None:
         with new_folder(str(tmp_path / "july")) as draft:
             (draft / "half").touch()
@@ -32,7 +32,9 @@ def test_who_is_interrupted_leaves_nothing_and_may_begin_again(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("given", ["s3://b/july", "file:///july", "file:/july"])
-def test_a_uri_is_no_path(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uri_is_refused_as_a_folder_path(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match=r"no folder of this machine: .*: give its path"):
         new_folder(given).__enter__()

@@ -20,7 +20,7 @@ def restored() -> Iterator[None]:
         each.setLevel(level)
 
 
-def test_loggers_of_the_user_keep_handlers_levels_and_format(
+def test_user_loggers_keep_handlers_levels_and_format(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The root logger too: it is the user's, and so is whatever goes through it."""
@@ -32,7 +32,7 @@ def test_loggers_of_the_user_keep_handlers_levels_and_format(
     assert [each.getMessage() for each in caplog.records] == ["an order of 3"]
 
 
-def test_line_of_ours_is_written_once_whatever_the_root_logger_does(
+def test_streamsx_log_line_is_written_once_beside_any_root_logger(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     set_up("info", "text")

@@ -20,7 +20,7 @@ def child(folder: Path, code: str, *, prints: bool = False) -> Child:
     return Child("c", folder / "c.log", [sys.executable, "-uc", code], prints=prints)
 
 
-def test_it_has_a_code_a_cost_and_a_log_once_it_has_ended(tmp_path: Path) -> None:
+def test_ended_child_has_an_exit_code_a_cost_and_a_log(tmp_path: Path) -> None:
     ended = child(tmp_path, "import sys; print('out'); sum(range(10**6)); sys.exit('err')")
     assert ended.wait(30) == ended.code == 1
     assert 0.001 < ended.cpu_s < 30
@@ -30,7 +30,7 @@ def test_it_has_a_code_a_cost_and_a_log_once_it_has_ended(tmp_path: Path) -> Non
     ended.send(signal.SIGTERM)  # to nobody
 
 
-def test_one_that_runs_has_none_and_is_told_what_is_sent(tmp_path: Path) -> None:
+def test_running_child_has_no_exit_code_and_receives_signals(tmp_path: Path) -> None:
     runs = child(tmp_path, FOR_EVER)
     with pytest.raises(TimeoutError):
         runs.wait(0.01)
@@ -39,21 +39,21 @@ def test_one_that_runs_has_none_and_is_told_what_is_sent(tmp_path: Path) -> None
     assert runs.wait(30) == -signal.SIGTERM
 
 
-def test_what_it_prints_when_it_is_ready_is_handed_on(tmp_path: Path) -> None:
+def test_ready_line_of_a_child_is_returned(tmp_path: Path) -> None:
     ready = child(tmp_path, f"print('ready 127.0.0.1:1'); {FOR_EVER}", prints=True)
     assert ready.ready() == "127.0.0.1:1"
     assert ready.kill() == ready.code == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("code", [f"print('hello'); {FOR_EVER}", "import sys; sys.exit('no')"])
-def test_one_that_does_not_get_ready_is_killed_and_told_of(code: str, tmp_path: Path) -> None:
+def test_child_that_does_not_get_ready_is_killed_and_reported(code: str, tmp_path: Path) -> None:
     odd = child(tmp_path, code, prints=True)
     with pytest.raises(Died, match=r"c ended unexpectedly, .*c\.log"):
         odd.ready()
     assert odd.code is not None
 
 
-def test_one_that_ends_while_it_is_killed_is_no_error(
+def test_child_ending_while_killed_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that waits has the status from the kernel, and has not told it yet."""
@@ -73,7 +73,7 @@ def test_one_that_ends_while_it_is_killed_is_no_error(
     assert ends.kill() == 0
 
 
-def test_one_that_takes_no_sigterm_is_killed_after_a_while(tmp_path: Path) -> None:
+def test_child_ignoring_sigterm_is_killed_after_a_while(tmp_path: Path) -> None:
     stubborn = child(tmp_path, DEAF, prints=True)
     stubborn.ready()
     assert stubborn.stop(0.01) == -signal.SIGKILL
@@ -81,7 +81,7 @@ def test_one_that_takes_no_sigterm_is_killed_after_a_while(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills children with their parent")
-def test_it_does_not_outlive_its_parent(tmp_path: Path) -> None:
+def test_child_does_not_outlive_the_parent(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from streamsx.tools.cli.processes import Child;"
         f"child = Child('c', Path('c.log'), [sys.executable, '-c', {FOR_EVER!r}]);"

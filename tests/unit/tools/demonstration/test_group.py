@@ -28,7 +28,7 @@ SHARED = (
 )  # fmt: skip
 
 
-def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
+def test_torn_last_line_is_read_once_complete(tmp_path: Path) -> None:
     path, said = tmp_path / "w1.jsonl", event(1.0, "w1", "left")
     line, file = json.dumps(said) + "\n", EventsFile(path)
     assert file.more() == []
@@ -39,30 +39,30 @@ def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
     assert file.more() == [said]
 
 
-def test_a_line_that_a_killed_worker_tore_is_passed_over(tmp_path: Path) -> None:
+def test_line_torn_by_a_killed_worker_is_skipped(tmp_path: Path) -> None:
     path, said = tmp_path / "w1.jsonl", event(1.0, "w1", "left")
     line = json.dumps(said) + "\n"
     path.write_text(line + line[:20] + line + line)
     assert EventsFile(path).more() == [said, said]
 
 
-def test_workers_that_share_all_tasks_are_at_rest() -> None:
+def test_group_is_at_rest_when_workers_share_all_tasks() -> None:
     assert group(*SHARED).at_rest(("w1", "w2"), 2)
     assert group(*SHARED).moved_at == 1.2
 
 
-def test_nothing_rests_while_a_worker_has_no_assignment() -> None:
+def test_group_is_not_at_rest_while_a_worker_has_no_assignment() -> None:
     assert not group().at_rest(("w1",), 0)
     assert not group(*SHARED).at_rest(("w1", "w2", "w3"), 2)
     joins = event(2.0, "w1", "rebalance_started", generation=7, reason="joins")
     assert not group(*SHARED, joins).at_rest(("w1", "w2"), 2)
 
 
-def test_nothing_rests_while_workers_have_different_generations() -> None:
+def test_group_is_not_at_rest_while_generations_differ() -> None:
     assert not group(*SHARED, assigned(2.0, "w2", 8)).at_rest(("w1", "w2"), 2)
 
 
-def test_nothing_rests_while_a_task_is_missing_twice_there_or_learned() -> None:
+def test_group_is_not_at_rest_with_missing_duplicate_or_learned_tasks() -> None:
     both = ("w1", "w2")
     assert not group(*SHARED).at_rest(both, 3)
     assert not group(*SHARED, task(2.0, "w1", "0_1", "running")).at_rest(both, 3)
@@ -71,7 +71,7 @@ def test_nothing_rests_while_a_task_is_missing_twice_there_or_learned() -> None:
     assert not group(*SHARED, learns).at_rest(both, 3)
 
 
-def test_who_has_left_holds_nothing() -> None:
+def test_worker_that_left_holds_no_tasks() -> None:
     seen = group(
         *SHARED, event(2.0, "w1", "leaving", deadline=None), assigned(2.1, "w1", 8),
         task(2.2, "w1", "0_0", "closing"), task(2.3, "w1", "0_0", "closed"),
@@ -80,7 +80,7 @@ def test_who_has_left_holds_nothing() -> None:
     assert group(*SHARED, event(3.0, "w1", "left")).workers["w1"].doing == "has left"
 
 
-def test_a_learner_shows_how_far_it_is_and_commits_are_counted() -> None:
+def test_learner_progress_is_shown_and_commits_are_counted() -> None:
     seen = group(
         task(1.0, "w1", "1_0", "restoring", role="learner"),
         event(1.1, "w1", "restore_progress", task="1_0", role="learner", restored=3, end=9),

@@ -78,14 +78,14 @@ def view(stage: DemoStage = DemoStage.JOIN) -> DemoView:
 
 
 @pytest.mark.parametrize("stage", DemoStage)
-def test_nothing_is_wider_than_80_columns(stage: DemoStage) -> None:
+def test_picture_is_no_wider_than_80_columns(stage: DemoStage) -> None:
     console = Console(file=io.StringIO(), width=200)
     with console.capture() as drawn:
         console.print(picture(view(stage)))
     assert max(len(line.rstrip()) for line in drawn.get().splitlines()) <= 80
 
 
-def test_in_80_columns_nothing_wraps() -> None:
+def test_picture_does_not_wrap_in_80_columns() -> None:
     heights = []
     for width in (80, 200):
         console = Console(file=io.StringIO(), width=width)
@@ -95,7 +95,7 @@ def test_in_80_columns_nothing_wraps() -> None:
     assert heights[0] == heights[1]
 
 
-def test_tasks_are_drawn_by_what_they_do() -> None:
+def test_tasks_are_drawn_by_their_state() -> None:
     console = Console(file=io.StringIO(), width=80)
     with console.capture() as drawn:
         console.print(picture(view()))
@@ -113,7 +113,7 @@ async def shown(terminal: Terminal) -> None:
         await asyncio.to_thread(terminal.drawn.wait, 30)
 
 
-def test_in_a_file_there_is_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_output_gets_plain_progress_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SAY_EVERY_S", 0.01)
     file = Paper()
 
@@ -132,7 +132,7 @@ def test_in_a_file_there_is_a_plain_line_now_and_then(monkeypatch: pytest.Monkey
     assert not re.search(r"[^\n\x20-\x7e]", told)
 
 
-def test_a_terminal_is_redrawn_now_and_then_and_restored(
+def test_terminal_is_redrawn_at_intervals_and_restored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -144,7 +144,7 @@ def test_a_terminal_is_redrawn_now_and_then_and_restored(
     assert drawn.index("\x1b[?25l") < drawn.rindex("\x1b[?25h")  # no cursor, and a cursor
 
 
-def test_the_terminal_is_restored_behind_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_is_restored_after_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     terminal = Terminal()
 
@@ -158,7 +158,7 @@ def test_the_terminal_is_restored_behind_a_crash(monkeypatch: pytest.MonkeyPatch
     assert terminal.getvalue().endswith("\x1b[?25h\x1b[?1049l")
 
 
-def test_without_colours_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_disables_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("NO_COLOR", "1")
     terminal = Terminal()
@@ -183,7 +183,7 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert "\x1b" not in terminal.getvalue()
 
 
-def test_the_summary_says_what_was_proven() -> None:
+def test_summary_lists_the_proven_results() -> None:
     told = "\n".join(summary(RESULT))
     assert "0 counts differ" in told
     assert "8 tasks with state were learned" in told
@@ -193,5 +193,5 @@ def test_the_summary_says_what_was_proven() -> None:
     assert max(map(len, told.splitlines())) <= 80
 
 
-def test_the_summary_leaves_out_what_was_not_reached() -> None:
+def test_summary_omits_stages_not_reached() -> None:
     assert list(summary(verdict((), FACTS))) == []

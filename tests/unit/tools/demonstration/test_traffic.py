@@ -14,21 +14,21 @@ from streamsx.tools.demonstration.traffic import PACE_MAX, Feed, pace
 from tests.support.scripted_broker import Answer, Asked, ScriptedBroker
 
 
-def test_by_default_lines_come_as_fast_as_they_may() -> None:
+def test_default_feed_runs_at_the_maximum_pace() -> None:
     assert pace(200_000, 200_000, shown=False) == PACE_MAX == 5_000
 
 
-def test_few_lines_last_as_long_as_many() -> None:
+def test_pace_is_scaled_to_the_number_of_lines() -> None:
     assert pace(4_000, 4_000, shown=False) == 100
 
 
 @given(st.integers(1, 10**7), st.floats(0, 1), st.booleans())
-def test_lines_never_come_faster_and_never_run_out(records: int, left: float, shown: bool) -> None:
+def test_pace_stays_positive_and_below_the_maximum(records: int, left: float, shown: bool) -> None:
     found = pace(records, max(1, int(records * left)), shown=shown)
     assert 0 < found <= PACE_MAX
 
 
-def test_the_last_lines_wait_until_all_was_shown() -> None:
+def test_pace_slows_for_the_last_lines_until_all_was_shown() -> None:
     assert pace(200_000, 10_000, shown=False) == 1_000
     assert pace(200_000, 10_000, shown=True) == PACE_MAX
 
@@ -63,5 +63,5 @@ async def interrupted() -> None:
         await cluster.stop()
 
 
-def test_a_feed_that_is_interrupted_asks_nobody_for_anything() -> None:
+def test_interrupted_feed_ends_without_further_requests() -> None:
     run(interrupted())

@@ -104,23 +104,23 @@ def facts(**changes: Any) -> DemoFacts:
 # -- hand-overs
 
 
-def test_a_learned_task_is_handed_over_from_its_release_to_its_first_record() -> None:
+def test_handover_of_a_learned_task_lasts_from_release_to_first_record() -> None:
     (move,) = moves(learned(10.0, "w1", "w2", "1_0", 4))
     assert (move.task, move.source, move.target) == ("1_0", "w1", "w2")
     assert (move.handover_ms, move.gap_ms) == (100.0, 120.0)
     assert move.learn_s == pytest.approx(0.2)
 
 
-def test_the_first_owner_of_a_task_takes_it_from_nobody() -> None:
+def test_first_owner_of_a_task_is_no_move() -> None:
     assert moves(begun(1.0, "w1", "0_0"), promoted(2.0, "w1", "1_0", at=2.0)) == []
 
 
-def test_without_state_nothing_is_learned() -> None:
+def test_move_of_a_stateless_task_has_no_learning_time() -> None:
     (move,) = moves(released(1.0, "w1", "0_0"), begun(1.2, "w2", "0_0"))
     assert (move.handover_ms, move.learn_s) == (200.0, None)
 
 
-def test_where_no_input_waits_a_task_is_handed_over_when_it_runs() -> None:
+def test_handover_without_waiting_input_ends_when_the_task_runs() -> None:
     (move,) = moves(
         assigned(1.0, "w2", 4, learner="1_0"), ready(1.1, "w2", "1_0"),
         released(2.0, "w1", "1_0"), promoted(2.3, "w2", "1_0", at=2.1), begun(9.0, "w2", "1_0"),
@@ -128,7 +128,7 @@ def test_where_no_input_waits_a_task_is_handed_over_when_it_runs() -> None:
     assert (move.handover_ms, move.gap_ms) == (100.0, 120.0)
 
 
-def test_a_promotion_that_another_rebalance_interrupts_counts_from_who_ran_it_last() -> None:
+def test_interrupted_promotion_counts_from_the_last_running_owner() -> None:
     """w1 gives 1_0 up for w2; before w2 runs it, it goes to w3, which had learned it too."""
     (move,) = moves(
         assigned(1.0, "w2", 4, learner="1_0"), ready(1.1, "w2", "1_0"),
@@ -145,14 +145,14 @@ def test_a_promotion_that_another_rebalance_interrupts_counts_from_who_ran_it_la
     assert move.learn_s == pytest.approx(0.4)
 
 
-def test_a_task_that_moves_twice_is_handed_over_twice() -> None:
+def test_task_moved_twice_is_two_handovers() -> None:
     first, second = moves(learned(10.0, "w1", "w2", "1_0", 4), learned(20.0, "w2", "w1", "1_0", 8))
     assert (first.source, first.target) == ("w1", "w2")
     assert (second.source, second.target) == ("w2", "w1")
     assert second.learn_s == pytest.approx(0.2)
 
 
-def test_a_learner_that_was_dropped_begins_anew() -> None:
+def test_dropped_learner_starts_a_new_learning_time() -> None:
     (move,) = moves(
         assigned(1.0, "w2", 4, learner="1_0"), ready(1.1, "w2", "1_0"),
         assigned(2.0, "w2", 5),
@@ -161,12 +161,12 @@ def test_a_learner_that_was_dropped_begins_anew() -> None:
     assert move.learn_s == pytest.approx(0.2)
 
 
-def test_a_learner_that_stays_one_in_several_rounds_began_with_the_first() -> None:
+def test_learner_over_several_rounds_counts_from_the_first_round() -> None:
     (move,) = moves(assigned(9.5, "w2", 3, learner="1_0"), learned(10.0, "w1", "w2", "1_0", 4))
     assert move.learn_s == pytest.approx(0.7)
 
 
-def test_who_is_promoted_before_it_was_ready_has_not_learned() -> None:
+def test_learner_promoted_before_ready_has_no_learning_time() -> None:
     (move,) = moves(
         assigned(1.0, "w2", 4, learner="1_0"),
         released(2.0, "w1", "1_0"),
@@ -175,7 +175,7 @@ def test_who_is_promoted_before_it_was_ready_has_not_learned() -> None:
     assert move.learn_s is None
 
 
-def test_a_lost_task_is_away_since_it_was_given_up() -> None:
+def test_lost_task_counts_from_the_time_of_closing() -> None:
     (move,) = moves(task(2.0, "w1", "1_0", "running", "closing"), begun(2.3, "w2", "1_0"))
     assert (move.handover_ms, move.gap_ms) == (300.0, 300.0)
 
@@ -188,7 +188,7 @@ def test_closing_a_learner_releases_nothing() -> None:
 # -- the verdict
 
 
-def test_a_good_run_has_every_field_of_the_contract() -> None:
+def test_verdict_of_a_good_run_has_every_field_of_the_contract() -> None:
     assert verdict(story(), FACTS) == {
         "ok": True,
         "records": 1000,
@@ -211,7 +211,7 @@ def test_a_good_run_has_every_field_of_the_contract() -> None:
     }
 
 
-def test_what_start_and_end_of_the_demo_do_is_not_counted() -> None:
+def test_moves_and_gaps_at_demo_start_and_end_are_not_counted() -> None:
     around = [
         *learned(10.0, "w1", "w2", "1_5", 1),
         event(12.0, "w1", "gap", task="1_0", ms=999.0),
@@ -226,7 +226,7 @@ def test_what_start_and_end_of_the_demo_do_is_not_counted() -> None:
 @pytest.mark.parametrize(
     ("seconds", "fed_at"), [(4.9, 3.0), (8.0, 16.5)], ids=["too short", "without load"]
 )
-def test_without_a_calm_stretch_there_is_no_floor(seconds: float, fed_at: float) -> None:
+def test_verdict_without_a_calm_stretch_has_no_calm_gap(seconds: float, fed_at: float) -> None:
     rest = [e for e in story() if e["event"] != "calm_gap"]
     calm = event(21.0, "w1", "calm_gap", task="1_0", ms=30.0, seconds=seconds)
     found = verdict(sorted([*rest, calm], key=lambda e: e["mono"]), facts(fed_at=fed_at))
@@ -244,28 +244,28 @@ def test_without_a_calm_stretch_there_is_no_floor(seconds: float, fed_at: float)
         ({"exit_code": None}, "w1 left with exit code None"),
     ],
 )
-def test_what_did_not_hold_is_said(changes: dict[str, Any], why: str) -> None:
+def test_verdict_names_the_failed_expectation(changes: dict[str, Any], why: str) -> None:
     found = verdict(story(), facts(**changes))
     assert (found["ok"], found["why"]) == (False, why)
 
 
-def test_the_added_worker_must_have_been_promoted() -> None:
+def test_verdict_fails_without_a_promotion_of_the_added_worker() -> None:
     others = [e for e in story() if not (e["instance"] == "w3" and e["event"] == "learner_ready")]
     assert verdict(others, FACTS)["why"] == "no learner of the added worker w3 was promoted"
 
 
-def test_a_task_with_state_must_have_been_learned_where_it_goes() -> None:
+def test_verdict_fails_for_a_stateful_task_moved_without_learning() -> None:
     cold = [*released(34.0, "w1", "1_7"), begun(34.2, "w2", "1_7")]
     found = verdict([*story(), *cold], FACTS)
     assert found["why"] == "tasks with state went where nobody had learned them: 1_7 to w2"
 
 
-def test_somebody_must_have_taken_over_from_the_leaver() -> None:
+def test_verdict_fails_without_a_takeover_from_the_leaving_worker() -> None:
     stays = [e for e in story() if e.get("task") != "1_1"]
     assert verdict(stays, FACTS)["why"] == "w1 left, and nobody took over a task of it"
 
 
-def test_a_run_that_ended_at_once_has_nothing_to_tell() -> None:
+def test_verdict_of_a_run_ended_at_once_has_no_numbers() -> None:
     found = verdict(
         (), DemoFacts(records=5, workers=("w1", "w2"), stateful=frozenset(), failure="x")
     )
