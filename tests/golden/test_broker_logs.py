@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from streamsx.broker import appending
-from streamsx.broker.log import Log
-from streamsx.broker.segment import Descriptors
-from streamsx.kafka.batch import Builder, columns, marker
+from streamsx.broker.log import appending
+from streamsx.broker.log.log import Log
+from streamsx.broker.log.segment import Descriptors
+from streamsx.protocol.record_batch import Builder, columns, marker
 from streamsx.testing import Broker
 
 AT = 1_700_000_000_000

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from rocksdict import Options, Rdict
 
-from streamsx.broker.meta import Meta
-from streamsx.broker.records import (
+from streamsx.broker.metadata_rows import (
     KINDS,
     ClassicMemberValue,
     ConfigValue,
@@ -36,6 +35,7 @@ from streamsx.broker.records import (
     read_row,
     row_bytes,
 )
+from streamsx.broker.metadata_store import MetadataStore
 from streamsx.errors import IncompatibleStore
 
 ID = bytes(range(16))
@@ -138,7 +138,7 @@ def raw(path: Path) -> Rdict:
 
 
 def test_new_database_holds_its_format_and_the_next_producer_id(tmp_path: Path) -> None:
-    meta = Meta(tmp_path / "meta", sync=False)
+    meta = MetadataStore(tmp_path / "meta", sync=False)
     assert meta.next_producer_id() == 0
     meta.close()
     db = raw(tmp_path / "meta")
@@ -152,7 +152,7 @@ def test_database_of_these_rows_is_read(tmp_path: Path) -> None:
     for _, _, key, value in ROWS.values():
         db[key] = bytes.fromhex(value)
     db.close()
-    meta = Meta(tmp_path / "meta", sync=False)
+    meta = MetadataStore(tmp_path / "meta", sync=False)
     found = dict(meta.rows("GKMACOTX"))
     assert meta.next_producer_id() == 3000
     meta.close()
@@ -164,4 +164,4 @@ def test_database_of_a_later_format_is_refused(tmp_path: Path) -> None:
     db[b"V"] = b"2"
     db.close()
     with pytest.raises(IncompatibleStore, match="data of another format"):
-        Meta(tmp_path / "meta", sync=False)
+        MetadataStore(tmp_path / "meta", sync=False)

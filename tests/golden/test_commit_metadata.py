@@ -5,7 +5,7 @@ Both are in brokers for as long as groups have offsets; a release reads what any
 
 import pytest
 
-from streamsx.lifecycle.metadata import OffsetMetadata
+from streamsx.protocol.commit_metadata import OffsetMetadata
 
 AT = 1_700_000_000_000
 ID = "0f1e2d3c4b5a69788796a5b4c3d2e1f0"

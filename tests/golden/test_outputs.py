@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import streamsx
-from streamsx.engine.journal import Journal
-from streamsx.engine.tally import EVERY_S, Tally
-from streamsx.lifecycle.task import TaskState
+from streamsx.journal import Journal
 from streamsx.model import Role
 from streamsx.simulation.world import play
+from streamsx.tasks.state_machine import TaskState
+from streamsx.worker.throughput_log import EVERY_S, ThroughputLog
 from tests.golden.make_kept import APP, KeptWordCount, unpack
 from tests.golden.shapes import differences
 from tests.support.command import streamsx as command
@@ -233,7 +233,7 @@ def test_tally_is_told_in_these_fields(tmp_path: Path) -> None:
         wall = now
 
     journal = Journal("a", Stopped(), tmp_path / "a.jsonl")
-    tally = Tally(journal)
+    tally = ThroughputLog(journal)
     tally.regularly(0.0, lambda: 7)
     tally.processed(60)
     tally.regularly(EVERY_S, lambda: 7)

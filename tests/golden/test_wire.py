@@ -15,12 +15,12 @@ from streamsx.assignor.model import (
     Copy,
     CopyRole,
     Decision,
+    LeaveRequest,
     Mark,
     MarkState,
-    MemberAtJoin,
+    MemberMetadata,
     Memory,
     TaskKind,
-    WayOut,
 )
 from streamsx.assignor.wire import (
     AssignmentView,
@@ -30,21 +30,21 @@ from streamsx.assignor.wire import (
     write_assignment,
     write_join,
 )
-from streamsx.kafka.consumer_protocol import Assignment, Subscription
 from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.consumer_protocol import Assignment, Subscription
 
 T = TaskId
 MARKS = {
     "a": Mark(MarkState.LEAVING, 1_700_000_060_000, "b", 1_700_000_000_000),
     "c": Mark(MarkState.CANCELLED, None, None, 1_700_000_000_001),
 }
-MEMBER = MemberAtJoin(
+MEMBER = MemberMetadata(
     id="",
     instance="a",
     process="00112233445566778899aabbccddeeff",
     capacity=3,
     tags={"zone": "eu-1", "host": "h"},
-    leaving=WayOut(1_700_000_060_000, "b"),
+    leaving=LeaveRequest(1_700_000_060_000, "b"),
     fresh=True,
     eager=True,
     observer=True,
@@ -145,8 +145,8 @@ def test_join_is_read_from_these_bytes() -> None:
 
 
 def test_join_that_says_nothing_is_two_bytes() -> None:
-    assert write_join(MemberAtJoin(id="")) == b"\x01\x01"
-    assert read_join(b"\x01\x01") == MemberAtJoin(id="")
+    assert write_join(MemberMetadata(id="")) == b"\x01\x01"
+    assert read_join(b"\x01\x01") == MemberMetadata(id="")
 
 
 def test_assignment_is_written_as_these_bytes() -> None:
@@ -209,14 +209,14 @@ def test_numbers_on_the_wire_stay_with_their_names(
 @pytest.mark.parametrize(
     ("member", "flags"),
     [
-        (MemberAtJoin(id="", leaving=WayOut()), "040101"),
-        (MemberAtJoin(id="", eager=True), "040102"),
-        (MemberAtJoin(id="", fresh=True), "040104"),
-        (MemberAtJoin(id="", observer=True), "040110"),
+        (MemberMetadata(id="", leaving=LeaveRequest()), "040101"),
+        (MemberMetadata(id="", eager=True), "040102"),
+        (MemberMetadata(id="", fresh=True), "040104"),
+        (MemberMetadata(id="", observer=True), "040110"),
     ],
     ids=["leaving", "eager", "fresh", "observer"],
 )
-def test_flag_of_a_join_has_its_bit(member: MemberAtJoin, flags: str) -> None:
+def test_flag_of_a_join_has_its_bit(member: MemberMetadata, flags: str) -> None:
     assert write_join(member).hex() == "0101" + flags
 
 
