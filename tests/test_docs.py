@@ -13,7 +13,9 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)]
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    built = subprocess.run(
+        command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert (built.returncode, built.stderr) == (0, "")
     assert "Python" in (tmp_path / "index.html").read_text()
 
@@ -23,7 +25,7 @@ def test_code_of_a_user_page_runs(page: str) -> None:
     blocks = BLOCK.findall((ROOT / "docs" / page).read_text())
     assert blocks
     for text in blocks:
-        exec(compile(text, page, "exec"), {"__name__": page})  # noqa: S102  # our own text
+        exec(compile(text, page, "exec"), {"__name__": page})  # our own text
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md"])
