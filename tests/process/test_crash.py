@@ -21,9 +21,9 @@ from streamsx.model import Role
 del TABLE[Role.ACTIVE][Event.START, TaskState.CREATED]  # what an assignment asks for first
 """
 CONTROL_THREAD = """
-from streamsx.membership import events, member
+from streamsx.group import member, member_events
 
-member.TABLE[events.Timer.HEARTBEAT] = (*[member.Unmoved.IMPOSSIBLE] * 5, "")  # no state knows it
+member.TABLE[member_events.Timer.HEARTBEAT] = (*[member.Unmoved.IMPOSSIBLE] * 5, "")  # no state knows it
 """
 
 

@@ -80,12 +80,13 @@ NONE = (type(None), "None")
 
 
 def as_faust(kind: Any, data: bytes | None, read: Any, of_faust: Any) -> bool:
-    """Tell whether a reading is Faust's, but for a typed value that is missing or JSON's null.
+    """Return whether a reading is Faust's, but for a typed value that is missing, or read as None.
 
     Faust gives None for some of these and fails for others. Here a topic's value is passed over
     unless its agent asks for None; a key or a table's value is None (`unit/testing/test_values`).
     """
-    if kind is not None and data in (None, b"null") and of_faust in (NONE, "error"):
+    missing = data in (None, b"null") or of_faust == NONE
+    if kind is not None and missing and of_faust in (NONE, "error"):
         return read in (NONE, "error")
     return bool(read == of_faust)
 

@@ -192,7 +192,7 @@ def test_every_small_group_gets_a_lawful_plan() -> None:
 
 ORDERED = """
 from random import Random
-from streamsx.assignor.model import Copy, CopyRole, MemberAtJoin, Rules
+from streamsx.assignor.model import Copy, CopyRole, MemberMetadata, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
 from streamsx.protocol.consumer_protocol import Subscription
 from streamsx.model import TaskId, TopicPartition
@@ -203,10 +203,10 @@ for seed in range(10):
     subtopologies = [Subtopology(0, ("in", "other"), True, 1), Subtopology(1, ("out",), False, 2)]
     said = []
     for name in "abcde":
-        me = StreamsPartitionAssignor(MemberAtJoin("", name), Rules(), subtopologies)
+        me = StreamsPartitionAssignor(MemberMetadata("", name), Rules(), subtopologies)
         owned = frozenset(free.pop(random.randrange(len(free))) for _ in range(4))
         copies = {TaskId(0, p): Copy(CopyRole(random.randint(1, 4)), 5) for p in range(9)}
-        data = me.user_data(MemberAtJoin("", nonce=1, claims=owned, copies=copies))
+        data = me.user_data(MemberMetadata("", nonce=1, claims=owned, copies=copies))
         said.append((name, Subscription(("in", "out"), data, tuple(owned), 1).write()))
     counts = dict.fromkeys(("in", "out", "other"), 9)
     outcome = me.assign(said, counts, leader="e", generation=1, now_ms=0)
