@@ -23,7 +23,7 @@ del TABLE[Role.ACTIVE][Event.START, TaskState.CREATED]  # what an assignment ask
 CONTROL_THREAD = """
 from streamsx.group import member, member_events
 
-member.TABLE[member_events.Timer.HEARTBEAT] = (*[member.Unmoved.IMPOSSIBLE] * 5, "")  # no state knows it
+member.TABLE[member_events.Timer.HEARTBEAT] = (*[member.Unmoved.IMPOSSIBLE] * 5, "")
 """
 
 

@@ -47,13 +47,17 @@ json_values = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**53), 2**53)
-    | st.floats(allow_nan=False)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=8,
 )
 orders = st.builds(
-    Order, st.text(), st.floats(allow_nan=False), st.text(), st.lists(st.text(), max_size=2)
+    Order,
+    st.text(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(),
+    st.lists(st.text(), max_size=2),
 )
 signed = st.builds(Signed, st.text(), st.none() | orders)
 coerced = st.builds(Coerced, st.decimals(allow_nan=False, allow_infinity=False), st.integers(0, 9))
