@@ -1,4 +1,4 @@
-"""An active task at work: the Task, and what the loop knows about feeding and committing it."""
+"""Active task: the Task, and the data loop's figures for feeding and committing that Task."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,39 +9,43 @@ from streamsx.processing.task import Task
 from streamsx.tasks.processing_gap import ProcessingGap
 
 FIRST_RECORDS = 16
-"""Of a task, until it is known what they cost: at 1 ms each, 500 held the loop for 0.5 s."""
+"""Records that a task is given at once until their cost is known: at 1 ms each, 500 held the loop
+for 0.5 s."""
 COST_MIN_S = 1e-9
 COST_WEIGHT = 0.3
-"""Of the newest measurement in the moving average."""
+"""Weight of the newest measurement in the moving average."""
 
 
 @dataclass(slots=True)
 class Active:
-    """One owner: the data loop. `task.dirty`: it has something to commit."""
+    """Active task, owned by the data loop alone.
+
+    The task has something to commit while `task.dirty` is true.
+    """
 
     task: Task
     gap: ProcessingGap
     suspended: bool = False
-    """It is fed nothing more."""
+    """The task is fed nothing more."""
     denied: bool = False
-    """Its last commit was, and that was told."""
+    """The group denied the last commit of the task, and the denial was logged."""
     begins: bool = False
-    """The group does not have yet where it begins."""
+    """The offset at which the task begins is not committed yet."""
     paused: bool = False
-    """It is fed nothing until a commit is taken."""
+    """The task is fed nothing until a commit succeeds."""
     why: str = ""
-    """It has stopped."""
+    """Reason for which the task has stopped; empty while it runs."""
     preloaded: bool = False
     first: bool = True
-    """Nothing was processed yet."""
+    """The task has processed nothing yet."""
     cost_s: float | None = None
-    """Per record; None until the first ones are through."""
+    """Seconds per record; None until the first records are processed."""
     held: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Topics whose last records failed in a row: what was taken of them, and since when."""
+    """Topics whose last records failed in a row: the position taken, and the time since when."""
     dirty_bytes: float | None = None
-    """Per record, that its stores hold until they are committed; None as `cost_s`."""
+    """Bytes per record that the stores of the task hold until a commit; None like `cost_s`."""
     sources: list[TopicPartition] = field(init=False)
-    """What it reads."""
+    """Partitions that the task reads."""
 
     def __post_init__(self) -> None:
         self.sources = [TopicPartition(topic, self.id.partition) for topic in self.task.plan.topics]
@@ -51,16 +55,18 @@ class Active:
         return self.task.id
 
     def ends(self, ends: Mapping[TopicPartition, int]) -> dict[str, int]:
-        """Per store, out of the acknowledged ends of all partitions."""
+        """Return the end of each store's changelog, out of the acknowledged ends of partitions."""
         changelogs = self.task.plan.changelogs(self.id.partition)
         return {name: ends[tp] for name, tp in changelogs.items() if tp in ends}
 
     def pass_over(self, now: float, caught_up: Callable[[TopicPartition], bool]) -> None:
-        """Give up the failures at the end of each topic that has been quiet for QUIET_S. Called now
-        and then, while it is fed.
+        """Give up the failures at the end of each topic that has been quiet for QUIET_S.
+
+        The loop calls this now and then while the task is fed.
         """
         for tp in self.sources:
-            topic, task = tp.topic, self.task
+            topic = tp.topic
+            task = self.task
             if not (caught_up(tp) and task.holds(topic)):
                 self.held.pop(topic, None)
                 continue
@@ -71,27 +77,37 @@ class Active:
                 task.give_up(topic)
 
     def took(self, records: int, seconds: float) -> None:
-        """So much for so many, into the average; not what ran beside somebody's foreign await."""
+        """Update the average cost of a record.
+
+        The caller leaves out chunks during which a body awaits something foreign.
+        """
         cost_s = seconds / records
         if self.cost_s is None:
             self.cost_s = cost_s
         self.cost_s += COST_WEIGHT * (cost_s - self.cost_s)
 
     def left(self, records: int, dirty_bytes: int) -> None:
-        """Take in what so many records left in its stores; more counts at once, less in time."""
+        """Update the dirty bytes per record.
+
+        A higher figure counts at once, a lower one through the moving average.
+
+        Args:
+            records: how many were processed.
+            dirty_bytes: bytes that these records left in the stores.
+        """
         each = dirty_bytes / records
         if self.dirty_bytes is None or each > self.dirty_bytes:
             self.dirty_bytes = each
         self.dirty_bytes += COST_WEIGHT * (each - self.dirty_bytes)
 
     def fills(self, room_bytes: int) -> int:
-        """Return how many records leave about so much in its stores; at least one."""
+        """Return the number of records that leave about `room_bytes` in the stores; at least 1."""
         if self.dirty_bytes is None:
             return FIRST_RECORDS
         return max(1, int(room_bytes / max(self.dirty_bytes, 1.0)))
 
     def affords(self, seconds: float) -> int:
-        """Records that take about so long; at least one."""
+        """Return the number of records that take about so many seconds; at least 1."""
         if self.cost_s is None:
             return FIRST_RECORDS
         return max(1, int(seconds / max(self.cost_s, COST_MIN_S)))

@@ -1,25 +1,26 @@
-"""What may be committed, in which order: outputs and changelog, then offsets, then the stores.
+"""Commit cycle of a worker: outputs and changelogs first, then offsets, then the stores. Pure.
 
-Two rules. Nothing reaches a store before Kafka has the offsets. A task is sealed again only when
-its last commit is written, so that a store is never more than one commit behind.
+Two rules hold. Nothing reaches a store before Kafka has the offsets. A task is sealed again only
+when the last commit is written, so that a store is never more than one commit behind.
 
-IDLE        Between cycles. `Due` begins one, and so does a suspended task that has something to
+IDLE        No cycle runs. `Due` begins one, and so does a suspended task that has something to
             commit.
 SEALING     Task by task, the dirty values are encoded and sent to the changelogs. A task does not
-            run between its first and its last slice; the others do.
-FLUSHING    What these tasks sent before is being acknowledged. Tasks run. One whose records a
-            partition does not take drops out and is held: the others commit. It is sealed again
-            when all of it has arrived.
-COMMITTING  The group's coordinator has the offsets in its hand. The member repeats what a rebalance
-            refuses, and tells what it dropped because it is no longer ours.
-WRITING     Kafka has them; the stores are written in slices.
+            run between the first and the last slice; the others do.
+FLUSHING    The brokers acknowledge the records that these tasks sent before. Tasks run. A task
+            whose records a partition does not take drops out and is held; the others commit. The
+            held task is sealed again when all these records have arrived.
+COMMITTING  The member commits the offsets at the group's coordinator. The member repeats a commit
+            that a rebalance refuses, and reports the tasks it dropped because they are no longer
+            ours.
+WRITING     Kafka has the offsets; the stores are written in slices.
 
-A task that the group wants back is settled as soon as Kafka has everything it has done; the store
-can be written behind the hand-over. The race: m1 seals 1_0 at position 90 and lets it run on to
-95; the cycle is flushing; the group asks for 1_0 back; it is suspended at 95. The cycle's commit
-holds 90, so 1_0 waits for that cycle and then has one of its own. All that wait have it together.
+A task that the group wants back is settled as soon as Kafka has everything the task has done; the
+store can be written after the hand-over. The race: m1 seals 1_0 at position 90 and lets 1_0 run on
+to 95; the cycle is flushing; the group asks for 1_0 back; 1_0 is suspended at 95. The cycle commits
+90, so 1_0 waits for that cycle and then has another one. All waiting tasks share that one.
 
-At least once. Not here: bytes, sockets, when a slice ends.
+The guarantee is at least once. Not here: bytes, sockets, the end of a slice.
 """
 
 from collections import deque
@@ -36,7 +37,7 @@ STORY_STEPS = 200
 
 
 def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
-    """Return what a commit writes beside the offset of each topic."""
+    """Return the metadata that a commit writes beside the offset of each topic."""
     return {
         topic: OffsetMetadata(
             sealed.stream_time,
@@ -48,7 +49,11 @@ def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
 
 
 def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
-    """Return the place at which a task begins, of what is committed for each of its topics."""
+    """Return the place at which a task begins, from the committed offset of each source topic.
+
+    Args:
+        found: offset and metadata by topic; at least one.
+    """
     return TaskMetadata(
         {topic: offset for topic, (offset, _) in found.items()},
         max(beside.stream_time for _, beside in found.values()),
@@ -61,6 +66,8 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
 
 
 class CommitState(Enum):
+    """State of the commit cycle; the module's docstring explains each."""
+
     IDLE = "idle"
     SEALING = "sealing"
     FLUSHING = "flushing"
@@ -70,14 +77,14 @@ class CommitState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The interval is over, or too much is dirty; `tasks` have something to commit."""
+    """Event: the interval is over, or too much is dirty; `tasks` have something to commit."""
 
     tasks: frozenset[TaskId]
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """The group wants the task back; `dirty`: it has run since its last seal."""
+    """Event: the group wants the task back; `dirty`: the task has run since the last seal."""
 
     task: TaskId
     dirty: bool
@@ -85,27 +92,29 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class TaskSealed:
+    """Event: the dirty values of the task are encoded and sent to the changelogs."""
+
     task: TaskId
     sealed: TaskMetadata
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """Everything that these tasks sent before is acknowledged, but for what is `late`."""
+    """Event: all records of the sealed tasks are acknowledged, except those of `late` tasks."""
 
     late: frozenset[TaskId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Everything that this held task had sent before its seal is acknowledged."""
+    """Event: everything that this held task had sent before the seal is acknowledged."""
 
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsCommitted:
-    """Kafka has the offsets, but for these tasks: they are no longer ours, or it refuses them."""
+    """Event: Kafka has the offsets, except for tasks no longer ours, or denied by the group."""
 
     dropped: frozenset[TaskId]
     denied: frozenset[TaskId] = frozenset()
@@ -113,12 +122,14 @@ class OffsetsCommitted:
 
 @dataclass(frozen=True, slots=True)
 class TaskWritten:
+    """Event: the committed rows of the task are in the stores."""
+
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
 class TaskLost:
-    """It commits nothing more."""
+    """Event: the task commits nothing more."""
 
     task: TaskId
 
@@ -127,24 +138,27 @@ Event = Due | Suspended | TaskSealed | Flushed | Arrived | OffsetsCommitted | Ta
 
 
 @dataclass(frozen=True, slots=True)
-class Flush: ...
+class Flush:
+    """Effect: wait until the brokers have acknowledged the records of the sealed tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsets:
+    """Effect: commit the positions of the sealed tasks."""
+
     sealed: Mapping[TaskId, TaskMetadata]
 
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """These are committed, and can be written."""
+    """Effect: these tasks are committed, and their rows can be written to the stores."""
 
     sealed: Mapping[TaskId, TaskMetadata]
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendedSettled:
-    """Kafka has all that this suspended task has done."""
+    """Effect: Kafka has all that this suspended task has done."""
 
     task: TaskId
 
@@ -153,25 +167,31 @@ Effect = Flush | CommitOffsets | Adopt | SuspendedSettled
 
 
 class CommitCycles:
-    """The commit cycles of one worker; one at a time, all tasks in it."""
+    """Commit cycles of one worker; one at a time, shared by all tasks."""
 
     def __init__(self) -> None:
         self.state = CommitState.IDLE
         self.sealing: TaskId | None = None
-        """Its positions are to be noted, what is dirty encoded and sent to the changelogs: then
-        `TaskSealed`."""
+        """Task whose positions are noted and whose dirty values are sent to the changelogs next;
+        `TaskSealed` answers."""
         self.sealed: dict[TaskId, TaskMetadata] = {}
-        """What is being committed."""
+        """Tasks in this cycle that are sealed, and being committed."""
         self.unwritten: list[TaskId] = []
-        """What was adopted is to be written into their stores, one by one: then `TaskWritten`."""
+        """Tasks whose committed rows are to be written to their stores, one task after another;
+        `TaskWritten` answers."""
         self.held: set[TaskId] = set()
-        """Sealed, and not to be sealed again before `Arrived`: an output takes nothing."""
+        """Sealed tasks with an output that takes no records; not sealed again before `Arrived`."""
         self._to_seal: list[TaskId] = []
         self._suspended: dict[TaskId, bool] = {}
+        """Suspended tasks that still commit; True for a task that needs another seal."""
         self.story: deque[tuple[float, str, CommitState, list[str]]] = deque(maxlen=STORY_STEPS)
 
     def step(self, now: float, event: Event) -> list[Effect]:
-        """The effects of one event, in order. Raises InvalidTransition with the story."""
+        """Return the effects of one event, in order.
+
+        Raises:
+            InvalidTransition: the event does not fit the state; the message holds the story.
+        """
         before = self.state
         effects = self._decide(event)
         if self.state is CommitState.IDLE:
@@ -213,13 +233,13 @@ class CommitCycles:
         if self.sealing is not None:
             self.state = CommitState.SEALING
             if self._suspended.get(self.sealing):
-                self._suspended[self.sealing] = False  # this seal holds all it has done
+                self._suspended[self.sealing] = False  # this seal covers all it has done
             return []
         self.state = self._if_sealed(CommitState.FLUSHING)
         return [Flush()] if self.sealed else []
 
     def _hold(self, late: Iterable[TaskId]) -> None:
-        """Take these out of the cycle; one that is wanted back has a cycle of its own later."""
+        """Take late tasks out of the cycle; a suspended one has another cycle later."""
         for task in self.sealed.keys() & late:
             del self.sealed[task]
             self.held.add(task)
@@ -231,14 +251,17 @@ class CommitCycles:
 
     def _suspend(self, task: TaskId, *, dirty: bool) -> list[Effect]:
         if task in self.held:
-            dirty = True  # Kafka has not got what it sealed
+            dirty = True  # Kafka does not have all that the task sealed
         if not dirty and task not in (*self._to_seal, self.sealing, *self.sealed):
-            return [SuspendedSettled(task)]  # its store can be written behind the hand-over
+            return [SuspendedSettled(task)]  # its store can be written after the hand-over
         self._suspended[task] = dirty and task not in self._to_seal
         return []
 
     def _adopt(self, dropped: frozenset[TaskId], denied: frozenset[TaskId]) -> list[Effect]:
-        """Who is wanted back and denied goes without; whoever gets it does the same again."""
+        """Adopt the committed tasks, and release a suspended task even if its commit was denied.
+
+        The next owner of a denied task processes the same records again.
+        """
         gone = dropped | denied
         adopted = {t: self.sealed[t] for t in sorted(self.sealed) if t not in gone}
         effects: list[Effect] = [Adopt(adopted)]
@@ -246,7 +269,9 @@ class CommitCycles:
             if self._suspended.get(task) is False or (task in denied and task in self._suspended):
                 del self._suspended[task]
                 effects.append(SuspendedSettled(task))
-        self.state, self.unwritten, self.sealed = CommitState.WRITING, list(adopted), {}
+        self.state = CommitState.WRITING
+        self.unwritten = list(adopted)
+        self.sealed = {}
         return effects + self._written()
 
     def _written(self) -> list[Effect]:
@@ -255,7 +280,7 @@ class CommitCycles:
         return []
 
     def _next_cycle(self) -> list[Effect]:
-        """Suspended tasks with something to commit do not wait for the interval."""
+        """Begin a cycle for suspended tasks with something to commit, before the interval ends."""
         return self._begin(task for task, dirty in self._suspended.items() if dirty)
 
     def _forget(self, task: TaskId) -> list[Effect]:

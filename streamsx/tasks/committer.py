@@ -1,7 +1,7 @@
-"""Carries out the commit cycle: seals and writes in slices, flushes, hands offsets to the member.
+"""Shell of the commit cycle: seals and writes in slices, flushes, hands offsets to the member.
 
-What may happen in which order is decided in `streamsx.tasks.commit_cycle`; the group's refusals are
-the member's affair, and come back as tasks that were dropped.
+The order of the steps is decided in `streamsx.tasks.commit_cycle`. The member handles refusals by
+the group, and reports them as dropped tasks.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -22,38 +22,45 @@ from streamsx.tasks.task_registry import Happened
 from streamsx.tasks.worker_context import CACHE_SHARE, WorkerContext
 
 SEAL_ROWS = 250
-"""Half the cost of 1,000 at a time, which no cache of a processor holds: 0.9 us a row and 2.1."""
+"""Rows sealed at a time. A row costs 0.9 us, against 2.1 us with 1,000 rows at a time, which no
+processor cache holds."""
 WRITE_ROWS = 250
-"""RocksDB holds the GIL while it writes: 2,000 rows took 9 ms at the median and 44 at the 99th
-percentile of a busy machine."""
+"""Rows written at a time. RocksDB holds the GIL during a write: 2,000 rows took 9 ms at the median
+and 44 ms at the 99th percentile on a busy machine."""
 DIRTY_ROWS_MAX = 50_000
-"""Where records have left as many rows as they are, or more, so many do not wait for the interval:
-to wait would save no write of them, and a task stands still while it is sealed, 1 us a row (then
-1.5 to write it). Rows that many records share do wait: 200,000 keys at 200,000 records a second are
-126,000 rows a second, and 174,000 in cycles of 50,000.
+"""Dirty rows that begin a commit before the interval ends, if they are as many as the records that
+made them, or more. Waiting would save no write of such rows, and a task stands still while it is
+sealed: 1 us a row, then 1.5 us to write the row. Rows that many records share do wait: 200,000 keys
+at 200,000 records a second make 126,000 rows a second, and 174,000 in cycles of 50,000.
 """
 DIRTY_SHARE = CACHE_SHARE / 4
-"""Of the memory budget. More than this, and a commit does not wait for its interval."""
+"""Share of the memory budget. With more dirty bytes, a commit does not wait for the interval."""
 FLUSH_PATIENCE_S = 1.0
-"""Then a task whose records are not acknowledged drops out of a cycle. A leader that moves takes
-0.1 to 0.5 s; what takes longer would hold up the commits of all tasks."""
+"""Time after which a task whose records are not acknowledged drops out of a cycle. A leader that
+moves takes 0.1 to 0.5 s; a longer wait would hold up the commits of all tasks."""
 FULL = 2
-"""Times the dirty bytes that begin a cycle: what is sealed, and as much again meanwhile."""
+"""Most dirty bytes, as a multiple of those that begin a cycle: the sealed ones, and as many made
+meanwhile."""
 
 
 OffsetSender = Callable[[int, Offsets], None]
-"""The member: commits offsets with their metadata under a number, and answers with `committed`."""
+"""Function of the member that commits offsets and metadata under a number; `committed` answers."""
 Taken = Callable[[TaskId, Mapping[str, int]], None]
-"""Who deletes what nobody reads again: hears of each task's offsets that Kafka has."""
+"""Function of the repartition purge, called with the offsets of a task that Kafka has taken."""
 
 
 class Committer:
-    """One per worker. The commit interval counts from the end of a cycle; too many dirty bytes cut
-    it, and with twice as many nobody may make more. `patient_until`: when a task that is suspended
-    since then has waited enough for what its bodies have at hand; another one does that again.
+    """Committer of a worker's tasks; one per worker.
 
-    `settled` hears of a suspended task of which Kafka has everything; `undone` of one whose dirty
-    values cannot be encoded, `failed` of one that ends the worker by that, or by its disk.
+    The commit interval counts from the end of a cycle. Too many dirty bytes cut the interval short,
+    and with twice as many no task may make more.
+
+    Args:
+        settled: called for a suspended task once Kafka has everything the task has done.
+        undone: called for a task whose dirty values cannot be encoded.
+        failed: called for a task that ends the worker by such values, or by the disk.
+        patient_until: returns, for the time of a suspension, the time until which the task waits
+            for bodies to finish the records at hand; the next owner repeats the rest.
     """
 
     def __init__(
@@ -68,32 +75,41 @@ class Committer:
         failed: Callable[[TaskId, Exception], None],
         patient_until: Callable[[float], float],
     ) -> None:
-        self._clock, self._journal, self._spawn = given.clock, given.journal, given.owner.spawn
-        self._producer, self._offsets, self._taken = producer, offsets, taken
-        self._settled, self._undone, self._failed = settled, undone, failed
-        self._patient_until, self._interval_s = patient_until, given.config.commit_interval_s
+        self._clock = given.clock
+        self._journal = given.journal
+        self._spawn = given.owner.spawn
+        self._producer = producer
+        self._offsets = offsets
+        self._taken = taken
+        self._settled = settled
+        self._undone = undone
+        self._failed = failed
+        self._patient_until = patient_until
+        self._interval_s = given.config.commit_interval_s
         self._dirty_bytes_max = int(given.config.memory_budget_bytes * DIRTY_SHARE)
         self._machine = CommitCycles()
         self._in_cycle: dict[TaskId, Active] = {}
         self._goals: dict[TaskId, Goals] = {}
-        """What has to be acknowledged before a sealed task can commit."""
+        """Records that must be acknowledged before a sealed task can commit."""
         self._held: dict[TaskId, Active] = {}
         self._number = 0
-        self._began, self.due_at = 0.0, 0.0
+        self._began = 0.0
+        self.due_at = 0.0
         self._ends: Mapping[TopicPartition, int] = {}
-        """Of what was flushed: the next offset of each partition."""
+        """Next offset of each partition after the last flush."""
         self._suspended: dict[TaskId, tuple[Active, float]] = {}
-        """Those whose bodies have something at hand, and since when."""
+        """Suspended tasks whose bodies have records at hand, and the time of the suspension."""
         self._hurry = False
-        """A task waits for its first commit: the next cycle does not wait for the interval."""
+        """Whether a task waits for its first commit: the next cycle begins before the interval
+        ends."""
         self._crowded: set[tuple[TaskId, str]] = set()
-        """Tasks and topics whose readers' positions have found no room, and that was told."""
+        """Tasks and topics whose readers' positions did not fit into the metadata, once logged."""
         self.full = False
-        """Too much is dirty, because the cycle that runs does not end."""
+        """Whether too much is dirty, because the running cycle does not end."""
         self.crowding: Collection[TaskId] = ()
-        """Held tasks, while too much of theirs is dirty: they are fed no more."""
+        """Held tasks while too many of their bytes are dirty; they are fed no more."""
         self.held_bytes = 0
-        """In memory, of what is dirty or on its way to the stores."""
+        """Bytes in memory that are dirty or on their way to the stores, without held tasks."""
 
     @property
     def idle(self) -> bool:
@@ -101,17 +117,17 @@ class Committer:
 
     @property
     def sealing(self) -> TaskId | None:
-        """It must not run."""
+        """Return the task that is being sealed and must not run."""
         return self._machine.sealing
 
     def busy(self, *, leased: bool) -> bool:
-        """There is a slice to do; nothing is sealed without a lease."""
+        """Return whether there is a slice to seal or write; sealing needs a lease."""
         return bool(self._machine.unwritten) or (leased and self.sealing is not None)
 
-    # -- what begins a cycle
+    # -- begin of a cycle
 
     def consider(self, now: float, actives: Collection[Active]) -> None:
-        """Begin one when the interval is over, or too much is dirty."""
+        """Begin a cycle when the interval is over, or too much is dirty."""
         self._look_at_held()
         free = [active for active in actives if active.id not in self._machine.held]
         stores = [store for active in free for store in active.task.stores.values()]
@@ -132,7 +148,7 @@ class Committer:
         self._step(commit_cycle.Due(frozenset(dirty)))
 
     def _look_at_held(self) -> None:
-        """Let those go on whose records have arrived; feed the others while there is room."""
+        """Let held tasks go on whose records have arrived; feed the others while there is room."""
         if not self._machine.held:
             self.crowding = ()
             return
@@ -147,31 +163,40 @@ class Committer:
         self.crowding = frozenset(self._held) if dirty > self._dirty_bytes_max else ()
 
     def first(self, active: Active) -> None:
-        """Commit where a task begins, at once, and feed it nothing before.
+        """Commit the offset at which a task begins, at once, and feed the task nothing before.
 
-        "A task begins at the end of its topic, and is fed; the worker is killed before the first
-        commit; the next owner begins where the topic ends by then": what lay between is lost.
+        The race without this: a task begins at the end of a topic, and is fed; the worker is
+        killed before the first commit; the next owner begins at the topic's new end; the records
+        between the two ends are lost.
         """
         active.task.uncommitted()
         active.begins = active.paused = self._hurry = True
 
     @property
     def room_bytes(self) -> int:
-        """Return how much more may become dirty."""
+        """Return the number of bytes that may still become dirty."""
         return int(FULL * self._dirty_bytes_max) - self.held_bytes
 
     def ran(self, active: Active, records: int, before: int) -> None:
-        """Take in what a task's records left in its stores, which held so many bytes `before`."""
+        """Account for the bytes that records left in the stores of a task.
+
+        Args:
+            active: the task.
+            records: how many were processed.
+            before: dirty bytes of the task before these records.
+        """
         grown = max(0, active.task.dirty_bytes - before)
         active.left(records, grown)
         if active.id in self._machine.held:
-            return  # its room is another one
+            return  # the bytes of held tasks are counted apart, in `crowding`
         self.held_bytes += grown
         self.full = self.full or self.room_bytes <= 0
 
     def suspend(self, active: Active) -> None:
-        """Settle it as soon as its bodies have done what they have at hand, or their time is over,
-        and Kafka has all that it has done."""
+        """Commit a suspended task, and settle the task once Kafka has all it has done.
+
+        First the bodies finish the records at hand, or their time ends.
+        """
         active.task.cut()
         self._suspended[active.id] = active, self._clock.now()
         self._settle(self._clock.now())
@@ -185,7 +210,7 @@ class Committer:
             self._step(commit_cycle.Suspended(active.id, active.task.dirty))
 
     def lose(self, task: TaskId) -> None:
-        """It commits nothing more."""
+        """Take a task out of the cycle; the task commits nothing more."""
         self._suspended.pop(task, None)
         for by_task in (self._in_cycle, self._held, self._goals):
             by_task.pop(task, None)
@@ -199,27 +224,27 @@ class Committer:
     # -- slices
 
     def seal_slice(self, until: float) -> None:
-        """Encode dirty values and send them to the changelogs, until the time is over."""
+        """Encode dirty values and send them to the changelogs, until the time `until`."""
         while (task := self.sealing) is not None and self._clock.now() < until:
             try:
                 sealed = self._in_cycle[task].task.seal(SEAL_ROWS)
             except (ValueRefused, TaskStopped) as error:
-                self._undone(task, error)  # which takes it out of the cycle
+                self._undone(task, error)  # takes the task out of the cycle
             except TaskFailed as error:
-                self._failed(task, error)  # which takes it out of the cycle
+                self._failed(task, error)  # takes the task out of the cycle
             else:
                 if sealed is not None:
                     self._goals[task] = self._producer.sealed(task)
                     self._step(commit_cycle.TaskSealed(task, sealed))
 
     def write_slice(self, until: float) -> None:
-        """Committed rows into the stores, until the time is over."""
+        """Write committed rows into the stores, until the time `until`."""
         while self._machine.unwritten and self._clock.now() < until:
             task = self._machine.unwritten[0]
             try:
                 written = self._in_cycle[task].task.write_some(WRITE_ROWS)
             except STORE_FAULTS as error:
-                self.lose(task)  # one that is closing stays out of it by nothing else
+                self.lose(task)  # nothing else takes a task that is closing out of the cycle
                 self._failed(task, error)
                 continue
             if not written:
@@ -233,8 +258,13 @@ class Committer:
     def committed(
         self, number: int, dropped: frozenset[TaskId], denied: Mapping[TaskId, Denial]
     ) -> None:
-        """The member: Kafka has the offsets of this number, but for what is no longer ours, and for
-        what it refuses."""
+        """Take the member's answer: Kafka has the offsets that were sent under this number.
+
+        Args:
+            number: that of the commit; the answer to an older one is ignored.
+            dropped: tasks that are no longer ours.
+            denied: tasks whose offsets Kafka refuses, and the reason of each.
+        """
         if number != self._number:
             return
         crash_points.point("before_adopt")
@@ -245,8 +275,10 @@ class Committer:
         self._step(commit_cycle.OffsetsCommitted(dropped, frozenset(denied)))
 
     def _deny(self, active: Active, why: Denial) -> None:
-        """It is tried again with each cycle, and told once. A first commit is waited for, whatever
-        it is refused for.
+        """Note a denied commit: log the first one; each later cycle tries again.
+
+        A task pauses until a commit succeeds if the reason asks for that, or if the first commit
+        was denied.
         """
         if not active.denied:
             self._journal("error", what=why.what, where=f"task {active.id}")
@@ -255,7 +287,7 @@ class Committer:
         active.task.uncommitted()
 
     def refused(self, number: int) -> None:
-        """The member: nothing of it was taken; what was in it is no longer ours."""
+        """Take the member's answer that it dropped the commit: none of its tasks is ours."""
         self.committed(number, frozenset(self._machine.sealed), {})
 
     async def _flush(self) -> None:
@@ -268,7 +300,7 @@ class Committer:
         self._step(commit_cycle.Flushed(late))
 
     def _hold(self, task: TaskId) -> None:
-        """It commits with a later cycle."""
+        """Hold a task whose records are not acknowledged; it commits with a later cycle."""
         active = self._held[task] = self._in_cycle[task]
         active.task.uncommitted()
         tps = (lane.tp for lane, goal in self._goals[task] if lane.acknowledged < goal)
@@ -299,8 +331,9 @@ class Committer:
                 self.due_at = self._clock.now() + self._interval_s
 
     def _texts(self, sealed: Mapping[TaskId, TaskMetadata]) -> Offsets:
-        """Return next offset and text per source partition, as the coordinator gets them. Readers
-        whose positions find no room are told of once.
+        """Return the next offset and the metadata text of each source partition, for the commit.
+
+        Log once per task and topic the readers whose positions do not fit.
         """
         offsets: dict[TopicPartition, tuple[int, str]] = {}
         for task, place in sorted(sealed.items()):

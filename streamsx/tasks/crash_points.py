@@ -1,21 +1,22 @@
 """Points at which a test kills this process, as a crash would: `STREAMSX_FAULT=NAME[:nth]`.
 
-`NAME` is a point below, `nth` counts how often it is reached, from 1. Tests only: without the
-variable a point does nothing, and none of them is passed per record.
+`NAME` is a point below. The process dies when the point is reached for the `nth` time, 1 by
+default. Crash points are for tests only: without the variable a point does nothing, and no point
+is passed once per record.
 
-| point           | what is done, and what is not                                               |
-|-----------------|-----------------------------------------------------------------------------|
-| processing      | records were handed to a task, nothing of them is committed                  |
-| after_seal      | changelog rows are being sent, none need be there                            |
+| point           | state at the crash                                                           |
+|-----------------|------------------------------------------------------------------------------|
+| processing      | records were handed to a task, none of them is committed                     |
+| after_seal      | changelog rows are being sent, none need have arrived                        |
 | after_flush     | changelog and outputs are acknowledged, offsets are old                      |
 | before_adopt    | Kafka is complete, the stores are one commit old                             |
-| during_write    | some rows of a commit are in a store, its position is old                    |
-| after_write     | everything                                                                   |
+| during_write    | some rows of a commit are in a store, the position is old                    |
+| after_write     | everything is done                                                           |
 | during_restore  | some rows of a changelog are in a store                                      |
 | during_snapshot | a store is being built from a snapshot, beside the empty one                 |
-| during_wipe     | a store is empty, and knows no position                                      |
-| before_manifest | a batch on Spark is in its sink and its changelogs, nothing of it counts     |
-| after_manifest  | all of it counts, Spark does not know                                        |
+| during_wipe     | a store is empty, and has no position                                        |
+| before_manifest | a batch on Spark is in the sink and the changelogs, none of the batch counts |
+| after_manifest  | all of the batch counts, Spark does not know                                 |
 """
 
 import os
@@ -27,13 +28,14 @@ VARIABLE: Final = "STREAMSX_FAULT"
 
 
 class CrashPoint:
-    """Where this process dies, if anywhere."""
+    """Point at which this process kills itself; an empty text names none."""
 
     def __init__(self, text: str) -> None:
         self._name, _, nth = text.partition(":")
         self._left = int(nth or 1)
 
     def reached(self, name: str) -> None:
+        """Count a passage of the point `name`, and kill the process at the `nth` of its point."""
         if name != self._name:
             return
         self._left -= 1
@@ -42,4 +44,4 @@ class CrashPoint:
 
 
 point: Callable[[str], None] = CrashPoint(os.environ.get(VARIABLE, "")).reached
-"""Called at each point; a simulation puts its own here."""
+"""Function that is called at each point; a simulation replaces it."""

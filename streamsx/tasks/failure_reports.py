@@ -1,7 +1,7 @@
-"""Tells of records that failed: one of them, and each second how many more, for each operator; and
-of batches that stay damaged.
+"""Log lines about failed records and damaged batches.
 
-The first of a kind comes with its traceback: of one operator, one type of error, raised on one way
+Of each operator one failed record is logged, and each second the number of further ones. The first
+failure of a kind comes with a traceback. A kind is one operator, one type of error, and one way
 through the code.
 """
 
@@ -19,13 +19,14 @@ TELL_EVERY_S = 1.0
 LATER = (
     f"skipped when a later one is processed, or none comes for {QUIET_S:g} s, unless its task stops"
 )
-"""A row of failures that lasts is held, and is read again by mended code."""
+"""Ending of each line about a failed record. A row of failures that lasts is held, and mended code
+reads its records again."""
 KINDS_MAX = 100
-"""So many tracebacks; then those who fail in ever new ways are told of in one line each."""
+"""Most tracebacks that are logged; failures of further kinds get one line each."""
 
 
 class FailureReports:
-    """One per worker."""
+    """Reports of a worker's failed records; one per worker."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -33,11 +34,12 @@ class FailureReports:
         self._silent: Counter[str] = Counter()
         self._kinds: set[object] = set()
         self._empty: set[str] = set()
-        """Agents whose topic has a type, and had a record without a value."""
+        """Agents whose topic has a type and had a record without a value; logged once each."""
 
     def report(self, failure: Failure) -> None:
-        """A record has failed, and its policy is not to stop."""
-        now, operator = self._clock.now(), failure.operator
+        """Log or count a failed record whose policy is not to stop."""
+        now = self._clock.now()
+        operator = failure.operator
         error = failure.error if self._is_new(failure) else None
         if error is None and now - self._told_at.get(operator, -TELL_EVERY_S) < TELL_EVERY_S:
             self._silent[operator] += 1
@@ -46,7 +48,7 @@ class FailureReports:
         LOG.warning("record_failed %s: %s", failure, LATER, exc_info=error)
 
     def passed(self, failure: Failure) -> None:
-        """Tell once of each agent that a record without a value was passed over."""
+        """Log once per agent that a record without a value was passed over."""
         if failure.operator in self._empty:
             return
         self._empty.add(failure.operator)
@@ -57,7 +59,10 @@ class FailureReports:
         )  # fmt: skip
 
     def _is_new(self, failure: Failure) -> bool:
-        """Nobody has seen where in the code this comes from."""
+        """Return whether this failure is the first of a kind, and note the kind.
+
+        Failures of kinds beyond the first KINDS_MAX are never new.
+        """
         lines = walk_tb(failure.error.__traceback__)
         way = tuple((frame.f_code.co_filename, line) for frame, line in lines)
         kind = failure.operator, type(failure.error), way
@@ -67,7 +72,7 @@ class FailureReports:
         return True
 
     async def run(self) -> None:
-        """Until cancelled; then it tells of what is left."""
+        """Log the counts every TELL_EVERY_S until cancelled, and then those that are left."""
         try:
             while True:
                 await asyncio.sleep(TELL_EVERY_S)
@@ -83,7 +88,7 @@ class FailureReports:
 
 
 def tell_damaged(journal: Journal, tp: TopicPartition, offset: int, why: str) -> None:
-    """Of a batch that stays damaged: whoever reads that log stands still there."""
+    """Report a batch that stays damaged: each reader of that log stands still there."""
     what = (
         f"{why}: nothing behind it is read; it is tried every {BACKOFF_MAX_S:g} s: let a sound "
         f"replica lead {tp}, or give these records up with kafka-delete-records.sh"

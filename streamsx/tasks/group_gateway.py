@@ -1,6 +1,6 @@
-"""The way from the tasks to the member: tasks inside, partitions outside. Nothing of it waits.
+"""Gateway from the tasks to the group member: takes tasks, passes partitions on, never waits.
 
-Not here: what the member says (`group`).
+Not here: the member's requests to the coordinator (`group`).
 """
 
 from collections.abc import Mapping
@@ -17,22 +17,38 @@ from streamsx.tasks.task_partitions import TaskPartitions
 
 
 class GroupGateway:
-    """`generation`: of the newest plan; `stopped`: tasks of which the group has to hear yet;
-    `leaving`: its member is on its way out, `leave_by` when, if that has an end.
+    """Gateway of one worker to the group member.
+
+    Attributes:
+        owned: partitions of each task.
+        generation: that of the newest plan.
+        leaving: whether the member is leaving the group.
+        leave_by: deadline of the leave, in seconds of the clock; None without one.
+        stopped: tasks whose stop the group does not know yet.
     """
 
     def __init__(
         self, session: Session, assignor: StreamsPartitionAssignor, listening: ListenerCalls
     ) -> None:
-        self._session, self._listening = session, listening
+        self._session = session
+        self._listening = listening
         self.owned = TaskPartitions(assignor.task_of)
-        self.generation, self.leaving = -1, False
+        self.generation = -1
+        self.leaving = False
         self.leave_by: float | None = None
         self.stopped: list[TaskId] = []
 
     def released(self, task: TaskId, number: int, on_disk: Mapping[TaskId, int | None]) -> None:
-        """With the copy that is left, where it is `on_disk`: the round that this release makes is
-        the one in which somebody is chosen to follow the task."""
+        """Release the partitions of a task, up to a revoke's number, after the app's callbacks.
+
+        Report the copy that stays on this disk first: in the round that this release causes, the
+        leader chooses a follower of the task.
+
+        Args:
+            task: the task that has stopped.
+            number: that of the newest revoke to answer.
+            on_disk: lag by task, for tasks with stores on this disk; None where not known yet.
+        """
         seat = self._session.seat
         if task in on_disk:
             left = Copy(CopyRole.DORMANT, on_disk[task])
@@ -44,7 +60,9 @@ class GroupGateway:
         self._session.post(told)
 
     def ready(self) -> None:
+        """Announce that a learner may be made active."""
         self._session.post(e.Ready())
 
     def commit(self, number: int, offsets: e.Offsets) -> None:
+        """Commit offsets under a number, in the generation of the newest plan."""
         self._session.post(e.Commit(number, offsets, self.generation))

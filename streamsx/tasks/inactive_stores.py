@@ -1,11 +1,11 @@
-"""Stores on the disk that belong to no task held here, and how far behind they are now.
+"""Stores on the disk that belong to no task held here, and their lags.
 
-A task that nobody runs goes to whoever has the nearest copy, so what is told of one must be true
-when it is told. "m1 gives 1_0 to m2 and keeps the store, 0 records behind; m2 writes for five
-minutes and is killed; m1 still says 0": it would be preferred to m3, which has really followed. So
-the ends are asked for again and again, for as long as there are such stores.
+A task without an owner goes to the member with the nearest copy, so a reported lag must be true at
+the time of the report. The race: m1 gives 1_0 to m2 and keeps the store, 0 records behind; m2
+writes for five minutes and is killed; m1 still reports 0, and is preferred to m3, which has really
+followed. So the worker asks for the ends again and again, as long as there are such stores.
 
-Not here: what is on the disk (`stores`), what a copy is good for (the assignor).
+Not here: opening the stores (`store_opener`), the use of a copy (the assignor).
 """
 
 import asyncio
@@ -25,35 +25,43 @@ DormantPositions = Mapping[TopicPartition, int | None]
 
 
 class InactiveStores:
-    """Of one worker. `lags`: records behind, of the worst store; None: not known yet. `changed` is
-    called when they are others.
+    """Inactive stores of one worker.
+
+    Attributes:
+        lags: records behind, of the worst store of each task; None while not known.
+
+    Args:
+        bounds: source of the changelogs' bounds.
+        changed: called after each look at the ends.
     """
 
     def __init__(self, bounds: LogBounds, changed: Callable[[], None]) -> None:
         self.lags: dict[TaskId, int | None] = {}
-        self._bounds, self._changed = bounds, changed
+        self._bounds = bounds
+        self._changed = changed
         self._positions: dict[TaskId, DormantPositions] = {}
         self._some = asyncio.Event()
 
     async def begin(self, leftovers: Mapping[TaskId, DormantPositions]) -> None:
-        """What earlier processes left on the disk, and how far behind it is."""
+        """Add the stores that earlier processes left on the disk, and find out their lags."""
         for task, positions in leftovers.items():
             self.add(task, positions, None)
         if leftovers:
             await self.look()
 
     def add(self, task: TaskId, positions: DormantPositions, lag: int | None) -> None:
-        """Its stores were closed, so far behind."""
-        self._positions[task], self.lags[task] = positions, lag
+        """Add a task whose stores were closed with this lag."""
+        self._positions[task] = positions
+        self.lags[task] = lag
         self._some.set()
 
     def remove(self, task: TaskId) -> None:
-        """Its stores are opened, or deleted."""
+        """Remove a task whose stores are opened or deleted."""
         self._positions.pop(task, None)
         self.lags.pop(task, None)
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Ask for the ends every LOOK_EVERY_S, until cancelled."""
         while True:
             if not self._positions:
                 self._some.clear()
@@ -62,8 +70,10 @@ class InactiveStores:
             await self.look()
 
     async def look(self) -> None:
-        """Ask for the ends as of now. What a leader does not tell is not known until the next look:
-        no worker is held up, or ended, by a log that it may never need.
+        """Ask for the ends as of now, and update the lags.
+
+        If a leader does not answer, the lag is None until the next look: a log that the worker may
+        never need must neither hold up nor end the worker.
         """
         asked = dict(self._positions)
         wanted = {tp for tps in asked.values() for tp in tps}
@@ -81,14 +91,20 @@ class InactiveStores:
 def kept(
     plan: SubTopology, partition: int, rows: Mapping[str, Rows]
 ) -> dict[TopicPartition, int | None]:
-    """Positions of a task's stores: of those that are on the disk and open."""
+    """Return the position of each of a task's stores, by changelog.
+
+    The position is None for a store that is not on the disk or not open.
+    """
     logs = plan.changelogs(partition)
     open_ = {node.name for node in plan.stores if node.persistent} & rows.keys()
     return {tp: rows[name].position() if name in open_ else None for name, tp in logs.items()}
 
 
 def behind(position: int | None, bounds: Bounds) -> int:
-    """Records that a store at this position has to read: all, if what it has cannot be used."""
+    """Return the number of records that a store at this position has to read.
+
+    A store without a usable position has to read the whole changelog.
+    """
     start, end = bounds
     usable = position is not None and start <= position <= end
     return end - position if usable and position is not None else end - start

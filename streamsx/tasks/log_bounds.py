@@ -1,7 +1,6 @@
-"""Where logs begin and end, and what is committed, asked for until there is an answer; where a task
-without a position begins.
+"""Look-ups of log bounds, committed offsets and start positions, repeated until there is an answer.
 
-Not here: what a store or a task does with it.
+Not here: the use of bounds and positions by stores and tasks.
 """
 
 import asyncio
@@ -24,27 +23,33 @@ LATEST = "latest"
 
 
 class LogBounds:
-    """Of the partitions of one cluster. `of`: as of now, while `run` runs, however long it takes:
-    whoever waits for it is cancelled by its owner. `committed`: offsets of the app's group, with
-    their metadata, in the same way. `reset`: where partitions without an offset begin.
+    """Bounds and committed offsets of one cluster's partitions.
+
+    Attributes:
+        of: returns the bounds of partitions as of now. `run` must be running. A caller may wait for
+            any length of time; the caller's owner cancels the wait.
+        committed: look-up of the app's group offsets with their metadata, in the same way.
+        reset: rule for the start of partitions without an offset.
     """
 
     def __init__(self, cluster: Cluster, config: Config, reset: OffsetReset | None = None) -> None:
-        self._cluster, self._app = cluster, config.id
+        self._cluster = cluster
+        self._app = config.id
         self.reset = reset or OffsetReset(config.consumer_auto_offset_reset == LATEST)
         self.without_offsets: Collection[str] = ()
-        """Topics of tasks that feed state and keep none, whose offsets are gone."""
+        """Topics without offsets, read by tasks that feed other tasks' state and keep none."""
         self._stale = False
-        """A leader did not answer, or was none."""
+        """Whether at the last look a leader did not answer, or a partition had none."""
         inquiries = BatchedLookup(self.look, lambda why: LOG.warning("offsets: %s", why))
-        self.of, self.run = inquiries.of, inquiries.run
+        self.of = inquiries.of
+        self.run = inquiries.run
         self.committed = BatchedLookup(
             partial(admin.committed_now, cluster, config.id),
             lambda why: LOG.info("positions: %s", why),
         )
 
     async def begin(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return where partitions begin of which the group has no offset."""
+        """Return the start offset of each partition without a committed offset."""
         topic_id = self._cluster.topic_id
         return {
             tp: self.reset.offset(tp, start, end, topic_id(tp.topic))
@@ -57,12 +62,12 @@ class LogBounds:
         changelogs: Collection[TopicPartition] = (),
         task: str = "",
     ) -> StartPositions:
-        """Return where each partition begins: where the group has committed, else by the rule.
+        """Return the start of each partition: the committed offset, else an offset by the rule.
 
         Args:
             tps: all partitions that a task reads.
-            changelogs: those of its stores.
-            task: its name, for people.
+            changelogs: partitions of the task's changelogs.
+            task: name of the task in messages.
 
         Raises:
             StateOnSpark: Spark has gone on with the app's state.
@@ -74,10 +79,12 @@ class LogBounds:
                 f"state was not handed over: {self._app}: Spark has gone on with it, in {uri}: "
                 f"streamsx spark handover MODULE --state {uri}"
             )
-        begin, stop = await self.begin([tp for tp, (at, _) in found.items() if at < 0]), ""
+        begin = await self.begin([tp for tp, (at, _) in found.items() if at < 0])
+        stop = ""
         if len(begin) == len(found) and await self._lost(found, changelogs):
             choice = self.reset.without_offsets(task, await self.of(found))
-            begin, stop = dict(choice.begin), choice.why if choice.stops else ""
+            begin = dict(choice.begin)
+            stop = choice.why if choice.stops else ""
             if not stop:
                 LOG.warning("%s", choice.why)
         for tp in begin:
@@ -96,7 +103,7 @@ class LogBounds:
     async def _lost(
         self, tps: Collection[TopicPartition], changelogs: Collection[TopicPartition]
     ) -> bool:
-        """Return whether the offsets of a task that has none are gone, and not to be made yet."""
+        """Return whether a task without offsets has lost them, rather than not committed yet."""
         lost = {tp.topic for tp in tps} <= set(self.without_offsets)
         if changelogs:
             lost = holds(await self.of(changelogs))
@@ -116,11 +123,11 @@ class LogBounds:
     async def _anew(
         self, found: Mapping[TopicPartition, tuple[int, OffsetMetadata]]
     ) -> dict[TopicPartition, int]:
-        """Return where topics begin that are not those that the group's offsets are of."""
+        """Return the start of each partition whose offset is of a deleted topic of that name."""
         if not self._others(found):
             return {}
-        with suppress(BrokerUnreachable):  # bounds are asked for until there is an answer
-            await self._cluster.refresh()  # what is known here may be older than those offsets
+        with suppress(BrokerUnreachable):  # the bounds are asked for until there is an answer
+            await self._cluster.refresh()  # known metadata may be older than those offsets
         begin = {tp: bounds.start for tp, bounds in (await self.of(self._others(found))).items()}
         for tp, start in begin.items():
             LOG.warning("%s", made_anew(tp, found[tp][0], start).why)
@@ -136,15 +143,19 @@ class LogBounds:
         ]
 
     def _id(self, tp: TopicPartition, beside: OffsetMetadata | None = None) -> str | None:
-        """Return the topic's id: as it is now, else as it was."""
+        """Return the topic's id of now, else the one committed beside the offset."""
         return self._cluster.topic_id(tp.topic) or (beside and beside.topic_id)
 
     async def look(
         self, tps: Collection[TopicPartition]
     ) -> tuple[dict[TopicPartition, Bounds], StreamsxError | None]:
-        """As of now, of those whose leaders answer; else why they do not."""
+        """Look up the bounds of partitions as of now.
+
+        Returns:
+            The bounds of partitions whose leaders answer, and the first error, None without one.
+        """
         if self._stale:
-            with suppress(BrokerUnreachable):  # the question will say so
+            with suppress(BrokerUnreachable):  # the look-up below reports the error
                 await self._cluster.refresh()
         found, why = await admin.bounds_now(self._cluster, tps)
         self._stale = why is not None

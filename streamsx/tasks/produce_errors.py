@@ -1,11 +1,12 @@
-"""Tasks whose records a broker has refused for good: `on_produce_error`.
+"""Setting `on_produce_error`: the consequences of records that a broker has refused for good.
 
-`stop_task` stops the task that sent such a record at its last commit, as a row of failures does: it
-alone stands still, where mended code finds everything again. `stop` ends the worker. `log` passes
-over the record; but a changelog's row is never passed over (its table would lose it at the next
-restore), nor is what is refused for no record (a missing right): then the task stops all the same.
+`stop_task` stops the sender of such a record at its last commit, as a row of failures does.
+That task alone stands still, and mended code finds everything again. `stop` ends the worker. `log`
+passes over the record, with two exceptions that stop the task all the same. A row of a changelog is
+never passed over: the table would lose the row at the next restore. A refusal that is not about a
+record, such as a missing right, is never passed over either.
 
-Not here: which records of a batch are refused (`client/rejected_batch`).
+Not here: finding the refused records of a batch (`client/rejected_batch`).
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ TELL_EVERY_S = 1.0
 
 
 class OnProduceError(Enum):
-    """Values are those of the setting."""
+    """Values of the setting `on_produce_error`."""
 
     STOP_TASK = "stop_task"
     STOP = "stop"
@@ -31,7 +32,7 @@ class OnProduceError(Enum):
 
 
 class OncePerSecond:
-    """One line a second for each topic; those that were left out are counted in the next one."""
+    """Log of at most one line a second for each topic; the next line counts those left out."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -49,8 +50,12 @@ class OncePerSecond:
 
 
 class ProduceErrors:
-    """One per worker. `current` says whether a sender is its task as it runs now; `stops` stops a
-    task at its last commit, `fails` drops what it has not committed and ends the worker.
+    """Consequences of refused records of tasks; one per worker.
+
+    Args:
+        current: returns whether a sender belongs to the current run of the task.
+        stops: stops a task at the last commit.
+        fails: drops the uncommitted work of a task and ends the worker.
     """
 
     def __init__(
@@ -66,10 +71,14 @@ class ProduceErrors:
         stops: Callable[[TaskId, TaskStopped], None],
         fails: Callable[[TaskId, Exception], None],
     ) -> None:
-        self._word, self._principal = word, principal
-        self._actives, self._current = actives, current
-        self._changelogs, self._journal = changelogs, journal
-        self._stops, self._fails = stops, fails
+        self._word = word
+        self._principal = principal
+        self._actives = actives
+        self._current = current
+        self._changelogs = changelogs
+        self._journal = journal
+        self._stops = stops
+        self._fails = fails
         self._tell = OncePerSecond(clock)
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
@@ -81,7 +90,7 @@ class ProduceErrors:
         if self._word is OnProduceError.LOG and skips:
             self._tell(tp.topic, f"{what}: it is passed over")
         elif (active := self._actives.get(task)) is None or not self._current(record.sender):
-            # The task has ended or begun anew since, so whoever runs it sends the record again.
+            # The task has ended or begun anew since, so its next run sends the record again.
             self._journal("error", what=what, where=f"task {task}")
         elif self._word is OnProduceError.STOP:
             self._fails(task, WorldError(what))
@@ -89,7 +98,8 @@ class ProduceErrors:
             self._stop(active, what, skips=skips)
 
     def _stop(self, active: Active, what: str, *, skips: bool) -> None:
-        task, done = active.id, active.task.committed_at.positions
+        task = active.id
+        done = active.task.committed_at.positions
         at = ", ".join(f"{topic}-{task.partition} {offset}" for topic, offset in done.items())
         more = ", or set on_produce_error=log to pass over such records" if skips else ""
         self._stops(
@@ -102,14 +112,17 @@ class ProduceErrors:
 
 
 class ProduceErrorsOutsideTasks:
-    """The same for timers and the app's own tasks, whose records no commit waits for: told, unless
-    the setting is `stop`.
+    """Consequences of refused records of timers and the app's own tasks.
+
+    No commit waits for these records, so a refusal is only logged, unless the setting is `stop`.
     """
 
     def __init__(
         self, word: OnProduceError, principal: str, clock: Clock, fails: Callable[[Exception], None]
     ) -> None:
-        self._word, self._principal, self._fails = word, principal, fails
+        self._word = word
+        self._principal = principal
+        self._fails = fails
         self._tell = OncePerSecond(clock)
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:

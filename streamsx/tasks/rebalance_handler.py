@@ -1,9 +1,9 @@
-"""The data loop's side of the group: what its member says, in tasks; what it has to hear.
+"""Handler of the group's messages on the data loop: turns a member's partitions into tasks.
 
-Partitions outside, tasks inside. It also tells of rebalances: how long those that stay stood still,
-and how long they did before, when nothing was going on.
+The handler also publishes the state of this worker's tasks for the next join, and logs the
+processing gaps of tasks that stay through a rebalance, and their gaps in the calm before.
 
-Not here: what becomes of a task (`tasks`), what the member does about an answer (`membership`).
+Not here: the life of a task (`task_driver`), the member's reaction to an answer (`group`).
 """
 
 import asyncio
@@ -29,8 +29,10 @@ from streamsx.tasks.worker_context import WorkerContext
 from streamsx.topology.partitions import refuse_changes
 
 GAP_AFTER_S = 0.5
-"""Behind an assignment: stores that it opened are part of what it did to those that stay."""
+"""Time after an assignment at which gaps are logged: opening stores for the assignment holds up the
+tasks that stay, and counts."""
 STALLED_S = 60.0
+"""Time without progress after which a learner is reported as stalled."""
 FOLLOWS_AS: Final = {Role.LEARNER: CopyRole.LEARNER, Role.STANDBY: CopyRole.STANDBY}
 RESTORES = frozenset({TaskState.OPENING, TaskState.PLACED, TaskState.OPENED, TaskState.RESTORING})
 SHARED_NAME = (
@@ -40,7 +42,17 @@ SHARED_NAME = (
 
 
 class RebalanceHandler:
-    """`door`: the way back to the member, which the tasks have too."""
+    """Handler of one worker.
+
+    Args:
+        given: parts of the worker.
+        partitions: partition count of each topic.
+        assignor: maps partitions to tasks.
+        session: control thread of the member.
+        door: gateway back to the member, which the tasks use too.
+        tasks: driver of the tasks.
+        listening: calls of the app's rebalance listeners.
+    """
 
     def __init__(
         self,
@@ -53,45 +65,56 @@ class RebalanceHandler:
         listening: ListenerCalls,
     ) -> None:
         self._listening = listening
-        self._given, self._clock, self._journal = given, given.clock, given.journal
-        self._assignor, self._session, self._door, self._tasks = assignor, session, door, tasks
-        self._owned, self._limit = door.owned, given.config.acceptable_recovery_lag
-        self._plans, self._partitions = given.plans, partitions
+        self._given = given
+        self._clock = given.clock
+        self._journal = given.journal
+        self._assignor = assignor
+        self._session = session
+        self._door = door
+        self._tasks = tasks
+        self._owned = door.owned
+        self._limit = given.config.acceptable_recovery_lag
+        self._plans = given.plans
+        self._partitions = partitions
         self._stayed: frozenset[TaskId] | None = None
         """Tasks that ran when the rebalance under way began; None between rebalances."""
         self._gap_timer: asyncio.TimerHandle | None = None
         self._calm_since = 0.0
         self._lags: dict[TaskId, tuple[int, float]] = {}
         self._foreign: frozenset[TaskId] = frozenset()
-        """What it is to learn and cannot, by a leader with other code."""
+        """Tasks that a leader with other code asks this worker to learn, and that its app lacks."""
         self.leads = self.lost_leaving = False
         self.losses = 0
-        """Of those that the session has told of, how many were heard."""
+        """Number of handled losses, of those that the session has reported."""
         self.restored = asyncio.Event()
-        """The first tasks of this worker run."""
+        """Set once the first tasks of this worker run."""
         self._assigned = self._warned = False
 
     @property
     def leaving(self) -> bool:
-        """It was told to."""
+        """Return whether this worker is leaving the group."""
         return self._door.leaving
 
     # -- to the member
 
     def publish(self) -> None:
-        """What a join has to tell, roles and lags as of now: the control thread reads it then. Of
-        what it cannot learn a member is as near as it will ever be: whoever is to hand that over
-        need not wait."""
+        """Publish the roles and lags of all copies as of now, for the next join.
+
+        The control thread reads this report for each join. Report lag 0 for tasks this worker
+        cannot learn, so that their owner does not wait to hand them over.
+        """
         copies = {t: Copy(CopyRole.DORMANT, lag) for t, lag in self._tasks.dormant.lags.items()}
         copies |= dict.fromkeys(self._foreign, Copy(CopyRole.LEARNER, 0))
-        holdings, now = self._tasks.holdings, self._clock.now()
+        holdings = self._tasks.holdings
+        now = self._clock.now()
         learning = set()
         for task in holdings.tasks():
-            alive, lag = holdings.of(task), self._tasks.restorer.lag(task)
+            alive = holdings.of(task)
+            lag = self._tasks.restorer.lag(task)
             if alive.role.follows and not alive.state.ends:
                 if alive.state is TaskState.TAILING:
-                    lag = min(lag or 0, self._limit)  # it has said so, and does not flicker
-                elif alive.role is Role.LEARNER:  # a standby waits behind whatever is restored
+                    lag = min(lag or 0, self._limit)  # announced as ready: must not flicker
+                elif alive.role is Role.LEARNER:  # a standby waits for all others, not stalled
                     learning.add(task)
                     self._note_lag(task, lag, now)
                 copies[task] = Copy(FOLLOWS_AS[alive.role], lag)
@@ -110,11 +133,11 @@ class RebalanceHandler:
             stopped=frozenset(stopped),
             reasons=stopped,
         )
-        while self._door.stopped:  # a round, for what a group shows is what its joins said
+        while self._door.stopped:  # needs a round: the group shows only reports from joins
             self._session.post(e.Want(f"task {self._door.stopped.pop()} stopped"))
 
     def _note_lag(self, task: TaskId, lag: int | None, now: float) -> None:
-        """Since when it has not come nearer."""
+        """Note the time at which the lag of a learner last fell to a new minimum."""
         least, _ = self._lags.get(task, (None, now))
         if lag is not None and (least is None or lag < least):
             self._lags[task] = lag, now
@@ -123,7 +146,11 @@ class RebalanceHandler:
 
     @singledispatchmethod
     def hear(self, message: object) -> None:
-        """On the data loop, in the order in which things were said."""
+        """Handle a message of the member, on the data loop, in the order of sending.
+
+        Raises:
+            Bug: there is no handler for this type of message.
+        """
         raise Bug(f"group: nobody hears {message}")
 
     @hear.register
@@ -137,7 +164,8 @@ class RebalanceHandler:
     @hear.register
     def _(self, message: e.OnAssignment) -> None:
         view = message.view
-        self._door.generation, self.leads = message.generation, message.leader
+        self._door.generation = message.generation
+        self.leads = message.leader
         active = self._assignor.tasks_of(message.assigned)
         learners = (view.learners | view.wanted) - active
         self._foreign = frozenset(t for t in learners if t.subtopology not in self._plans)
@@ -177,7 +205,7 @@ class RebalanceHandler:
 
         def over(took_s: float) -> None:
             self._session.metrics.assigned(self._clock.now(), taken_s + took_s)
-            if self._gap_timer is None:  # they were told without this one
+            if self._gap_timer is None:  # the metrics were logged without this time
                 self._tell_metrics()
 
         self._listening.assigned(message.tps, over)
@@ -192,17 +220,19 @@ class RebalanceHandler:
 
     @hear.register
     def _(self, message: e.Lost) -> None:
-        began, lost = self._clock.now(), self._owned.lost(message.tps)
+        began = self._clock.now()
+        lost = self._owned.lost(message.tps)
         self._journal("lost", tasks=sorted_text(lost.tasks), reason=message.why)
         self.lost_leaving = self.lost_leaving or self._door.leaving
         self._tasks.feed(lost)
         self.losses += 1
-        taken_s, metrics = self._clock.now() - began, self._session.metrics
+        taken_s = self._clock.now() - began
+        metrics = self._session.metrics
         self._listening.lost(message.tps, lambda took_s: metrics.lost(taken_s + took_s))
 
     @hear.register
     def _(self, message: e.PartitionsChanged) -> None:
-        """It ends the worker where its state does not fit."""
+        """End the worker if its state does not fit the new partition counts."""
         try:
             refuse_changes(self._given.topology, self._partitions, message.counts)
         except PartitionCountChanged as error:
@@ -225,8 +255,10 @@ class RebalanceHandler:
 
     @hear.register
     def _(self, message: e.IsLeaving) -> None:
-        first, self._door.leaving = not self._door.leaving, True
-        self._door.leave_by, deadline = message.deadline, None
+        first = not self._door.leaving
+        self._door.leaving = True
+        self._door.leave_by = message.deadline
+        deadline = None
         if not first:
             return
         if message.deadline is not None:
@@ -235,7 +267,7 @@ class RebalanceHandler:
 
     @hear.register
     def _(self, _: e.Stays) -> None:
-        """What was lost on the way out says nothing of how it leaves another time."""
+        """Forget losses on the way out: they have no meaning for a later leave."""
         self._door.leaving = self.lost_leaving = False
         self._journal("stays")
 
@@ -250,7 +282,7 @@ class RebalanceHandler:
         self._given.owner.ended(fatal_group_error(message.why, message.code, user))
 
     def crashed(self, why: BaseException) -> None:
-        """The control thread is over, by a bug or because it could not begin."""
+        """End the worker: the control thread has a bug, or could not begin."""
         error = why = first_of(why)
         if not isinstance(error, StreamsxError):
             error = Bug(f"the control thread ended: {type(error).__name__}: {error}")
@@ -260,7 +292,7 @@ class RebalanceHandler:
     # -- gaps
 
     def _cancel_gaps(self) -> None:
-        """A follow-up round belongs to the same rebalance."""
+        """Cancel the report of gaps: a follow-up round belongs to the same rebalance."""
         if self._gap_timer is not None:
             self._gap_timer.cancel()
             self._gap_timer = None
@@ -269,14 +301,15 @@ class RebalanceHandler:
         self._gap_timer = None
         self._tell_gaps("gap")
         self._tell_metrics()
-        self._stayed, self._calm_since = None, self._clock.now()
+        self._stayed = None
+        self._calm_since = self._clock.now()
 
     def _tell_metrics(self) -> None:
         told = self._session.metrics.values(self._clock.now())
         self._journal("metrics", **{name: round(value, 3) for name, value in told.items()})
 
     def _tell_gaps(self, event: str, **more: float) -> None:
-        """The longest of each task that runs, and ran before the rebalance if there is one."""
+        """Log the longest gap of each running task; in a rebalance, only of tasks that stay."""
         for task, gap_s in self._tasks.gaps(self._clock.now()).items():
             if self._stayed is None or task in self._stayed:
                 self._journal(event, task=str(task), ms=round(gap_s * 1000, 1), **more)

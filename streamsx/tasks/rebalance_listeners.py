@@ -1,14 +1,17 @@
-"""Calls back who wants to hear what a worker is given, gives back and has lost (KIP-429).
+"""Rebalance listeners of an app: callbacks for assigned, revoked and lost partitions (KIP-429).
 
-Callbacks are notifications: one that fails is told, all others run all the same, what they stand
-for has happened, and the first error ends the worker as it would come out of a consumer's poll.
-Nobody is called for nothing, but for `assigned`, which ends each rebalance. What is given back is
-given back when its callbacks have returned; no other partition waits for that, and the group no
-longer than `revoke_timeout`: then it is lost (KIP-983). Of one partition the next callback waits
-for the one before: "a connection is opened, which takes a while; the partition is given back":
-closed first, it would stay open. A worker that ends waits for them, as for its stores.
+Callbacks are notifications. If one fails, the error is logged, all others run, and the event has
+happened all the same. The first error ends the worker, as an error out of a consumer's poll would.
+No callback is called for an empty set of partitions, except `assigned`, which ends each rebalance.
 
-Not here: when there is something to hear of (`group`, `door`).
+Revoked partitions are released when their callbacks have returned. No other partition waits for
+that, and the group waits no longer than `revoke_timeout`: then the partitions are lost (KIP-983).
+
+Callbacks about one partition run one after another. The race without this: on_assigned begins to
+open a connection, which takes a while; the partition is revoked; on_revoked closes the connection
+too early, and the connection stays open. A worker that ends waits for callbacks, as for its stores.
+
+Not here: the causes of such calls (`rebalance_handler`, `group_gateway`).
 """
 
 import asyncio
@@ -23,15 +26,17 @@ from streamsx.tasks.task_partitions import PartitionSet
 
 Listener = Callable[[PartitionSet], Awaitable[object] | object]
 Took = Callable[[float], object]
-"""Is given the seconds that it took."""
+"""Function that takes the seconds that the callbacks took."""
 Spawn = Callable[[Coroutine[Any, Any, None], str], object]
-"""A job and its name; the worker's group owns it."""
+"""Function that starts a job under a name; the worker's task group owns the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceListeners:
-    """Of an app, in the order in which they were added. What is lost is told to `revoked`, where
-    nobody listens for it."""
+    """Listeners of an app, in the order in which they were added.
+
+    Without `lost` listeners, the `revoked` ones are called for lost partitions.
+    """
 
     assigned: list[Listener] = field(default_factory=list)
     revoked: list[Listener] = field(default_factory=list)
@@ -39,39 +44,46 @@ class RebalanceListeners:
 
 
 class ListenerCalls:
-    """Of one worker; `then` is called when all callbacks have returned."""
+    """Calls of one worker's listeners; `then` is called when all callbacks have returned."""
 
     def __init__(
         self, listeners: RebalanceListeners, spawn: Spawn, fail: Callable[[Exception], None],
         journal: Callable[..., None], now: Callable[[], float],
     ) -> None:  # fmt: skip
-        self._listeners, self._spawn, self._fail = listeners, spawn, fail
-        self._journal, self._now = journal, now
+        self._listeners = listeners
+        self._spawn = spawn
+        self._fail = fail
+        self._journal = journal
+        self._now = now
         self._newest: dict[TopicPartition, asyncio.Event] = {}
-        """Of each partition that somebody is being called about: set when that is over."""
+        """Newest call of each partition with calls under way; set when that call is over."""
         self._revoked: PartitionSet = frozenset()
-        """Of which `revoked` was told since they were assigned."""
+        """Partitions for which `revoked` was called since they were assigned."""
         self._under_way = 0
 
     def __len__(self) -> int:
-        """How many are under way."""
+        """Return the number of calls under way."""
         return self._under_way
 
     def assigned(self, tps: Iterable[TopicPartition], then: Took) -> None:
-        """They are the worker's, and begin; maybe none."""
+        """Call the listeners for partitions that are the worker's and begin; maybe none."""
         given = frozenset(tps)
         self._revoked -= given
         self._call("on_assigned", self._listeners.assigned, given, then)
 
     def revoked(self, tps: PartitionSet, then: Took) -> None:
-        """They have stopped, with all they have done committed, and are still the worker's."""
+        """Call the listeners for partitions that have stopped, committed and are still ours."""
         self._revoked |= tps
         self._call("on_revoked", self._listeners.revoked if tps else [], tps, then)
 
     def lost(self, tps: Iterable[TopicPartition], then: Took) -> None:
-        """They may be somebody else's by now. Where `revoked` stands for this, it has been told of
-        those that were being given back."""
-        gone, ours = frozenset(tps), self._listeners
+        """Call the listeners for lost partitions, which may have another owner by now.
+
+        If `revoked` listeners stand in for `lost` ones, leave out the partitions for which they
+        were called already.
+        """
+        gone = frozenset(tps)
+        ours = self._listeners
         name, told = ("on_lost", ours.lost) if ours.lost else ("on_revoked", ours.revoked)
         gone = gone if ours.lost else gone - self._revoked
         self._call(name, told if gone else [], gone, then)
@@ -80,7 +92,8 @@ class ListenerCalls:
         if not listeners:
             then(0.0)
             return
-        over, newest = asyncio.Event(), self._newest
+        over = asyncio.Event()
+        newest = self._newest
         before = [newest[tp] for tp in sorted(tps & newest.keys())]
         newest.update(dict.fromkeys(tps, over))
         self._under_way += 1
@@ -120,8 +133,12 @@ class ListenerCalls:
 
 
 async def failure(listener: Listener, tps: PartitionSet) -> BaseException | None:
-    """The user's own, of one call. Who awaits a task that it has cancelled itself has failed; who
-    is cancelled by the worker's end has not, and that goes on.
+    """Call a listener and return the error that the user's code raised, None without one.
+
+    A listener has failed if it awaits an asyncio task that the listener itself has cancelled.
+
+    Raises:
+        CancelledError: the end of the worker cancelled the call, which is no failure.
     """
     try:
         result = listener(tps)

@@ -1,10 +1,11 @@
-"""Fills empty stores from the newest snapshot, ahead of their changelogs: `worker --snapshot URI`.
+"""Snapshot restore: fills empty stores from the newest snapshot (`worker --snapshot URI`).
 
-A store is built in a folder of its own, beside the loop, and takes the place of the empty one when
-it is whole. Whatever does not fit or cannot be had is told once; then the changelog is replayed
-from its beginning, as without a snapshot.
+A store is built in a separate folder, on a thread beside the loop. Once complete, the built store
+replaces the empty one, and the changelog is replayed from the snapshot's position on. A snapshot
+that does not fit or cannot be read is logged once; then the changelog is replayed from the
+beginning, as without a snapshot.
 
-Not here: what a snapshot is and whether it fits (`streamsx.state.snapshot`).
+Not here: the format of a snapshot, and the check that it fits (`streamsx.state.snapshot`).
 """
 
 import asyncio
@@ -41,28 +42,31 @@ T = TypeVar("T")
 Wish = Callable[[], bool]
 
 THREADS: Final = 2
-"""Beside those that close stores, which cannot wait for a download."""
+"""Threads that read snapshots, apart from the threads that close stores: a close cannot wait for a
+download."""
 LOOK_EVERY_S: Final = 10.0
-"""Tasks that open together look for the newest snapshot once."""
+"""Time for which the newest snapshot stays known, so that tasks that open together look once."""
 WANTED_EVERY_S: Final = 0.5
 SILENCE_MAX_S: Final = 30.0
 CLOSE_MAX_S: Final = 2.0
 TOMBSTONES_MS: Final = 86_400_000
-"""Kafka's default, where nobody says for how long a changelog keeps them."""
+"""Time for which a changelog without delete.retention.ms keeps tombstones: Kafka's default."""
 REFUSALS: Final = (DataError, NotFound, UsageError, WorldError)
 
 
 class Abandoned(Exception):
-    """Nobody waits for it any more."""
+    """Error that ends a job whose task is not wanted any more."""
 
 
 class Beside(futures.Executor):
-    """Threads that end with the process: S3 that takes requests and answers none holds one for 100
-    s and more.
+    """Executor with daemon threads, which end with the process.
+
+    An S3 service that takes requests and answers none holds a thread for 100 s and more.
     """
 
     def __init__(self) -> None:
-        self._gate, self._given = threading.Semaphore(THREADS), set[futures.Future[Any]]()
+        self._gate = threading.Semaphore(THREADS)
+        self._given = set[futures.Future[Any]]()
 
     def submit(self, job: Callable[..., Any], /, *about: Any, **more: Any) -> futures.Future[Any]:
         made = futures.Future[Any]()
@@ -81,18 +85,22 @@ class Beside(futures.Executor):
         return made
 
     def close(self) -> None:
-        """When nobody waits for anything any more; who can end does so."""
+        """Wait at most CLOSE_MAX_S for running jobs; call this when no caller waits for them."""
         futures.wait(self._given.copy(), CLOSE_MAX_S)
 
 
 class SnapshotRestore:
-    """Of one worker, in whose stores there is nothing yet."""
+    """Snapshot restore of one worker's stores without a position."""
 
     def __init__(self, given: WorkerContext, partitions: Mapping[str, int]) -> None:
-        self._uri, self._app = given.config.snapshot, given.topology.app_id
-        self._clock, self._journal, self._directory = given.clock, given.journal, given.directory
+        self._uri = given.config.snapshot
+        self._app = given.topology.app_id
+        self._clock = given.clock
+        self._journal = given.journal
+        self._directory = given.directory
         self._cluster = given.cluster
-        self._plans, self._partitions = given.plans, partitions
+        self._plans = given.plans
+        self._partitions = partitions
         self._executor = Beside()
         self.close = self._executor.close
         self._search: asyncio.Future[tuple[SnapshotFiles, Manifest]] | None = None
@@ -102,8 +110,12 @@ class SnapshotRestore:
     async def fill(
         self, task: TaskId, node: StoreNode, rows: Rows, bounds: LogBounds, held: TaskRegistry
     ) -> None:
-        """A store that has no position, while its task is wanted. Raises what the disk says when it
-        is put in its place; StateOnSpark, where there is nothing else to fill it from.
+        """Fill a store without a position from the newest snapshot, while the task is wanted.
+
+        Raises:
+            StateOnSpark: no snapshot has the state, and the changelog is empty.
+            DescriptorsUsedUp, DiskFailed, StoreCorrupt, StoreLocked: the disk refuses to put the
+                built store in its place.
         """
 
         def wanted() -> bool:
@@ -111,12 +123,14 @@ class SnapshotRestore:
 
         if self._uri is None or not node.persistent or rows.position() is not None:
             return
-        began, folder, old = self._clock.now(), self._directory.aside(), self._directory.aside()
+        began = self._clock.now()
+        folder = self._directory.aside()
+        old = self._directory.aside()
         try:
             manifest, part, position = await self._build(task, node, bounds, folder, wanted)
         except Abandoned:
             return
-        except StateOnSpark:  # an empty changelog is nothing to replay: the state would be lost
+        except StateOnSpark:  # an empty changelog cannot be replayed: the state would be lost
             raise
         except REFUSALS as error:
             where = f"store {node.name} of task {task}"
@@ -134,22 +148,28 @@ class SnapshotRestore:
             position=position,
             ms=round((self._clock.now() - began) * 1000, 1),
         )
-        _ = self._begin(partial(shutil.rmtree, old, ignore_errors=True))  # behind what is built
+        _ = self._begin(partial(shutil.rmtree, old, ignore_errors=True))  # queued behind builds
         await self._count_twice(task, manifest, bounds)
 
     async def _build(
         self, task: TaskId, node: StoreNode, bounds: LogBounds, folder: Path, wanted: Wish
     ) -> "tuple[Manifest, Part, int]":
-        """The store in that folder, of which part, and its position."""
+        """Build the store in `folder`.
+
+        Returns:
+            The manifest, the part that the store was built from, and the store's position.
+        """
         from streamsx.state.snapshot import Wanted, build, part_for
 
         now = self._clock.now()
         search = self._search
         if search is None or (search.done() and now - self._searched_at > LOOK_EVERY_S):
-            search, self._searched_at = self._begin(self._find), now
+            search = self._begin(self._find)
+            self._searched_at = now
             self._search = search
         files, manifest = await self._until(search, wanted)
-        plan, log = self._plans[task.subtopology], TopicPartition(node.changelog, task.partition)
+        plan = self._plans[task.subtopology]
+        log = TopicPartition(node.changelog, task.partition)
         start, end = (await bounds.of([log]))[log]
         found = await admin.topic_configs(self._cluster, [log.topic])
         kept_ms = int(found.get(log.topic, {}).get("delete.retention.ms") or TOMBSTONES_MS)
@@ -193,10 +213,15 @@ class SnapshotRestore:
     def _begin(self, job: Callable[[], T]) -> "asyncio.Future[T]":
         work = asyncio.get_running_loop().run_in_executor(self._executor, job)
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return work  # whether somebody still asks what became of it or not
+        return work  # the callback takes the error even if the caller of this job has gone
 
     async def _until(self, work: "asyncio.Future[T]", wanted: Wish) -> T:
-        """What comes of it. Raises Abandoned; NotFound where all threads are silent."""
+        """Wait for a job and return the result.
+
+        Raises:
+            Abandoned: the task is not wanted any more.
+            NotFound: no thread has made progress for SILENCE_MAX_S.
+        """
         began = self._clock.now()
         while not (await asyncio.wait([work], timeout=WANTED_EVERY_S))[0]:
             if not wanted():
@@ -210,13 +235,16 @@ class SnapshotRestore:
         return work.result()
 
     async def _count_twice(self, task: TaskId, manifest: "Manifest", bounds: LogBounds) -> None:
-        """The group goes on from what it has committed; the state may be ahead of that."""
+        """Report the records that the snapshot holds and the group has not committed.
+
+        The group goes on from the committed offsets, so these records count twice.
+        """
         passed = {topic for plan in self._plans.values() for topic in plan.outputs}
         ahead = {
             TopicPartition(topic, task.partition): manifest.positions[topic][task.partition].next
             for topic in self._plans[task.subtopology].topics
             if topic not in passed and task.partition in manifest.positions.get(topic, {})
-        }  # of the others the numbers are no offsets
+        }  # a snapshot's numbers for topics that the app writes are no offsets
         committed = await bounds.committed.of(ahead)
         begin = await bounds.begin([tp for tp, (offset, _) in committed.items() if offset < 0])
         group = {tp: begin.get(tp, offset) for tp, (offset, _) in committed.items()}

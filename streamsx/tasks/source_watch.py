@@ -1,10 +1,10 @@
-"""Sources of running tasks whose log does not go on: cut at an end, or of a topic made anew.
+"""Watch over the sources of running tasks: logs that were cut, and topics that were made anew.
 
-A fetch finds out: its offset is out of range, or the broker knows no topic of that id. Brokers that
-have ids and fetch by name alone (Kafka 2.8 to 3.0) say nothing; there a look at the metadata does,
-every few seconds (`worker/app_topics`).
+A fetch finds such a source: the offset is out of range, or the broker knows no topic of that id.
+Brokers that have ids and fetch by name alone (Kafka 2.8 to 3.0) give no such error; for them a look
+at the metadata every few seconds finds the new topic (`worker/app_topics`).
 
-Where a task goes on is decided in `tasks/start_positions`.
+The offset at which a task goes on is decided in `tasks/start_positions`.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from streamsx.tasks.worker_context import WorkerContext
 
 
 class SourceWatch:
-    """Of all active tasks of one worker."""
+    """Watch over the sources of all active tasks of one worker."""
 
     def __init__(
         self,
@@ -30,14 +30,17 @@ class SourceWatch:
         fetcher: Fetcher,
         actives: Mapping[TaskId, Active],
     ) -> None:
-        self._cluster, self._spawn = given.cluster, given.owner.spawn
-        self._bounds, self._fetcher, self._actives = bounds, fetcher, actives
+        self._cluster = given.cluster
+        self._spawn = given.owner.spawn
+        self._bounds = bounds
+        self._fetcher = fetcher
+        self._actives = actives
         self._left = set[str]()
-        """Ids of topics that were given up: a broker that lags behind may name one again."""
+        """Ids of deleted topics that tasks have left: a lagging broker may name one again."""
         given.cluster.watch(self.look)
 
     def add(self, active: Active) -> None:
-        """Fetch all sources of a task from where it is."""
+        """Fetch all sources of a task from the task's positions."""
         task = active.task
         for tp in active.sources:
             self._fetcher.add(tp, task.taken[tp.topic], task.topic_ids.get(tp.topic))
@@ -50,7 +53,7 @@ class SourceWatch:
                     _ = self._spawn(self._begin_anew(tp, active), name=f"{tp} anew")
 
     def cut(self, tp: TopicPartition) -> None:
-        """Go on where the broker has records: it has not the next offset any more, or not yet."""
+        """Go on at an offset that the broker has: the next one is gone, or not there yet."""
         for active in self._actives.values():
             if tp in active.sources:
                 _ = self._spawn(self._go_on(tp, active), name=f"reset {tp}")
@@ -60,8 +63,12 @@ class SourceWatch:
         return other(active.task.topic_ids.get(tp.topic), now) and now not in self._left
 
     async def _go_on(self, tp: TopicPartition, active: Active) -> None:
-        """The fetcher has dropped what it held: what counts is what the task was offered."""
-        with suppress(BrokerUnreachable):  # the next question asks again
+        """Move a source to an offset in its log, or to the start of a new topic.
+
+        The fetcher has dropped its records of the partition, so the task goes on after those that
+        were offered to it.
+        """
+        with suppress(BrokerUnreachable):  # the look-up below asks again
             await self._cluster.refresh()
         start, end = (await self._bounds.of([tp]))[tp]
         offset = active.task.wanted(tp.topic)
@@ -81,12 +88,20 @@ class SourceWatch:
             self._move(tp, active, made_anew(tp, active.task.taken[tp.topic], start))
 
     def _move(self, tp: TopicPartition, active: Active, to: Move, *, keeps: bool = False) -> None:
-        """Go on there. `keeps`: what the task holds of the records before is to be done first."""
+        """Go on at another offset.
+
+        Args:
+            tp: the source partition.
+            active: the task; one that has ended, or is suspended, does not move.
+            to: the offset and the reason.
+            keeps: whether the task first processes the earlier records in hand.
+        """
         if self._actives.get(active.id) is not active or active.suspended:
-            return  # it may be ours once more, at another position
+            return  # the task may have begun again, at another position
         if to.why:
             LOG.warning("%s", to.why)
-        task, now = active.task, self._cluster.topic_id(tp.topic)
+        task = active.task
+        now = self._cluster.topic_id(tp.topic)
         if anew := self._anew(tp, active):
             self._left.add(task.topic_ids[tp.topic])
         if anew or (to.offset != task.taken[tp.topic] and not keeps):
@@ -95,6 +110,6 @@ class SourceWatch:
 
 
 def idle(active: Active, topic: str) -> bool:
-    """Return whether the task has done all that it was given of a topic."""
+    """Return whether the task has processed all records of a topic that were offered."""
     task = active.task
     return not task.waiting(topic) and task.positions[topic] == task.taken[topic]

@@ -1,30 +1,33 @@
-"""Choice of the offset at which a task begins in each of its source partitions. Pure.
+"""Choice of the offset at which a task begins in each source partition. Pure.
 
 A group that has committed an offset goes on there. Without one, `consumer_auto_offset_reset` names
-the start or the end of the log, but for two kinds of partitions, which begin at their start under
-`latest` too. Both would lose records that somebody in the app counts on:
+the start or the end of the log. Two kinds of partitions begin at their start under `latest` too,
+because the app would lose records otherwise:
 
-- Topics that the app's own tasks write: repartition topics, topics of agents, whatever a body sends
-  to. "Task 0_0 forwards a record and commits its source; the owner of 1_3 has no offset yet, and
-  asks for the end": the end is behind that record, and 0_0 never sends it again.
-- Partitions that a topic gets while the app knows the topic. "A producer sees the new partition
-  before the worker does": what stands there by then was sent to a running app.
+- Topics that the app's own tasks write: repartition topics, topics of agents, any topic to which a
+  body sends. The race: task 0_0 forwards a record and commits the source; the owner of 1_3 has no
+  offset yet, and asks for the end; the end is after that record, and 0_0 never sends it again.
+- Partitions that a topic gets while the app knows the topic. The race: a producer sees the new
+  partition before the worker does, and sends records to an app that is running.
 
 An offset belongs to one topic, not to a name. A topic that was deleted and made anew has another id
-(KIP-516), which stands beside the offset: its task begins at the new topic's start. With the same
-id, an offset behind the end means that brokers lost records, and the task goes on at the end; one
-before the start that records were deleted unread. Brokers without ids cannot tell a new topic from
-a shorter log: there the task begins by the rule for partitions without an offset.
+(KIP-516), which is committed beside the offset: the task begins at the new topic's start. With the
+same id, an offset after the end means that brokers lost records, and the task goes on at the end.
+An offset before the start means that records were deleted unread. Brokers without ids do not
+distinguish a new topic from a shorter log: there the task begins by the rule for partitions without
+an offset.
 
 Offsets may be gone while state is there: a group without workers forgets them after a week
-(`offsets.retention.minutes`), people delete groups. A task that has committed before its first
-record has state only behind an offset. So where none of its partitions has one, and its changelog
-holds rows, going on counts twice, and the task stops until `on_lost_offsets` says where to begin.
-It does not stop where something else explains it: its topics hold nothing, were made anew since
-(brokers forget the offsets of a topic with it), or the group has offsets of topics that the app
-does not read any more: then it reads another topic than before.
+(`offsets.retention.minutes`), and people delete groups. A task commits before its first record, so
+state without an offset means that the offset is gone. If none of the task's partitions has an
+offset, and the changelog holds rows, going on would count records twice. The task stops until
+`on_lost_offsets` names the place to begin. The task does not stop if there is another explanation:
 
-Not here: asking brokers (`tasks/log_bounds`), what a task does with its offset.
+- the topics hold no records;
+- the topics were made anew since (brokers forget the offsets of a topic with the topic);
+- the group has offsets of topics that the app no longer reads, so the app reads another topic now.
+
+Not here: asking brokers (`tasks/log_bounds`), the use of the offset by the task.
 """
 
 from collections.abc import Collection, Mapping
@@ -36,11 +39,14 @@ from streamsx.protocol.commit_metadata import OffsetMetadata
 
 
 class StartPositions(NamedTuple):
-    """Places at which a task begins: offset, and what stands beside it.
+    """Places at which a task begins: the offset of each source partition, and the metadata.
 
-    `chosen`: partitions of which the group has not committed it yet. Their task commits it before
-    its first record, so that whoever begins next begins there, and not where the log ends by then.
-    `stop`: why it must not begin at all; nothing of it is committed then.
+    Attributes:
+        places: offset and metadata by partition.
+        chosen: partitions with an offset that the group has not committed. Their task commits the
+            offset before its first record, so that the next owner begins there too, and not at the
+            log's later end.
+        stop: reason why the task must not begin at all, and commits nothing; empty without one.
     """
 
     places: Mapping[TopicPartition, tuple[int, OffsetMetadata]]
@@ -50,11 +56,14 @@ class StartPositions(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """Rule for partitions of which the group has no offset.
+    """Rule for partitions without a committed offset.
 
-    `own`: topics that the app's tasks write; `counts`: partitions of each topic when a worker of
-    this state directory saw it first; `ids`: of topics when one saw them last; `lost`: the setting
-    `on_lost_offsets`.
+    Attributes:
+        latest: whether `consumer_auto_offset_reset` is `latest`.
+        own: topics that the app's tasks write.
+        counts: partition count of each topic when a worker of this state directory first saw it.
+        ids: id of each topic when a worker of this state directory last saw it.
+        lost: the setting `on_lost_offsets`.
     """
 
     latest: bool = False
@@ -64,23 +73,23 @@ class OffsetReset:
     lost: str = "stop"
 
     def anew(self, topic: str, now: str | None) -> bool:
-        """Return whether the topic was made anew since a worker here saw it, given its id now."""
+        """Return whether a topic was made anew since a worker here saw it; `now` is its id now."""
         return other(self.ids.get(topic), now)
 
     def at_end(self, tp: TopicPartition, now: str | None = None) -> bool:
-        """Return whether the partition begins at its end. `now`: id of its topic."""
+        """Return whether a partition begins at the end; `now` is the topic's id now."""
         grown = tp.partition >= self.counts.get(tp.topic, tp.partition + 1)
         new = grown or tp.topic in self.own or self.anew(tp.topic, now)
         return self.latest and not new
 
     def offset(self, tp: TopicPartition, start: int, end: int, now: str | None = None) -> int:
-        """Return where the partition begins, given where its log begins and ends."""
+        """Return the offset at which a partition begins, given the start and end of the log."""
         return end if self.at_end(tp, now) else start
 
     def without_offsets(
         self, task: str, sources: Mapping[TopicPartition, tuple[int, int]]
     ) -> "WithoutOffsets":
-        """Return where a task goes on whose state is there, and whose offsets are gone."""
+        """Return the start of a task that has state and lost its offsets."""
         where = ", ".join(map(str, sorted(sources)))
         what = (
             f"offsets are gone: {task}: none is committed of {where}, and the state made of their "
@@ -105,9 +114,15 @@ class OffsetReset:
     def out_of_range(
         self, tp: TopicPartition, offset: int, start: int, end: int, *, done: int, same: bool
     ) -> "Move":
-        """Return where to go on when the log does not have the offset. `done`: position of the
-        slowest reader, which may still need what is before the end; `same`: the topic is known to
-        be the one that the offset is of.
+        """Return the place to go on when the log does not have the offset.
+
+        Args:
+            tp: the source partition.
+            offset: next offset that the task wants.
+            start: first offset of the log.
+            end: end of the log.
+            done: position of the slowest reader, which may still need records before the end.
+            same: whether the topic is known to be the one to which the offset belongs.
         """
         if offset < start:
             lost = start - offset
@@ -134,7 +149,7 @@ class OffsetReset:
 
 
 class WithoutOffsets(NamedTuple):
-    """Offsets at which a task begins whose own are gone, and why, in one line; or why it stops."""
+    """Start of a task that lost its offsets: new ones, and the reason to go on or to stop."""
 
     begin: Mapping[TopicPartition, int]
     why: str
@@ -142,15 +157,19 @@ class WithoutOffsets(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Offset at which a task goes on in a source partition, and why, in one line."""
+    """Offset at which a task goes on in a source partition, and the reason in one line."""
 
     offset: int
     why: str
 
 
 def made_anew(tp: TopicPartition, offset: int | None, start: int) -> Move:
-    """Return where to go on in a topic that took the place of another one. `offset`: that of the
-    old one, if the group still has it.
+    """Return the place to go on in a topic that took the place of another one.
+
+    Args:
+        tp: the source partition.
+        offset: offset in the old topic; None if the group has none any more.
+        start: first offset of the new topic's log.
     """
     old = (
         "the group's offset went with it"
@@ -165,10 +184,10 @@ def made_anew(tp: TopicPartition, offset: int | None, start: int) -> Move:
 
 
 def other(before: str | None, now: str | None) -> bool:
-    """Return whether two ids are of two topics; None is of any."""
+    """Return whether two ids belong to two topics; None matches every id."""
     return None not in (before, now) and before != now
 
 
 def holds(bounds: Mapping[TopicPartition, tuple[int, int]]) -> bool:
-    """Return whether there are records in any of the logs, given where each begins and ends."""
+    """Return whether any log has records, given the start and end of each."""
     return any(start < end for start, end in bounds.values())

@@ -1,40 +1,45 @@
-"""The life of a task on one worker, as a table.
+"""State machine of a task on one worker, as a table.
 
-Every state in two sentences:
+The states:
 
-CREATED     The worker has been told of the task and has touched nothing yet. It lasts for one step.
-OPENING     Its stores are being opened; an active's committed positions are asked for meanwhile.
-            Nothing was processed, so it can be let go at once.
-PLACED      An active whose positions came first; its stores are still being opened.
-OPENED      Its stores are open. An active's positions may still be asked for; behind both, and
-            behind a follower's stores alone, the ends of its changelogs are.
-RESTORING   Changelog records go into its stores: an active's up to an end that was read after the
-            previous owner had let go, a follower's until it is near enough. An active task in this
-            state is down time; a follower is not, its owner runs elsewhere.
-TAILING     A follower that is near enough; it goes on reading its changelog until the plan makes it
-            active or drops it. Its stores stay open through a promotion.
-RUNNING     The one state in which records are processed.
-STOPPED     Something that only people can mend stands in its way: it processes nothing more, its
-            bodies have ended. It stays ours, so that nobody else runs into the same thing at once,
-            until the group gives it to somebody else, or its worker ends.
-SUSPENDED   The group wants it back, or it begins anew: it processes nothing more and waits for its
-            last commit. Until then it is still ours.
-ABANDONED   Released, lost or renewed while its stores were being opened: when they are, or cannot
-            be, they are closed.
-CLOSING     Released, lost or renewed; its stores are being written and closed, off the way of the
-            group. What it becomes then is for the newest plan to say.
-CLOSED      Final.
+CREATED     The worker knows the task and has touched nothing yet. This state lasts for one step.
+OPENING     The stores of the task are being opened; committed positions of an active are asked for
+            meanwhile. Nothing was processed, so the task can be released at once.
+PLACED      The positions of an active came first; the stores are still being opened.
+OPENED      The stores are open. Positions of an active may still be asked for. The ends of the
+            changelogs are asked for next: after stores and positions for an active, after the
+            stores alone for a follower.
+RESTORING   Changelog records go into the stores. An active reads up to an end that was read after
+            the previous owner's release, a follower until it is near enough. An active in this
+            state is down time; a follower is not, because the owner runs elsewhere.
+TAILING     A follower is near enough, and goes on reading the changelogs until the plan makes
+            the follower active or drops the task. The stores stay open through a promotion.
+RUNNING     Records are processed, in this state alone.
+STOPPED     The task has met a problem that only people can mend. It processes nothing more, and its
+            bodies have ended. The task stays ours, so that no other worker meets the same problem
+            at once, until the group gives the task to another member or the worker ends.
+SUSPENDED   The group wants the task back, or the task begins anew. The task processes nothing more
+            and waits for the last commit. Until then the task is still ours.
+ABANDONED   The task was released, lost or renewed while the stores were being opened. They are
+            closed as soon as they are open, or cannot be opened.
+CLOSING     The task was released, lost or renewed. The stores are being written and closed; the
+            group does not wait for that. The newest plan decides what the task becomes then.
+CLOSED      The end.
 
-A follower is a learner, which the group waits for, or a standby, which it does not; it may become
-the other at any time, and nothing else changes by that.
+A follower is a learner, for which the group waits, or a standby, for which the group does not wait.
+A learner may become a standby at any time, and the reverse, and nothing else changes by that.
 
-The odd ones. A promotion passes RESTORING even when nothing is left to read, because only an end
-read after the release counts: so positions are asked for anew, and the ends behind them. Ends that
-were read as a follower let an active restore, and not run. REVOKE in CLOSING answers with a release
-at once: the task was given back while it closed, and taken away again before it was opened. LOST in
-SUSPENDED answers with one too: a part of it may be lost, and another is still wanted back.
+Some transitions look odd:
 
-Not here: stores, changelog positions (`tasks/store_restore`), which task should be what
+- A promotion passes RESTORING even when nothing is left to read, because only an end read after the
+  release counts. So positions are asked for again, and the ends after them. Ends that were read as
+  a follower let an active restore, but not run.
+- REVOKE in CLOSING answers with a release at once: the task was assigned again while the stores
+  closed, and revoked again before they were opened.
+- LOST in SUSPENDED answers with a release too: some partitions of the task may be lost while others
+  are still wanted back.
+
+Not here: stores, changelog positions (`tasks/store_restore`), the choice of each task's role
 (`tasks/task_registry`).
 """
 
@@ -49,7 +54,7 @@ STORY_STEPS = 200
 
 
 class TaskState(Enum):
-    """The first word of a value is that of the event `task`."""
+    """State of a task. The first word of a value stands in the journal's `task` events."""
 
     CREATED = "created"
     OPENING = "opening"
@@ -66,74 +71,77 @@ class TaskState(Enum):
 
     @property
     def word(self) -> str:
+        """Return the name of the state in the journal."""
         return self.value.split()[0]
 
     @property
     def ends(self) -> bool:
-        """Whatever happens, it is closed."""
+        """Return whether the task is closed next, whatever happens."""
         return self in (TaskState.ABANDONED, TaskState.CLOSING)
 
 
 class Event(Enum):
-    """What happens to a task."""
+    """Event that happens to a task."""
 
     START = auto()
     STORES_OPEN = auto()
     POSITIONS_KNOWN = auto()
     BEHIND = auto()
-    """Ends known; there is something to restore."""
+    """The ends are known, and something is left to restore."""
     AT_END = auto()
-    """Ends known; nothing to restore, or no state at all."""
+    """The ends are known, and nothing is left to restore, or the task has no state."""
     REACHED_END = auto()
-    """Everything up to the end is written (follower: is near enough)."""
+    """Everything up to the end is written (follower: the stores are near enough)."""
     FELL_BEHIND = auto()
     PROMOTE = auto()
     RENEW = auto()
-    """An active has other partitions: it is opened again with them."""
+    """The partitions of an active have changed: the task is opened again with the new ones."""
     REVOKE = auto()
     """The group wants the partitions of an active back."""
     DROP = auto()
-    """No list of the plan names the follower any more; it owns nothing."""
+    """No list of the plan names the follower any more. A follower owns no partitions."""
     SETTLED = auto()
     """A suspended task has nothing left to commit."""
     STOP = auto()
-    """It cannot go on, and the other tasks can."""
+    """The task cannot go on; other tasks can."""
     UNDO = auto()
-    """What it did since its last commit cannot be committed: it begins anew from there."""
+    """The work since the last commit cannot be committed: the task begins anew from there."""
     LOST = auto()
-    """The group went on without us: nothing more may be committed."""
+    """The group went on without this member: nothing more may be committed."""
     FAIL = auto()
     CLOSED = auto()
 
 
 class Effect(Enum):
-    """What the holder of the task has to do."""
+    """Action that the owner of the machine has to perform."""
 
     OPEN = auto()
     PLACE = auto()
-    """Ask for its committed positions as of now."""
+    """Ask for the committed positions of the task as of now."""
     READ_ENDS = auto()
-    """Ask for the bounds of its changelogs as of now."""
+    """Ask for the bounds of the task's changelogs as of now."""
     RUN = auto()
     READY = auto()
-    """A learner may be made active."""
+    """Announce that the learner may be made active."""
     SUSPEND = auto()
     STOP = auto()
-    """End its bodies, and tell the group."""
+    """End the bodies of the task, and report the stop to the group."""
     RELEASE = auto()
-    """Tell the group that what it wants of its partitions is free."""
+    """Release the partitions that the group wants back."""
     FORGET = auto()
     """Drop everything that is not committed."""
     CLOSE = auto()
     ANEW = auto()
-    """When it is closed, it is opened again."""
+    """Open the task again once it is closed."""
 
 
 Cell = tuple[TaskState | None, tuple[Effect, ...]]
-"""The next state, None: it stays; and what is to be done."""
+"""Next state, None if the state stays, and the effects in order."""
 Transitions = tuple[tuple[Event, tuple[TaskState, ...], TaskState | None, tuple[Effect, ...]], ...]
-"""What happens in which states, and the cell of each."""
-_S, _E, _X = TaskState, Event, Effect
+"""Rows of the table: an event, the states in which it may happen, and the cell for them."""
+_S = TaskState
+_E = Event
+_X = Effect
 _EARLY = _S.OPENING, _S.PLACED
 _READS = _S.OPENED, _S.RESTORING
 _WORKS = _S.RUNNING, _S.STOPPED
@@ -190,7 +198,7 @@ FOLLOWER: Final[Transitions] = (
 
 
 def cells(rows: Transitions) -> dict[tuple[Event, TaskState], Cell]:
-    """One for each event and state."""
+    """Return the cell of each event and state."""
     return {(event, at): (then, do) for event, states, then, do in rows for at in states}
 
 
@@ -200,23 +208,29 @@ TABLE: Final = {
 
 
 class TaskStateMachine:
-    """One task; `step` is the only door."""
+    """State machine of one task; events come in through `step` alone."""
 
     def __init__(self, task: TaskId, role: Role) -> None:
-        self.task, self.role, self.state = task, role, TaskState.CREATED
+        self.task = task
+        self.role = role
+        self.state = TaskState.CREATED
         self.story: deque[tuple[float, Event, Role, TaskState]] = deque(maxlen=STORY_STEPS)
 
     def knows(self, event: Event) -> bool:
-        """Its cell is not empty."""
+        """Return whether the table has a cell for this event in the current state."""
         return (event, self.state) in TABLE[self.role]
 
     def turn(self, role: Role) -> None:
-        """A learner becomes a standby, or the other way round."""
+        """Turn a learner into a standby, or a standby into a learner."""
         assert self.role.follows, f"only followers turn, a promotion is an event: {self.task}"
         self.role = role
 
     def step(self, now: float, event: Event) -> tuple[Effect, ...]:
-        """The effects of one event, in order. Raises InvalidTransition with the task's story."""
+        """Return the effects of one event, in order.
+
+        Raises:
+            InvalidTransition: the table has no cell for the event; the message holds the story.
+        """
         cell = TABLE[self.role].get((event, self.state))
         if cell is None:
             raise InvalidTransition(

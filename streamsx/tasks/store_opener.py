@@ -1,9 +1,10 @@
-"""Opens and closes the stores of tasks: which folder, what memory, what to do with a damaged one.
+"""Opening and closing of the tasks' stores: their folders, their memory, damaged stores.
 
-Opening holds the GIL for some 5 ms and replays a log that SIGKILL left, 130-400 ms; so left-over
-stores are opened and closed once before the group is joined, and an open during work finds no log.
+An open holds the GIL for some 5 ms. After a SIGKILL an open also replays RocksDB's log, 130-400 ms.
+So left-over stores are opened and closed once before the worker joins the group; an open during
+work finds no log then.
 
-Not here: what a store's position means, when a task wants its stores.
+Not here: the meaning of a store's position, the time at which a task needs the stores.
 """
 
 import asyncio
@@ -29,23 +30,34 @@ CLOSE_MAX_S = 30.0
 
 
 class StoreOpener:
-    """Of one worker."""
+    """Opener of one worker's stores; also closes them and deletes unwanted ones."""
 
     def __init__(
         self, given: WorkerContext, partitions: Mapping[str, int], executor: Executor
     ) -> None:
-        self._clock, self._journal, self._directory = given.clock, given.journal, given.directory
-        self._rows, self._executor = given.rows(given.config.memory_budget_bytes), executor
+        self._clock = given.clock
+        self._journal = given.journal
+        self._directory = given.directory
+        self._rows = given.rows(given.config.memory_budget_bytes)
+        self._executor = executor
         self._cleanup_delay_s = given.config.state_cleanup_delay_s
         plans = given.topology.subtopologies
         self._nodes = {node.name: (plan, node) for plan in plans for node in plan.stores}
         self._partitions = partitions
         self.snapshots = SnapshotRestore(given, partitions)
         self._unwanted: dict[tuple[str, int], float] = {}
-        """Stores of tasks that are not held here, and since when."""
+        """Stores of tasks that are not held here, and the time since when."""
 
     async def open(self, task: TaskId, node: StoreNode) -> Rows:
-        """The rows of one store. Raises StoreLocked, StoreCorrupt, IncompatibleStore."""
+        """Open one store and return the rows.
+
+        A damaged store is moved away once, and a new one is opened empty.
+
+        Raises:
+            StoreLocked: another process has held the store for LOCKED_MAX_S.
+            StoreCorrupt: the new store is damaged too.
+            IncompatibleStore: the store has another layout.
+        """
         if not node.persistent:
             return MemoryRows()
         path = self._directory.store(node.name, task.partition)
@@ -67,9 +79,13 @@ class StoreOpener:
         return self._rows(path, node.layout(self._partitions[node.changelog]))
 
     async def close(self, task: TaskId, rows: Mapping[str, Rows]) -> None:
-        """Flush and close, off the loop; one that does not end is given up and named.
+        """Flush and close the stores of a task on another thread.
 
-        Raises what the first said that could not be flushed, when all are closed.
+        A store that is not closed after CLOSE_MAX_S is given up and logged.
+
+        Raises:
+            DescriptorsUsedUp, DiskFailed, StoreCorrupt, StoreLocked: the error of the first store
+                that could not be flushed, raised after all are closed.
         """
         loop = asyncio.get_running_loop()
         failed: StreamsxError | None = None
@@ -87,9 +103,13 @@ class StoreOpener:
             raise failed
 
     def leftovers(self) -> Mapping[TaskId, DormantPositions]:
-        """What earlier processes left of this app's stores, each opened, flushed and closed.
+        """Open, flush and close the stores of this app that earlier processes left.
 
-        Raises IncompatibleStore for rows that the types of their table no longer fit.
+        Returns:
+            The position of each store, by task and changelog.
+
+        Raises:
+            IncompatibleStore: the types of a table no longer fit the rows.
         """
         found: dict[TaskId, dict[TopicPartition, int | None]] = {}
         for name, partition in list(self._directory.stores()):
@@ -107,15 +127,18 @@ class StoreOpener:
                     "error", what=f"{error}: moved away", where=f"store {name}-{partition}"
                 )
                 continue
-            logs, task = plan.changelogs(partition), TaskId(plan.number, partition)
+            logs = plan.changelogs(partition)
+            task = TaskId(plan.number, partition)
             positions = found.setdefault(task, dict.fromkeys(logs.values()))
             positions[logs[name]] = position
         return found
 
     async def clean_up(self, held: TaskRegistry, gone: Callable[[TaskId], None]) -> None:
-        """Delete stores that have been unwanted for the whole delay, one by one, off the loop.
+        """Delete stores that were unwanted for the whole delay, one by one, on another thread.
 
-        `gone` is told of their tasks.
+        Args:
+            held: tasks of this worker, whose stores stay.
+            gone: called with the task of each store that is deleted.
         """
         now = self._clock.now()
         tasks = {
@@ -129,7 +152,7 @@ class StoreOpener:
         for (name, partition), since in sorted(self._unwanted.items()):
             task = tasks[name, partition]
             if now - since < self._cleanup_delay_s or task in held:
-                continue  # it may have been assigned while the one before was being deleted
+                continue  # the task may be assigned during the delete of another store
             kept = self._directory.discard(self._directory.store(name, partition))
             gone(task)
             LOG.info("store_wiped store=%s partition=%d: nobody wanted it", name, partition)

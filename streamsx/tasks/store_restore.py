@@ -1,21 +1,24 @@
-"""One store and its changelog: what to read next, and when the store has caught up.
+"""State machine of a store's restore: the next read of the changelog, and the end of the restore.
 
 OPENING   The store's own position and the bounds of the changelog are being asked for.
-READING   Records from the position on go into the store, the newest of each key, the position with
-          them. An active reads up to a fixed end, a learner until it is near enough.
-TAILING   A learner that is near enough; it goes on reading for as long as it lives. It falls back
-          to READING when it is more than twice the limit behind, so that it does not flicker.
-DONE      An active at its end. The end was read after the previous owner had let go, so nothing can
-          come behind it that this store lacks.
+READING   Records from the position on go into the store, the newest of each key, together with the
+          new position. An active reads up to a fixed end, a learner until it is near enough.
+TAILING   A learner is near enough, and goes on reading as long as it lives. The learner falls back
+          to READING when it is more than twice the limit behind, so that the state does not
+          flicker.
+DONE      An active is at the end, which was read after the previous owner's release, so no later
+          record can be missing in this store.
 
-A store that says where it is, and is not within its changelog, was made from records that no broker
-has any more: a log was cut, and this may be the last copy. It is set aside and restored from what
-there is. Rows without a position are of a restore that was interrupted, and in the changelog still.
+A store with a position outside its changelog was made from records that no broker has any more: a
+log was cut, and this store may be the last copy. The store is set aside, and a new one is restored
+from the records that are left. Rows without a position come from an interrupted restore, and are
+still in the changelog.
 
-Position means written, never only fetched: a restore is at its end when its writes are done. The
-end is an offset, not a count of records: transaction markers and compaction leave holes.
+A position counts written records, never records that were only fetched: a restore is at the end
+when the writes are done. The end is an offset, not a count of records: transaction markers and
+compaction leave holes.
 
-Not here: fetching, RocksDB, how long a slice may take, which store goes first.
+Not here: fetching, RocksDB, the length of a slice, the order of stores.
 """
 
 from collections import deque
@@ -28,9 +31,12 @@ from streamsx.errors import InvalidTransition
 
 STORY_STEPS = 200
 FALLS_BACK_AT_LIMITS = 2
+"""Lag, as a multiple of the limit, above which a tailing learner is reading again."""
 
 
 class RestoreState(Enum):
+    """State of a restore; the module's docstring explains each."""
+
     OPENING = "opening"
     READING = "reading"
     TAILING = "tailing"
@@ -39,9 +45,13 @@ class RestoreState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """`position`: next changelog offset by the store, None without one; `rows`: it holds some.
+    """Event: the store is open, and the bounds of the changelog are known.
 
-    `start`, `end`: first offset and high watermark of the changelog.
+    Attributes:
+        position: next changelog offset by the store; None without one.
+        rows: whether the store holds rows.
+        start: first offset of the changelog.
+        end: high watermark of the changelog.
     """
 
     position: int | None
@@ -52,7 +62,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """So many records of the changelog are being written, and with the last of them `position`."""
+    """Event: so many changelog records are being written, with the last of them `position`."""
 
     records: int
     position: int
@@ -60,19 +70,19 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All that was fetched is in the store."""
+    """Event: all fetched records are in the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndMoved:
-    """What a fetch reply said of a follower's end."""
+    """Event: a fetch reply named a new end of a follower's changelog."""
 
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """The broker no longer has (or does not have) the offset that was asked for."""
+    """Event: the broker does not have the requested offset, or no longer has it."""
 
     start: int
     end: int
@@ -80,7 +90,7 @@ class OutOfRange:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The previous owner has let go; `end`: high watermark read after that."""
+    """Event: the previous owner has released; `end`: high watermark read after that."""
 
     end: int
 
@@ -90,7 +100,7 @@ Event = Opened | Fetched | Written | EndMoved | OutOfRange | Promoted
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """Remove every row, and the position; `keep`: what was there is set aside."""
+    """Effect: remove every row and the position; `keep`: set the old store aside."""
 
     why: str
     keep: bool
@@ -98,7 +108,7 @@ class Empty:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """From this offset on, until told otherwise."""
+    """Effect: read from this offset on, until the next such effect."""
 
     offset: int
 
@@ -107,31 +117,45 @@ Effect = Empty | Read
 
 
 class StoreRestore:
-    """One store. `follows`: of a learner, which has no end; `limit`: records, when it is near.
+    """Restore of one store.
 
-    `records`: how many were applied; `position`: next offset by what is written; `writing`: by what
-    is being written, None when nothing is.
+    Attributes:
+        follows: whether the store belongs to a follower, which has no fixed end.
+        limit: lag in records at which a follower is near enough.
+        records: number of applied records.
+        position: next offset after the written records.
+        writing: next offset after the records that are being written; None without any.
+        began: offset at which this restore began.
+        end: end of the changelog, as known so far.
     """
 
     def __init__(self, *, follows: bool, limit: int) -> None:
-        self.state, self.follows, self.limit = RestoreState.OPENING, follows, limit
-        self.position, self.began, self.end = 0, 0, 0
+        self.state = RestoreState.OPENING
+        self.follows = follows
+        self.limit = limit
+        self.position = 0
+        self.began = 0
+        self.end = 0
         self.records = 0
         self.writing: int | None = None
         self.story: deque[tuple[float, Event, RestoreState, int, int]] = deque(maxlen=STORY_STEPS)
 
     @property
     def lag(self) -> int:
-        """Records behind the end, holes included."""
+        """Return the records behind the end, holes included."""
         return max(0, self.end - self.position)
 
     @property
     def total(self) -> int:
-        """Records of this restore, by offsets: from where it began to the end."""
+        """Return the records of this restore by offsets, from its beginning to the end."""
         return max(0, self.end - self.began)
 
     def step(self, now: float, event: Event) -> list[Effect]:
-        """The effects of one event, in order. Raises InvalidTransition with the story."""
+        """Return the effects of one event, in order.
+
+        Raises:
+            InvalidTransition: the event does not fit the state; the message holds the story.
+        """
         self.story.append((now, event, self.state, self.position, self.end))
         effects = self._decide(event)
         self._settle()
@@ -142,18 +166,21 @@ class StoreRestore:
             case Opened() if self.state is RestoreState.OPENING:
                 return self._opened(event)
             case Fetched(records, position) if self.state in READS and self.writing is None:
-                self.records, self.writing = self.records + records, position
+                self.records = self.records + records
+                self.writing = position
             case Written() if self.state in READS and self.writing is not None:
-                self.position, self.writing = self.writing, None
+                self.position = self.writing
+                self.writing = None
             case EndMoved(end) if self.state in READS:
                 self.end = max(self.end, end) if self.follows else self.end
             case OutOfRange(start, end) if self.state in READS:
                 why = cut(self.position, start, end) or f"the changelog has lost {self.position}"
                 return self._restart(Empty(why, keep=True), start, end)
             case OutOfRange() if self.state is RestoreState.DONE:
-                pass  # asked behind its end: it has all that was there
+                pass  # the read was after the end: the store has all records
             case Promoted(end) if self.state in READS:
-                self.follows, self.end = False, end
+                self.follows = False
+                self.end = end
                 self.state = RestoreState.READING
             case _:
                 name = type(event).__name__
@@ -163,7 +190,8 @@ class StoreRestore:
         return []
 
     def _opened(self, event: Opened) -> list[Effect]:
-        self.state, self.end = RestoreState.READING, event.end
+        self.state = RestoreState.READING
+        self.end = event.end
         if event.position is None and event.rows:
             wipe = Empty("the store has rows but no position", keep=False)
             return self._restart(wipe, event.start, event.end)
@@ -173,14 +201,15 @@ class StoreRestore:
         return [Read(self.position)]
 
     def _restart(self, first: Empty, start: int, end: int) -> list[Effect]:
-        """Deletes in the gap are unknown, so nothing that is there can be used."""
+        """Begin again with an empty store: deletes in the gap are unknown, so no row is usable."""
         self.state = RestoreState.READING
         self.position = self.began = start
-        self.end, self.writing = (max(self.end, end) if self.follows else end), None
+        self.end = max(self.end, end) if self.follows else end
+        self.writing = None
         return [first, Read(start)]
 
     def _settle(self) -> None:
-        """What its position and the end make of it."""
+        """Set the state that follows from the position and the end."""
         if not self.follows:
             if self.writing is None and self.position >= self.end:
                 self.state = RestoreState.DONE
@@ -194,7 +223,7 @@ READS: Final = frozenset({RestoreState.READING, RestoreState.TAILING})
 
 
 def cut(position: int, start: int, end: int) -> str:
-    """Why a store at `position` cannot go on; empty when it can."""
+    """Return the reason why a store at `position` cannot go on; empty if it can."""
     if position < start:
         return f"the changelog begins at {start}, the store says {position}"
     if position > end:
@@ -205,8 +234,13 @@ def cut(position: int, start: int, end: int) -> str:
 def newest(
     keys: Sequence[bytes | None], values: Sequence[bytes | None]
 ) -> dict[bytes, bytes | None]:
-    """Of changelog records in order of their offsets, the last of each key, in ascending order.
-    None as a value deletes; a record without a key is nobody's.
+    """Return the last changelog record of each key, in ascending order of the keys.
+
+    A value of None deletes. Records without a key are left out.
+
+    Args:
+        keys: keys of records in the order of their offsets.
+        values: values of the same records.
     """
     last = dict(zip(keys, values, strict=True))
     return {key: last[key] for key in sorted(key for key in last if key is not None)}

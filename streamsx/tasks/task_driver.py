@@ -1,9 +1,8 @@
-"""Carries out what the plan asks: opens, restores, runs, suspends, releases and closes tasks.
+"""Driver of a worker's tasks: opens, restores, runs, suspends, releases and closes them.
 
-What happens to a task and when is decided in `streamsx.tasks.task_registry`; this is the hand
-that does it and answers. One owner: the data loop. Each opening, reading of ends and closing is
-an asyncio task of its own, at most one per task of the topology; a close ends what it finds under
-way.
+`streamsx.tasks.task_registry` decides; the driver performs each effect and answers with an event.
+The data loop alone owns the driver. Each open, read of ends and close is a separate asyncio task,
+at most one per task of the topology; a close cancels the one under way.
 """
 
 import asyncio
@@ -58,17 +57,17 @@ if TYPE_CHECKING:
     from streamsx.tasks.start_positions import StartPositions
 
 PATIENCE_SHARE = 1 / 2
-"""Share of the time in which a task has to be released that its bodies may take: the rest is for
-its last commit. So is LAST_COMMIT_S ahead of the deadline of a worker that leaves."""
+"""Share of the time for a task's release that its bodies may take; the rest is for its last commit.
+In a worker that leaves, the last LAST_COMMIT_S before its deadline are for last commits too."""
 
 CommittedPlace = tuple[int, OffsetMetadata]
-"""Offset of a partition, and what stands beside it."""
+"""Committed offset of a partition, and the metadata beside it."""
 
 
 class Jobs:
-    """What is under way for each task: one thing at a time, the newer one ends the older.
+    """Jobs under way, at most one for each task: a newer job cancels the older.
 
-    What cannot be opened, read or written ends the task, and with it the worker.
+    A job that cannot open, read or write a store fails the task, and thereby ends the worker.
     """
 
     def __init__(
@@ -76,10 +75,12 @@ class Jobs:
         spawn: Callable[..., asyncio.Task[None]],
         failed: Callable[[TaskId, Exception], None],
     ) -> None:
-        self._spawn, self._failed = spawn, failed
+        self._spawn = spawn
+        self._failed = failed
         self._of: dict[TaskId, asyncio.Task[None]] = {}
 
     def start(self, task: TaskId, job: Coroutine[Any, Any, None], what: str) -> None:
+        """Start a job for a task under the name `what`, and cancel the task's older job."""
         if (old := self._of.pop(task, None)) is not None:
             old.cancel()
         made = self._of[task] = self._spawn(self._tried(task, job), name=f"{what} {task}")
@@ -92,13 +93,13 @@ class Jobs:
             self._failed(task, error)
 
     def _over(self, task: TaskId, done: asyncio.Task[None], job: Coroutine[Any, Any, None]) -> None:
-        job.close()  # it may never have begun
+        job.close()  # a job that was cancelled before its first step still needs this
         if self._of.get(task) is done:
             del self._of[task]
 
 
 class TaskDriver:
-    """All tasks of one worker. `feed` is the door for everything that happens to them."""
+    """Driver of all tasks of one worker; events come in through `feed`."""
 
     def __init__(
         self,
@@ -111,11 +112,18 @@ class TaskDriver:
         arrived: asyncio.Event,
         bounds: LogBounds,
     ) -> None:
-        self._given, self._plans, self._door = given, given.plans, door
-        self._stores, self._producer, self._policy = stores, producer, policy
+        self._given = given
+        self._plans = given.plans
+        self._door = door
+        self._stores = stores
+        self._producer = producer
+        self._policy = policy
         self._arrived = arrived
-        config, clock, cluster = given.config, given.clock, given.cluster
-        (data, log), damaged = limits_of(config), partial(tell_damaged, given.journal)
+        config = given.config
+        clock = given.clock
+        cluster = given.cluster
+        data, log = limits_of(config)
+        damaged = partial(tell_damaged, given.journal)
         self.fetcher = Fetcher(cluster, clock, "data", data, arrived.set, self.source_cut, damaged)
         self.changelogs = Fetcher(
             cluster, clock, "restore", log, arrived.set, self.changelog_cut, damaged
@@ -132,26 +140,26 @@ class TaskDriver:
         self.sources = SourceWatch(given, bounds, self.fetcher, self.actives)
         self.dormant = InactiveStores(self.bounds, lambda: setattr(self, "changed", True))
         self.changed = False
-        """Since the last report."""
+        """Whether anything has changed since the last report."""
         self._positions: dict[TaskId, Mapping[str, CommittedPlace]] = {}
         self._beginnings: dict[TaskId, StartPositions] = {}
-        """How those positions came about."""
+        """Start positions of tasks that do not run yet, from which `_positions` were taken."""
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
         self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
-        """Tasks that were undone: how far each had come, and why. Whoever gets one, maybe this
-        worker, knows nothing of it."""
+        """Tasks that were undone: the positions each had reached, and the reason. Released and lost
+        tasks are removed: the next owner, maybe this worker, begins without that knowledge."""
         self._jobs = Jobs(given.owner.spawn, self.failed)
         self._placing = Jobs(given.owner.spawn, self.failed)
-        """Asks for positions, beside what the task's stores are about."""
+        """Jobs that ask for positions, beside the jobs for the task's stores."""
         self._granted: dict[TaskId, tuple[float, int]] = {}
-        """Followers that became active, until they are handed over: when the assignment said so,
-        and how far behind they were."""
+        """Followers that became active, until their hand-over is complete: the time of the
+        assignment, and the lag at that time."""
         self._events: deque[task_registry.Event] = deque()
         self._feeding = False
 
     def _patient_until(self, since: float) -> float:
-        """Return how long a task that is suspended `since` then waits for its bodies."""
+        """Return the time until which a task suspended at `since` waits for its bodies."""
         until = since + PATIENCE_SHARE * self._given.config.revoke_timeout_s
         leave_by = self._door.leave_by if self._door.leaving else None
         if leave_by is None:
@@ -159,10 +167,10 @@ class TaskDriver:
         least = since + PATIENCE_SHARE * LAST_COMMIT_S
         return min(until, max(least, leave_by - LAST_COMMIT_S))
 
-    # -- what happens
+    # -- events
 
     def feed(self, event: task_registry.Event) -> None:
-        """Decide about an event and carry it out. What comes of that is fed behind it."""
+        """Decide about an event and perform the effects; events they cause come after it."""
         if isinstance(event, task_registry.TasksLost):
             for task in event.tasks:
                 self._anew.pop(task, None)
@@ -180,14 +188,14 @@ class TaskDriver:
         self.changed = True
 
     def granted(self, tasks: Iterable[TaskId]) -> None:
-        """Followers that this assignment makes active: their hand-over begins here."""
+        """Begin the hand-over of followers that this assignment makes active."""
         now = self._given.clock.now()
         for task in tasks:
             if task in self.holdings and self.holdings.of(task).role.follows:
                 self._granted[task] = now, self.restorer.lag(task) or 0
 
     def processed(self, active: Active, now: float, *, more: bool) -> None:
-        """The loop has handed records of a task on."""
+        """Note that the loop has processed records of a task; `more` are waiting."""
         active.gap.processed(now, more=more)
         if active.first:
             active.first = False
@@ -195,19 +203,27 @@ class TaskDriver:
             self._handed_over(active.id, now)
 
     def gaps(self, now: float) -> dict[TaskId, float]:
-        """Seconds that each task has stood still at most since it was last asked; none of those
-        whose bodies have ended."""
+        """Return the longest gap of each task since the last call, in seconds.
+
+        Stopped tasks, whose bodies have ended, are left out.
+        """
         return {t: a.gap.taken(now) for t, a in sorted(self.actives.items()) if not a.why}
 
     def stopped(self, task: TaskId, why: TaskStopped) -> None:
-        """A running task cannot go on: it alone stops, where it is, until it is started again."""
+        """Stop a running task that cannot go on; other tasks run on.
+
+        The task stays at the same position until the worker is started again.
+        """
         self._given.journal("error", what=str(why), where=f"task {task}")
         self.actives[task].why = str(why)
         self.feed(Happened(task, life.Event.STOP))
 
     def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:
-        """What it did since its last commit cannot be: it begins anew, to find the record of it; or
-        to stop before it, where that was no use."""
+        """Begin a task anew from the last commit, because later work cannot be committed.
+
+        After ValueRefused the new run looks for the record with that value, to pass over it.
+        After TaskStopped the task stops at the last commit.
+        """
         self._anew[task] = dict(self.actives[task].task.taken), why
         self.feed(Happened(task, life.Event.UNDO))
         if isinstance(why, ValueRefused):
@@ -215,12 +231,15 @@ class TaskDriver:
             self._given.journal("error", what=what, where=f"task {task}")
 
     def failed(self, task: TaskId, error: Exception) -> None:
-        """By its policy, or by what it puts into its store: the worker ends, the others commit."""
+        """Fail a task, by its policy or by its stores: the worker ends, the other tasks commit."""
         self._given.owner.fail(error)
         self.feed(Happened(task, life.Event.FAIL))
 
     def handed_over(self) -> None:
-        """Looked at now and then: a task that was promoted and finds no input is since it runs."""
+        """Complete the hand-over of promoted tasks that find no input.
+
+        Their hand-over ended when they began to run. The worker calls this now and then.
+        """
         for task in sorted(self._granted.keys() & self.actives.keys()):
             active = self.actives[task]
             if all(map(self.fetcher.caught_up, active.sources)):
@@ -235,17 +254,18 @@ class TaskDriver:
     # -- logs that were cut
 
     def source_cut(self, tp: TopicPartition, offset: int) -> None:
-        """The broker does not have this offset of a source any more, or not yet."""
+        """Move a source whose next offset the broker does not have any more, or not yet."""
         self.sources.cut(tp)
 
-    def changelog_cut(self, tp: TopicPartition, offset: int) -> None:  # a store has its own
+    def changelog_cut(self, tp: TopicPartition, offset: int) -> None:
+        """Restart the restore of a changelog that was cut; the store knows the position."""
         self._spawn(self._read_bounds(tp), f"bounds of {tp}")
 
     async def _read_bounds(self, tp: TopicPartition) -> None:
         self.restorer.out_of_range(tp, (await self.bounds.of([tp]))[tp])
 
     def _spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
-        """For what ends by itself; the worker's group owns it."""
+        """Start a job that ends by itself; the worker's task group owns the job."""
         _ = self._given.owner.spawn(job, name=name)
 
     # -- effects
@@ -293,11 +313,12 @@ class TaskDriver:
                 self.committing.lose(task)
                 self._stop(task)
                 self._producer.drop(self._changelogs(task).values())
-                if task in self._closing:  # else a store of it failed before it could run
+                if task in self._closing:  # else one of its stores failed before it ran
                     self._closing[task].task.aborted()
 
     def _moved(self, moved: task_registry.TaskMoved) -> None:
-        old, new = moved.old.word, moved.new.word
+        old = moved.old.word
+        new = moved.new.word
         told: dict[str, object] = {"role": moved.role.value, "from": old, "to": new}
         if moved.new is TaskState.SUSPENDED:
             told["last_record"] = self.actives[moved.task].gap.last
@@ -330,7 +351,7 @@ class TaskDriver:
         try:
             for node in plan.stores:
                 refuse_other_types(node, rows[node.name])
-        except IncompatibleStore as error:  # restored from a changelog: no start has seen them
+        except IncompatibleStore as error:  # rows out of a changelog are not checked at the start
             self.failed(task, error)
             return
         stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
@@ -352,28 +373,28 @@ class TaskDriver:
             self.stopped(task, why)
 
     def _share_cache(self) -> None:
-        """The budget is the worker's; its stores have equal parts."""
+        """Share the worker's cache budget equally among the stores of all active tasks."""
         stores = [s for active in self.actives.values() for s in active.task.stores.values()]
         cache_bytes = int(self._given.config.memory_budget_bytes * CACHE_SHARE)
         for store in stores:
             store.share(cache_bytes // len(stores))
 
     def _halt(self, active: Active) -> None:
-        """Feed it no more; its bodies end."""
+        """Feed a task no more, and end the bodies."""
         active.suspended = True
         for tp in active.sources:
             self.fetcher.remove(tp)
         active.task.close()
 
     def _stop(self, task: TaskId) -> None:
-        """What Kafka has of it may still have to be written."""
+        """End an active task; committed rows may still have to be written before the close."""
         active = self.actives.pop(task, None)
         if active is None:
             return
         self._halt(active)
         self._closing[task] = active
         if any(node.persistent for node in self._plans[task.subtopology].stores):
-            self.dormant.lags[task] = 0  # what it lacks is being written
+            self.dormant.lags[task] = 0  # the rows it lacks are being written
         self._share_cache()
 
     async def _close(self, task: TaskId) -> None:
@@ -384,7 +405,7 @@ class TaskDriver:
                 store.stop_scans()
             with self._as_far():
                 await write_out(active.task)
-            self.committing.lose(task)  # what the disk refused is in its cycle still
+            self.committing.lose(task)  # a task with a refused write is still in the cycle
             lag = 0
         self._producer.forget(task)
         rows = self._rows.pop(task, {})
@@ -401,7 +422,7 @@ class TaskDriver:
 
     @contextmanager
     def _as_far(self) -> Iterator[None]:
-        """As the disk lets it: a full or damaged one ends the worker; no task stays half closed."""
+        """End the worker over a full or damaged disk, and go on: no task stays half closed."""
         try:
             yield
         except STORE_FAULTS as error:
@@ -411,7 +432,8 @@ class TaskDriver:
         return self._plans[task.subtopology].changelogs(task.partition)
 
     async def _find_positions(self, task: TaskId) -> None:
-        tps, changelogs = self._door.owned.of(task), self._changelogs(task).values()
+        tps = self._door.owned.of(task)
+        changelogs = self._changelogs(task).values()
         found = await self.bounds.beginnings(tps, changelogs, f"task {task}")
         self._beginnings[task] = found
         self._positions[task] = {tp.topic: place for tp, place in found.places.items()}
@@ -419,7 +441,7 @@ class TaskDriver:
 
 
 def refusing_of(given: WorkerContext, tasks: TaskDriver, producer: Producer) -> ProduceErrors:
-    """Return what hears of the records that brokers refuse."""
+    """Return the handler of task records that brokers refuse."""
     stores = (node for plan in given.plans.values() for node in plan.stores)
     return ProduceErrors(
         OnProduceError(given.config.on_produce_error),
@@ -435,17 +457,22 @@ def refusing_of(given: WorkerContext, tasks: TaskDriver, producer: Producer) -> 
 
 
 def source_of(task: Task) -> SourceRecords | None:
-    """Return the records that a task is handling, for whoever asks where something came from."""
+    """Return the records that a task is processing, as the origin of the records it sends.
+
+    Returns:
+        None while the task processes no record.
+    """
     if (chunk := task.at_hand) is None or chunk.start == chunk.stop:
         return None
-    batch, offsets = chunk.batch, chunk.batch.offsets
+    batch = chunk.batch
+    offsets = chunk.batch.offsets
     return SourceRecords(
         batch.topic, batch.partition, offsets[chunk.start], offsets[chunk.stop - 1]
     )
 
 
 async def write_out(task: Task) -> None:
-    """What Kafka has of it, in slices."""
+    """Write all committed rows of a task to the stores, in slices."""
     done = False
     while not done:
         done = task.write_some(WRITE_ROWS)
@@ -453,7 +480,7 @@ async def write_out(task: Task) -> None:
 
 
 def tell_newer(plan: SubTopology, partition: int, found: Mapping[str, CommittedPlace]) -> None:
-    """Log which agents repeat records because a later release wrote what only it can read."""
+    """Log the agents that repeat records because a later release wrote metadata it alone reads."""
     for source in plan.sources:
         offset, beside = found[source.topic]
         if beside.newer and len(source.readers) > 1:
@@ -466,5 +493,9 @@ def tell_newer(plan: SubTopology, partition: int, found: Mapping[str, CommittedP
 
 
 def part_of(plan: SubTopology, topics: Collection[str]) -> SubTopology:
-    """Without state, a topic may have fewer partitions than its neighbours: the task reads less."""
+    """Return the plan with only the sources among `topics`.
+
+    Without state, a topic may have fewer partitions than others in its sub-topology: tasks with
+    higher numbers read fewer topics.
+    """
     return replace(plan, sources=tuple(s for s in plan.sources if s.topic in topics))

@@ -1,13 +1,12 @@
-"""Which partitions of each task are ours: a member's words, which are of partitions, as words of
-tasks.
+"""Owned partitions of each task: turns the member's events about partitions into events of tasks.
 
-A task is all its partitions, or what is there of them. They change under a task where a topic
-grows or goes: "topics a of 4 partitions and b of 2 in one sub-topology without state; 0_2 runs on
-a-2 alone; b grows to 4, and the member is given b-2". So a task keeps running while nothing of it
-changes, and with every other set of partitions it begins anew: `TasksAssigned` of a task that is
-ours, `Revoked` and `TasksLost` with what is `kept`.
+A task reads all its partitions, or those that exist. They change under a task when a topic grows or
+goes. Example: topics a with 4 partitions and b with 2 share a sub-topology without state; 0_2 runs
+on a-2 alone; b grows to 4, and the member is assigned b-2. So a task keeps running while none of
+its partitions changes, and begins anew with any other set: `TasksAssigned` names a task that is
+already ours, or `Revoked` and `TasksLost` name a task in `kept`.
 
-Not here: what begins anew, and how (`reconcile`).
+Not here: the new begin of a task (`task_registry`).
 """
 
 from collections.abc import Callable, Iterable
@@ -20,20 +19,24 @@ NONE: PartitionSet = frozenset()
 
 
 class TaskPartitions:
-    """Of one worker. `task_of`: None for a partition of no task, which is passed over."""
+    """Owned partitions of one worker's tasks.
+
+    Args:
+        task_of: returns the task of a partition; None for a partition of no task, which is ignored.
+    """
 
     def __init__(self, task_of: Callable[[TopicPartition], TaskId | None]) -> None:
         self._task_of = task_of
         self._owned: dict[TaskId, PartitionSet] = {}
         self._asked: dict[TaskId, dict[int, PartitionSet]] = {}
-        """Wanted back and not released: by task, and by number of the revoke."""
+        """Partitions that are wanted back and not released, by task and number of the revoke."""
 
     def of(self, task: TaskId) -> PartitionSet:
-        """What a task that begins now has to read."""
+        """Return the owned partitions of a task, which the task reads from its next begin on."""
         return self._owned.get(task, NONE)
 
     def assigned(self, tps: Iterable[TopicPartition]) -> TasksAssigned:
-        """These became ours."""
+        """Note that these partitions became ours."""
         by_task = self._by_task(tps)
         for task, some in by_task.items():
             assert not some & self.of(task), f"assigned twice: {sorted(some)}"
@@ -41,31 +44,39 @@ class TaskPartitions:
         return TasksAssigned(frozenset(by_task))
 
     def revoked(self, tps: Iterable[TopicPartition], number: int) -> Revoked:
-        """The group wants these back. They stay ours until they are released."""
+        """Note that the group wants these partitions back; they stay ours until released."""
         by_task = self._by_task(tps)
         for task, some in by_task.items():
             self._asked.setdefault(task, {})[number] = some
         return Revoked(frozenset(by_task), number, self._kept(by_task))
 
     def foreign(self, tps: Iterable[TopicPartition]) -> PartitionSet:
-        """Of no task: a leader with other code has given them, and nothing of ours has to end."""
+        """Return the partitions of no task, which a leader with other code has assigned.
+
+        No task has to end before their release.
+        """
         return frozenset(tp for tp in tps if self._task_of(tp) is None)
 
     def released(self, task: TaskId, number: int) -> list[tuple[PartitionSet, int]]:
-        """The task has stopped: what answers the revokes of up to this number."""
+        """Release the partitions of a task that has stopped.
+
+        Returns:
+            The partitions and number of each revoke that this answers, up to `number`.
+        """
         asked = self._asked.get(task, {})
         free = [(asked.pop(known), known) for known in sorted(asked) if known <= number]
         self._drop(task, NONE.union(*(some for some, _ in free)))
         return free
 
     def lost(self, tps: Iterable[TopicPartition]) -> TasksLost:
+        """Note that these partitions are no longer ours."""
         by_task = self._by_task(tps)
         for task, some in by_task.items():
             self._drop(task, some)
         return TasksLost(frozenset(by_task), self._kept(by_task))
 
     def _kept(self, tasks: Iterable[TaskId]) -> frozenset[TaskId]:
-        """Those of which something is ours, and not wanted back."""
+        """Return the tasks with a partition that is ours and not wanted back."""
         asked = self._asked
         return frozenset(task for task in tasks if self.of(task).difference(*asked[task].values()))
 

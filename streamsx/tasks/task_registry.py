@@ -1,30 +1,34 @@
-"""What one worker holds, against what the group wants of it: plans in, the lives of tasks out.
+"""Registry of a worker's tasks: compares the group's plans with the tasks held, and moves each one.
 
-It owns a `Life` for each task that it was handed and has not closed. What a task waits for is its
-state, and what an event makes of it stands in the table of `task`; here is what only the plans
-know: who is promised, whose release was asked for, and what a closing task becomes.
+The registry owns a `TaskStateMachine` for each task that it was given and has not closed. The state
+of the machine names the event for which a task waits, and the table in `state_machine` the
+consequences of each event. The registry adds the knowledge of the plans: promises, revokes to
+answer, and the role of a closing task once it is closed.
 
-Order. The member says of an assignment: Revoked, Planned, Assigned. Planned comes before
-Assigned, so a follower that no list names is dropped only if the task is not assigned either; else
-each hand-over would close and reopen the store it has just warmed.
+Order. For an assignment the member sends Revoked, Planned, Assigned. Planned comes before Assigned,
+so a follower that no list names is dropped only if the task is not assigned either. Otherwise each
+hand-over would close and reopen the store that was just warmed.
 
-A closing task that is assigned again is opened when it is closed; a second assignment during a slow
-close names nothing new, so that wish is kept for as long as the plans name the task. Only Assigned
-makes the wish, never a plan that names it: m releases 1_0; before that arrives the member applies
-an assignment that gives 1_0 back, and one that takes it away, which it need not say because the
-first revoke is not answered yet; then it hears the release and gives 1_0 up.
+A closing task that is assigned again is opened once it is closed. A second assignment during a slow
+close names no new task, so the registry keeps the wish to open the task for as long as the plans
+name it. Only Assigned makes this wish, never a plan that names the task. The race: m releases 1_0;
+before the release arrives, the member applies an assignment that gives 1_0 back, and one that takes
+1_0 away; the member need not report the second revoke, because the first is not answered yet; then
+the release arrives, and the member gives 1_0 up.
 
-A task that is given back while it is suspended is settled, closed and opened again: it is rare, and
-one way less that has to be right. So is a task whose partitions change (`owned`), by growth of a
-topic or because some of them are taken away: nothing that is ours stays unread.
+A task that is assigned again while it is suspended is settled, closed and opened again. This case
+is rare, so there is no shorter way, which would have to be right too. The same happens to a task
+whose partitions change (`task_partitions`), because a topic grows or some partitions are revoked:
+no partition of ours stays unread.
 
-Readiness of a learner is announced once per assignment; nobody waits for a standby. A learner that
-is promised its task announces nothing: its hand-over is under way. A new assignment that neither
-promises nor grants a copy that was ready (the join was built before it was) makes it announce
-again, at once. Where a hand-over is to wait for all of them (`together`), they announce when the
-last one is ready, or is no more: fewer rebalances, each with more in it.
+A learner announces once per assignment that it is ready; a standby never does, because no member
+waits for a standby. A learner with a promise announces nothing: its hand-over is under way. A new
+assignment may neither promise nor grant a copy that was ready, because the join was built before;
+then the learner announces again, at once. If hand-overs are to wait for all learners
+(`together`), they announce when the last one is ready or gone: fewer rebalances, each with more
+tasks.
 
-Not here: partitions (tasks only), stores, offsets, when a commit is due (`tasks/commit_cycle`).
+Not here: partitions (tasks only), stores, offsets, the time of a commit (`tasks/commit_cycle`).
 """
 
 from dataclasses import dataclass
@@ -37,8 +41,9 @@ from streamsx.tasks.state_machine import TaskState, TaskStateMachine
 
 @dataclass(frozen=True, slots=True)
 class TasksPlanned:
-    """An assignment in full, before its `TasksAssigned`. No task is in two of the lists, but those
-    that were `promised` are in another one too.
+    """Event: an assignment in full, before the `TasksAssigned`.
+
+    No task is in two of the lists, except that `promised` tasks are in another one too.
     """
 
     active: frozenset[TaskId]
@@ -49,15 +54,19 @@ class TasksPlanned:
 
 @dataclass(frozen=True, slots=True)
 class TasksAssigned:
-    """These became ours, or more of them did."""
+    """Event: these tasks became ours, or more of their partitions did."""
 
     tasks: frozenset[TaskId]
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The group wants these back. `number`: the member's, to be repeated with each RELEASE. Of some
-    it wants only a part: what is `kept` is still ours.
+    """Event: the group wants these tasks back.
+
+    Attributes:
+        tasks: tasks of which the group wants all partitions or some.
+        number: the member's number of the revoke, repeated with each RELEASE.
+        kept: tasks of which the group wants only some partitions; the rest is still ours.
     """
 
     tasks: frozenset[TaskId]
@@ -67,7 +76,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class TasksLost:
-    """A part of them, where the rest is `kept`."""
+    """Event: these tasks are lost; of those in `kept`, only some partitions are."""
 
     tasks: frozenset[TaskId]
     kept: frozenset[TaskId] = frozenset()
@@ -75,15 +84,23 @@ class TasksLost:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What has become of a task, or of an effect:
+    """Event: something happened to a task, or an effect is answered.
 
-    STORES_OPEN, FAIL and CLOSED answer OPEN and CLOSE: FAIL where stores cannot be opened or read,
-    and by a task's policy. STORES_OPEN may come while the task is closing. SETTLED answers SUSPEND.
-    STOP and UNDO are of a task that runs, or is suspended. POSITIONS_KNOWN answers the newest
-    PLACE; AT_END and BEHIND answer READ_ENDS: nothing, or something, is left to restore.
-    REACHED_END and FELL_BEHIND say how its stores stand, each time that may have changed: all at
-    the end (active) or near enough (follower) and written, or not. `role`: as what they are
-    restored.
+    - STORES_OPEN answers OPEN, maybe while the task is closing already.
+    - CLOSED answers CLOSE.
+    - FAIL answers OPEN or CLOSE if stores cannot be opened or read. The policy of a task causes
+      FAIL too.
+    - SETTLED answers SUSPEND.
+    - STOP and UNDO happen to a task that runs, or is suspended.
+    - POSITIONS_KNOWN answers the newest PLACE.
+    - AT_END and BEHIND answer READ_ENDS: nothing, or something, is left to restore.
+    - REACHED_END and FELL_BEHIND give the state of the task's stores, each time that may have
+      changed: all at the end (active) or near enough (follower) and written, or not.
+
+    Attributes:
+        task: the task.
+        event: the event of the state machine.
+        role: role in which the stores are restored; None for events that are not about a restore.
     """
 
     task: TaskId
@@ -93,7 +110,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The member is out of the group for good: what is still held is closed."""
+    """Event: the member is out of the group for good; all tasks still held are closed."""
 
 
 Event = TasksPlanned | TasksAssigned | Revoked | TasksLost | Ended | Happened
@@ -101,18 +118,23 @@ Event = TasksPlanned | TasksAssigned | Revoked | TasksLost | Ended | Happened
 
 @dataclass(frozen=True, slots=True)
 class Do:
-    """What is to be done about a task, in the role that it has by now; one of these:
+    """Effect: do one of these for a task, in its current role.
 
-    OPEN: make or open its stores. PLACE: ask for its committed offsets as of now; nothing is
-    answered to an older one. READ_ENDS: ask
-    for the bounds of its changelogs as of now; nothing is answered after a CLOSE. RUN: make the
-    task and feed it from its committed positions. READY: tell the group that this learner may be
-    made active. SUSPEND: feed it nothing more, answered by SETTLED. STOP: its bodies end too; what
-    it has done is committed all the same. RELEASE: feed it no more, and tell the group that what it
-    wanted of it is free. FORGET: drop everything that is not committed. CLOSE: write what is
-    committed, close its stores, answered by CLOSED.
+    - OPEN: make or open the stores of the task.
+    - PLACE: ask for the committed offsets as of now; an older PLACE is not answered any more.
+    - READ_ENDS: ask for the bounds of the changelogs as of now; not answered after a CLOSE.
+    - RUN: make the Task and feed records from the committed positions.
+    - READY: announce to the group that this learner may be made active.
+    - SUSPEND: feed the task nothing more; SETTLED answers.
+    - STOP: end the bodies too; the work is committed all the same.
+    - RELEASE: feed the task no more, and release the partitions that the group wants back.
+    - FORGET: drop everything that is not committed.
+    - CLOSE: write everything committed and close the stores; CLOSED answers.
 
-    `number`: of the `Revoked` that a RELEASE answers, 0 where nothing was wanted.
+    Attributes:
+        task: the task.
+        effect: the effect of the state machine.
+        number: number of the `Revoked` that a RELEASE answers; 0 if there was none.
 
     A release without a number could be taken for the answer to a later revoke: m is busy with user
     code for a second; meanwhile its member is fenced, joins again, is given 1_0 and asked for it
@@ -126,7 +148,7 @@ class Do:
 
 @dataclass(frozen=True, slots=True)
 class TaskMoved:
-    """A transition, for the event log."""
+    """Effect: log a transition of a task."""
 
     task: TaskId
     role: Role
@@ -136,7 +158,7 @@ class TaskMoved:
 
 @dataclass(frozen=True, slots=True)
 class Turned:
-    """A learner is a standby from now on, or a standby a learner."""
+    """Effect: a learner is a standby from now on, or a standby a learner."""
 
     task: TaskId
     role: Role
@@ -147,26 +169,29 @@ Effect = Do | TaskMoved | Turned
 
 STANDS: Final = frozenset({life.Event.REACHED_END, life.Event.FELL_BEHIND})
 LATE: Final = STANDS | {life.Event.POSITIONS_KNOWN, life.Event.AT_END, life.Event.BEHIND}
-"""Answers, which may come when nobody waits for them any more."""
+"""Answers that may come when the task no longer waits for them."""
 
 
 @dataclass(slots=True)
 class RegisteredTask:
-    """A task, and what the plans have said of it."""
+    """Task held here: its state machine, and the plans' words about it."""
 
     life: TaskStateMachine
     promised: bool = False
-    """The group has given its word that this follower is next."""
+    """Whether the group has promised the task to this follower."""
     announced: bool = False
+    """Whether this learner has announced that it is ready, since the newest plan."""
     revoke: int = 0
-    """Number of the revoke that its release answers."""
+    """Number of the revoke that the next release answers."""
     afterwards: Role | None = None
-    """What it is when it is closed."""
+    """Role in which the task is opened again once it is closed; None if it stays closed."""
 
 
 class TaskRegistry:
-    """All tasks of one worker; `step` is the only door. `together`: its learners announce that they
-    are ready when all of them are.
+    """Registry of all tasks of one worker; events come in through `step` alone.
+
+    Args:
+        together: whether learners announce that they are ready only when all of them are.
     """
 
     def __init__(self, *, together: bool = False) -> None:
@@ -182,16 +207,25 @@ class TaskRegistry:
         return task in self._held
 
     def of(self, task: TaskId) -> TaskStateMachine:
-        """Read only. Raises KeyError for a task that is not held."""
+        """Return the state machine of a task, to be read only.
+
+        Raises:
+            KeyError: the task is not held.
+        """
         return self._held[task].life
 
     def tasks(self, *states: TaskState) -> list[TaskId]:
-        """In order; all of them when no state is named."""
+        """Return the tasks in the given states, sorted; all tasks if no state is given."""
         return sorted(t for t, h in self._held.items() if not states or h.life.state in states)
 
     def step(self, now: float, event: Event) -> list[Effect]:
-        """The effects of one event, in order. Raises InvalidTransition with the task's story."""
-        self._now, self._effects = now, []
+        """Return the effects of one event, in order.
+
+        Raises:
+            InvalidTransition: the event does not fit a task's state; the message holds the story.
+        """
+        self._now = now
+        self._effects = []
         match event:
             case TasksPlanned():
                 self._planned(event)
@@ -214,13 +248,14 @@ class TaskRegistry:
     def _answered(self, answer: Happened) -> None:
         held = self._held.get(answer.task)
         if held is None:
-            return  # asked for a holding that is over
-        told, role = answer.event, answer.role
+            return  # the answer is about a task that was closed since
+        told = answer.event
+        role = answer.role
         older = role is None or role.follows != held.life.role.follows
         if older and told in STANDS:
-            return  # of before a promotion
+            return  # the answer dates from before a promotion
         if older and told is life.Event.AT_END:
-            told = life.Event.BEHIND  # too old to run on
+            told = life.Event.BEHIND  # these ends are too old to run on
         if told is life.Event.CLOSED:
             self._closed(held)
         elif told not in LATE or held.life.knows(told):
@@ -232,8 +267,9 @@ class TaskRegistry:
         for task in sorted(self._held.keys() | plan.learners | plan.standbys):
             role = Role.STANDBY if task in plan.standbys else Role.LEARNER
             held = self._held.get(task) or self._hold(task, role)
-            # What is active by this plan is assigned in a moment, and asks for nothing.
-            held.announced, held.promised = task in plan.active, task in plan.promised
+            # A task that this plan makes active is assigned in a moment, and announces nothing.
+            held.announced = task in plan.active
+            held.promised = task in plan.promised
             follows = task in plan.learners or task in plan.standbys
             if held.life.state.ends:
                 kept = held.afterwards if task in plan.active else None
@@ -263,10 +299,11 @@ class TaskRegistry:
 
     def _revoked(self, task: TaskId, number: int, *, kept: bool) -> None:
         held = self._held.get(task)
-        if held is None:  # it failed and was closed
+        if held is None:  # the task failed and was closed
             self._effects.append(Do(task, life.Effect.RELEASE, number))
         else:
-            held.afterwards, held.revoke = Role.ACTIVE if kept else None, number
+            held.afterwards = Role.ACTIVE if kept else None
+            held.revoke = number
             self._step(held, life.Event.REVOKE)
 
     def _lost(self, held: RegisteredTask, *, kept: bool) -> None:
@@ -284,7 +321,7 @@ class TaskRegistry:
                 follows = held.life.role.follows
                 self._step(held, life.Event.DROP if follows else life.Event.LOST)
 
-    # -- lives
+    # -- state machines
 
     def _closed(self, held: RegisteredTask) -> None:
         self._step(held, life.Event.CLOSED)
@@ -300,7 +337,8 @@ class TaskRegistry:
 
     def _step(self, held: RegisteredTask, event: life.Event) -> None:
         alive = held.life
-        task, old = alive.task, alive.state
+        task = alive.task
+        old = alive.state
         effects = alive.step(self._now, event)
         if alive.state.word != old.word:
             self._effects.append(TaskMoved(task, alive.role, old, alive.state))

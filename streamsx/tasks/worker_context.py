@@ -1,4 +1,4 @@
-"""What a worker is made from; its parts are handed all of it, and take what they need."""
+"""Context of a worker: the objects that each part of the worker is made from."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -18,36 +18,43 @@ from streamsx.tasks.rebalance_listeners import RebalanceListeners
 from streamsx.topology.build import Topology
 from streamsx.topology.nodes import SubTopology
 
-CACHE_SHARE, BLOCKS_SHARE, BUFFERS_SHARE = 0.40, 0.20, 0.15
-"""Of the memory budget: decoded objects; RocksDB's blocks and write buffers."""
+CACHE_SHARE = 0.40
+"""Share of the memory budget for decoded objects."""
+BLOCKS_SHARE = 0.20
+"""Share of the memory budget for RocksDB's blocks."""
+BUFFERS_SHARE = 0.15
+"""Share of the memory budget for RocksDB's write buffers."""
 
-SENT_SHARE, SENT_BYTES_MIN = 1 / 16, 2 << 20
-"""Of the budget, for what is sent and not acknowledged, as far as `produce_buffer` allows it: 32 of
-512 MiB. But so much at least, of each of the two producers."""
+SENT_SHARE = 1 / 16
+"""Share of the memory budget for records that are sent and not acknowledged, as far as
+`produce_buffer` allows: 32 of 512 MiB."""
+SENT_BYTES_MIN = 2 << 20
+"""Least such bytes of each of the two producers, as far as `produce_buffer` allows."""
 
 OpenRows = Callable[[Path, str], Rows]
-"""Opens the rows in a folder, with their layout. Raises StoreLocked, StoreCorrupt,
+"""Function that opens the rows in a folder, with their layout. Raises StoreLocked, StoreCorrupt,
 IncompatibleStore.
 """
 RowsOf = Callable[[int], OpenRows]
-"""Of a memory budget in bytes: what opens the rows of persistent stores."""
+"""Function that returns, for a memory budget in bytes, the opener of persistent stores' rows."""
 
 
 def rocks_rows(budget_bytes: int) -> OpenRows:
-    """RocksDB, with its share of the budget."""
-    blocks, buffers = int(budget_bytes * BLOCKS_SHARE), int(budget_bytes * BUFFERS_SHARE)
+    """Return an opener of RocksDB stores, which together use RocksDB's share of the budget."""
+    blocks = int(budget_bytes * BLOCKS_SHARE)
+    buffers = int(budget_bytes * BUFFERS_SHARE)
     memory = RocksMemory(blocks_bytes=blocks, buffers_bytes=buffers)
     return lambda path, layout: RocksRows(path, memory, layout)
 
 
 def sent_bytes(config: Config) -> int:
-    """Return how much one producer may hold that is not acknowledged."""
+    """Return the bytes that one producer may hold without an acknowledgement."""
     share = int(config.memory_budget_bytes * SENT_SHARE)
     return min(config.produce_buffer_bytes, max(SENT_BYTES_MIN, share))
 
 
 class WorkerOwner(Protocol):
-    """The worker, as its parts see it."""
+    """Interface of the worker for its parts."""
 
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
     def spawn_users(self, job: Coroutine[Any, Any, None], *, name: str) -> None: ...
@@ -58,6 +65,8 @@ class WorkerOwner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
+    """Objects from which the parts of one worker are made."""
+
     owner: WorkerOwner
     topology: Topology
     config: Config
@@ -70,5 +79,5 @@ class WorkerContext:
 
     @property
     def plans(self) -> Mapping[int, SubTopology]:
-        """By number."""
+        """Return the sub-topologies by number."""
         return {plan.number: plan for plan in self.topology.subtopologies}
