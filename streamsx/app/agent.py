@@ -70,9 +70,9 @@ class Agent(FaustNames):
         self.fun = fun
         self.name = name or name_of(fun)
         self.sinks: list[Sink] = []
-        for sink in _listed("sink", sinks):
+        for sink in _checked_list("sink", sinks):
             self.add_sink(sink)
-        names = None if tables is None else map(_table_name, _listed("tables", tables))
+        names = None if tables is None else map(_table_name, _checked_list("tables", tables))
         self.tables = None if names is None else frozenset(names)
         self._channel = channel
         self._options = options
@@ -183,7 +183,7 @@ def check_call(fun: Callable[..., Any], takes: str, *arguments: object) -> None:
         raise TypeError(f"{error}: {fun!r}: let it take {takes}") from None
 
 
-def _listed(what: str, given: Iterable[Any]) -> Iterable[Any]:
+def _checked_list(what: str, given: Iterable[Any]) -> Iterable[Any]:
     """Return a list of sinks or tables. Raise TypeError for a single table or name.
 
     Both are iterable, by keys and by letters, so the mistake would go unnoticed.

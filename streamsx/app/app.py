@@ -42,7 +42,7 @@ class App(FaustNames):
     used.
     """
 
-    def __init__(self, id: str, **settings: object) -> None:  # noqa: A002  # Faust's
+    def __init__(self, id: str, **settings: object) -> None:  # noqa: A002  # Faust's name
         self._id = id
         self._settings = settings
         self._command_line: dict[str, object] = {}
@@ -135,7 +135,7 @@ class App(FaustNames):
     @overload
     def Table(self, name: str, *, default: None = None, **options: Any) -> "Table[Any, Any]": ...
 
-    def Table(  # noqa: N802  # Faust's
+    def Table(  # noqa: N802  # Faust's name
         self, name: str, *, default: Callable[[], Any] | None = None, **options: Any
     ) -> "Table[Any, Any]":
         """Make a table of values by key; `options` as for Table. Raises NameClash, NotSupported."""

@@ -144,8 +144,7 @@ class Topic(FaustNames):
         Raises:
             TypeError: the serializer cannot write a value, or a header is neither text nor bytes.
             RecordTooLarge: the topic does not take a record of this size.
-            RecordRefused: the topic does not take this timestamp, or is compacted and the key is
-                missing.
+            RecordRefused: the topic refuses the timestamp, or a missing key in a compacted topic.
             UsageError: no worker runs.
             WrongThread: the caller is on another thread than the event loop's.
             ValueError: the topic has several names.
@@ -196,7 +195,7 @@ class Topic(FaustNames):
         try:
             (spec,) = self.specs(TopicKind.OUTPUT)
         except TopologyError as error:
-            raise UsageError(str(error)) from error  # of this record, not of the app
+            raise UsageError(str(error)) from error  # a fault of this record, not of the app
         return host.send_late(outbox, spec, partition, record)
 
     def send_soon(self, **record: Any) -> Done:
@@ -270,7 +269,7 @@ def _headers(topic: str, headers: HeadersArg) -> Headers:
 
 def _milliseconds(topic: str, timestamp: float) -> int:
     """Return a time in s as Kafka's ms. Raises RecordRefused if that is no timestamp."""
-    if 0 <= timestamp <= SECONDS_MAX or timestamp == NO_TIMESTAMP / 1000:  # not for NaN
+    if 0 <= timestamp <= SECONDS_MAX or timestamp == NO_TIMESTAMP / 1000:  # False for NaN
         return round(timestamp * 1000)
     raise RecordRefused(
         f"record refused: topic {topic}: its timestamp is {timestamp!r}: give seconds since 1970"

@@ -30,27 +30,27 @@ class FaustArgument(NamedTuple):
 _FAUST: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("faust.toml").read_text())
 
 
-def _remedy(said: str) -> str:
+def _remedy(text: str) -> str:
     """Return a remedy's text. Remedies shared by several features are given by name."""
-    return str(_FAUST["remedies"].get(said, said))
+    return str(_FAUST["remedies"].get(text, text))
 
 
-def _by_name(said: Mapping[str, str]) -> dict[str, str]:
-    return {name: _remedy(remedy) for remedy, names in said.items() for name in names.split()}
+def _by_name(rows: Mapping[str, str]) -> dict[str, str]:
+    return {name: _remedy(remedy) for remedy, names in rows.items() for name in names.split()}
 
 
-def _arguments(said: Mapping[str, Mapping[str, Any]]) -> dict[str, FaustArgument]:
+def _arguments(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, FaustArgument]:
     return {
         name: FaustArgument(of.get("usual"), _remedy(of.get("remedy", "")))
-        for names, of in said.items()
+        for names, of in rows.items()
         for name in names.split()
     }
 
 
 SERVICE: Final = _by_name(_FAUST["service"])
-ATTRIBUTES: Final = {kind: _by_name(said) for kind, said in _FAUST["attributes"].items()}
+ATTRIBUTES: Final = {kind: _by_name(rows) for kind, rows in _FAUST["attributes"].items()}
 """Refused attributes, by class or this package's module. All others of Faust's are internal."""
-ARGUMENTS: Final = {call: _arguments(said) for call, said in _FAUST["arguments"].items()}
+ARGUMENTS: Final = {call: _arguments(rows) for call, rows in _FAUST["arguments"].items()}
 """Arguments of Faust, by call."""
 SETTINGS: Final = _arguments(_FAUST["settings"])
 

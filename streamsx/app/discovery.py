@@ -139,12 +139,12 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | No
             "mend it, or move it behind the first record"
         ) from error
     finally:
-        context.run(_end, body)
+        context.run(_close, body)
         sys.set_asyncgen_hooks(*hooks)
     return derived if asked is inbox.gate else None
 
 
-def _end(body: Coroutine[Any, Any, None]) -> None:
+def _close(body: Coroutine[Any, Any, None]) -> None:
     """Close a body, at most ENDS_MAX times: each `await` in a `finally` refuses one close."""
     for _ in range(ENDS_MAX):
         with suppress(Exception):

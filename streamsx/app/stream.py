@@ -176,7 +176,7 @@ def only(agent: str, known: tuple[Derived, ...]) -> Callable[[Derived], None]:
 def _key_function(key: Any) -> Callable[[Any], Any]:
     """Return the function of a key. A field of a Record may be one of a Record in a Record."""
     if not hasattr(key, "ident"):
-        return key  # type: ignore[no-any-return]  # the user's
+        return key  # type: ignore[no-any-return]  # the user's function
     path = [key.field]
     field = key.parent
     while field is not None:

@@ -51,7 +51,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         partitions: int | None = None,
         store: str | None = None,
         extra_topic_configs: Mapping[str, object] | None = None,
-        help: str = "",  # noqa: A002  # Faust's
+        help: str = "",  # noqa: A002  # Faust's name
     ) -> None:
         if default is not None and not callable(default):
             raise TypeError(f"not a function: default={default!r}: table {name}: write default=int")
@@ -146,7 +146,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         return self._elsewhere(key) is not None
 
     def __iter__(self) -> Iterator[K]:
-        return (key for store in self._stores() for key in store.keys())  # noqa: SIM118  # no dict
+        return (key for store in self._stores() for key in store.keys())  # noqa: SIM118  # not a dict
 
     def __len__(self) -> int:
         """Count all keys by reading them; `if table` reads only the first one."""

@@ -62,7 +62,7 @@ class Gate:
     def result(self) -> None:
         """Return None, as the result that the continuation asks a future for."""
 
-    def cancel(self, msg: Any = None) -> bool:  # a future's
+    def cancel(self, msg: Any = None) -> bool:  # a future's signature
         """Cancel the wait: call the continuation soon, with a CancelledError, and free the gate.
 
         The gate is free at once: "a task that reads is cancelled; before that task runs, the
@@ -145,7 +145,7 @@ class GatedActor:
         failed: BodyFailed,
     ) -> None:
         self.idle = False
-        self._told = asks
+        self._notify = asks
         self._agent = agent
         self._values = values
         self._failed = failed
@@ -194,7 +194,7 @@ class GatedActor:
             self._gate.over()
             return
         if not self._waking:
-            self._told()
+            self._notify()
 
     async def _live(self) -> None:
         goes_on = True
@@ -208,11 +208,11 @@ class GatedActor:
                 if self._closing:
                     raise
                 error = TaskFailed(f"agent ended: {self._agent.name}: it cancelled itself")
-            except Exception as raised:  # the body's own
+            except Exception as raised:  # raised by the body
                 error = raised
             goes_on = not self._closing and self._failed(error)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             task.result()  # an exception here is a fault of this package, and ends the worker
-        self._told()
+        self._notify()

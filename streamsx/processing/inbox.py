@@ -166,7 +166,7 @@ class Done:
     def cancelled(self) -> bool:
         return False
 
-    def cancel(self, msg: Any = None) -> bool:  # a future's
+    def cancel(self, msg: Any = None) -> bool:  # a future's signature
         """Return False, because the record is on its way."""
         return False
 
@@ -350,7 +350,7 @@ class Inbox:
             key = decode_key and _key(decode_key, batch.keys[self.index])
             value = decode(batch.values[self.index])
             return (key, value) if decode_key else value
-        except Exception as error:  # any codec's
+        except Exception as error:  # raised by any codec
             self.ended = True
             self.undecodable(error)
             self.ended = False
@@ -383,7 +383,7 @@ class Inbox:
         """Hand out no record behind the one at hand."""
         self.chunks.clear()
         if self.batch is not None:
-            self._end()
+            self._empty_columns()
             self._stop = self.index + 1
 
     def reset(self, position: int) -> None:
@@ -396,7 +396,7 @@ class Inbox:
         assert self.batch is not None, "nothing at hand to skip"
         batch = self.batch
         after = self.index + 1
-        self._end()
+        self._empty_columns()
         self._raws = []
         self._passed += after - self._start
         self.batch = None
@@ -404,7 +404,7 @@ class Inbox:
         if after < self._stop:
             self.chunks.appendleft(Chunk(batch, after, self._stop, self._chunk.times))
 
-    def _end(self) -> None:
+    def _empty_columns(self) -> None:
         """Empty both columns, so that an iterator over the chunk is at the end.
 
         A key left without its value would still be decoded, fail, and be reported for its record.
@@ -453,7 +453,7 @@ class Values:
             while True:
                 first = inbox.index + 1
                 try:
-                    for inbox.index, value in enumerate(values, first):  # assigns inbox's slot
+                    for inbox.index, value in enumerate(values, first):  # sets inbox.index
                         if not blessed or type(value) is not dict or BLESSED not in value:
                             yield value
                         elif (model := inbox.slowly(decode)) is not SKIPPED:

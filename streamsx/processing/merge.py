@@ -39,7 +39,7 @@ class Merge:
         if not waiting or any(t not in caught_up for t, q in self._queues.items() if not q):
             return None
         topic = waiting[0][1]
-        count = limit if len(waiting) == 1 else self._before(topic, waiting[1], limit)
+        count = limit if len(waiting) == 1 else self._count_before(topic, waiting[1], limit)
         chunk = self._take(self._queues[topic], count)
         taken = chunk.batch.timestamps[chunk.start : chunk.stop]
         self.high[topic] = max(self.high[topic], *taken) if taken else self.high[topic]
@@ -57,7 +57,7 @@ class Merge:
         times = chunk.batch.timestamps
         return times[chunk.start] if chunk.start < chunk.stop else -1
 
-    def _before(self, topic: str, rival: tuple[int, str], limit: int) -> int:
+    def _count_before(self, topic: str, rival: tuple[int, str], limit: int) -> int:
         """Count the records of `topic` that come before the rival's head, at most `limit`."""
         chunk = self._queues[topic][0]
         stop = min(chunk.stop, chunk.start + limit)

@@ -135,7 +135,7 @@ class RereadRoundTrip(RoundTrip):
     ) -> bool:
         try:
             read = list(map(self._decode, encoded))
-        except Exception:  # any codec's
+        except Exception:  # raised by any codec
             return False
         return all_same([*values], read)
 
@@ -144,14 +144,14 @@ class RereadRoundTrip(RoundTrip):
             return True
         try:
             read = self._decode(data)
-        except Exception:  # any codec's
+        except Exception:  # raised by any codec
             return False
         return all_same([value], [read]) or difference(value, read) is None
 
     def lost(self, value: Any) -> LostPart | None:
         try:
             read = self._decode(self._encode(value))
-        except Exception as error:  # any codec's
+        except Exception as error:  # raised by any codec
             return LostPart(
                 "", f"{shown(value)} is no {self._kind}: {type(error).__name__}: {error}"
             )
@@ -226,7 +226,7 @@ class TypeRoundTrip(RoundTrip):
 
 def _any_blessed(values: Sequence[Any], kinds: set[type]) -> bool:
     """Return whether a dict names its model, and so would be read as that model."""
-    dicts = _those(dict, values, kinds)
+    dicts = _of_type(dict, values, kinds)
     return any(map(dict.__contains__, dicts, repeat(BLESSED)))
 
 
@@ -237,11 +237,11 @@ def _are_plain(values: Iterable[Any], kinds: set[type], encoded: Sequence[bytes]
     """
     while kinds <= PLAIN:
         doubtful = float in kinds and NULL in b"".join(encoded)
-        if doubtful and not all(map(math.isfinite, _those(float, values, kinds))):
+        if doubtful and not all(map(math.isfinite, _of_type(float, values, kinds))):
             return False
         if kinds <= LEAVES:
             return True
-        values = _Parts(_those(dict, values, kinds), _those(list, values, kinds))
+        values = _Parts(_of_type(dict, values, kinds), _of_type(list, values, kinds))
         kinds = set(map(type, values))
     return False
 
@@ -258,7 +258,7 @@ class _Parts:
         return chain(of_dicts, chain.from_iterable(self._lists)) if self._lists else of_dicts
 
 
-def _those(kind: type, values: Iterable[Any], kinds: set[type]) -> Sequence[Any]:
+def _of_type(kind: type, values: Iterable[Any], kinds: set[type]) -> Sequence[Any]:
     """Return the values of one type; `kinds` are the types of all values."""
     if kind not in kinds:
         return ()
@@ -350,8 +350,8 @@ def all_same(put: list[Any], read: list[Any]) -> bool:
             return False
         below: tuple[list[Any], list[Any]] = [], []
         for kind in different - BY_VALUE:
-            those = list(map(is_, kinds, repeat(kind)))
-            sides = list(compress(put, those)), list(compress(read, those))
+            chosen = list(map(is_, kinds, repeat(kind)))
+            sides = list(compress(put, chosen)), list(compress(read, chosen))
             if not _parts_of(kind, sides, below):
                 return False
         put, read = below

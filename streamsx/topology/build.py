@@ -81,12 +81,12 @@ def build(
     for spec in topics:
         other = specs.setdefault(spec.name, spec)
         if other != spec:
-            specs[spec.name] = _either(other, spec)
+            specs[spec.name] = _merge_specs(other, spec)
     left = frozenset(otherwise) - specs.keys()
     return Topology(app_id, cut, tuple(specs[name] for name in sorted(specs)), tuple(notes), left)
 
 
-def _either(one: TopicSpec, other: TopicSpec) -> TopicSpec:
+def _merge_specs(one: TopicSpec, other: TopicSpec) -> TopicSpec:
     """Merge two specs of one name: a source takes precedence over an output. Raises NameClash."""
     kinds = {one.kind, other.kind}
     if not kinds <= {TopicKind.SOURCE, TopicKind.OUTPUT}:

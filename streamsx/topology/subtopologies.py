@@ -27,20 +27,20 @@ def subtopologies(stages: Iterable[SubTopology]) -> tuple[SubTopology, ...]:
     """
     joined: list[SubTopology] = []
     for stage in stages:
-        near = [other for other in joined if _meet(stage, other)]
+        near = [other for other in joined if _share_place(stage, other)]
         joined = [other for other in joined if other not in near]
-        joined.append(_made([stage, *near]))
+        joined.append(_join([stage, *near]))
     ordered = enumerate(_ordered(joined))
     return tuple(replace(each, number=number) for number, each in ordered)
 
 
-def _meet(one: SubTopology, other: SubTopology) -> bool:
+def _share_place(one: SubTopology, other: SubTopology) -> bool:
     """Return whether two stages have to run in one place."""
     read = set(one.topics).intersection(other.topics)
     return bool(read) or any(store in other.stores for store in one.stores)
 
 
-def _made(group: Iterable[SubTopology]) -> SubTopology:
+def _join(group: Iterable[SubTopology]) -> SubTopology:
     stores = {store.name: store for stage in group for store in stage.stores}
     outputs = frozenset(name for stage in group for name in stage.outputs)
     return SubTopology(0, _merged(group), tuple(stores[name] for name in sorted(stores)), outputs)
@@ -65,11 +65,11 @@ def _merged(stages: Iterable[SubTopology]) -> tuple[Source, ...]:
     merged: dict[str, Source] = {}
     for source in (source for stage in stages for source in stage.sources):
         other = merged.get(source.topic)
-        merged[source.topic] = source if other is None else _both(other, source)
+        merged[source.topic] = source if other is None else _join_sources(other, source)
     return tuple(merged[topic] for topic in sorted(merged))
 
 
-def _both(one: Source, other: Source) -> Source:
+def _join_sources(one: Source, other: Source) -> Source:
     branches = sorted(one.branches + other.branches, key=lambda branch: branch.agent)
     agents = sorted(one.agents + other.agents, key=lambda agent: agent.name)
     if [one.keys.decode, one.values.decode] != [other.keys.decode, other.values.decode]:
