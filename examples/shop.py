@@ -1,12 +1,12 @@
-"""A shop: what each customer has spent, and how often each product was sold, cancellations counted.
+"""Shop: money spent by each customer and pieces sold of each product, minus cancellations.
 
     python -m streamsx worker streamsx.examples.shop
 
-Orders come with their id as key; one without a value cancels the order that bore its id. So the
-first agent keeps the orders that stand, and tells what each change is worth; the others add that
-up, by customer and by product. Amounts are cents: whatever their order, sums of them are equal.
+Orders come with their id as key; a record without a value cancels the order with that id. So the
+first agent keeps the standing orders, and sends the value of each change; the others add the
+changes up, by customer and by product. Amounts are cents: sums are equal in any order of addition.
 
-`shop_history.py` makes as much of its past as is wanted.
+`shop_history.py` makes a past of any size for the shop.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from streamsx import App, Stream
 
 @dataclass(frozen=True)
 class Order:
-    """`price`: of one piece, in cents; `at`: when it was placed, in ms since 1970."""
+    """Order of a product. `price` is per piece, in cents; `at` is in ms since 1970."""
 
     customer: str
     product: str
@@ -27,7 +27,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Change:
-    """What an order adds; all of it is negative for one that is cancelled, but for `at`."""
+    """Effect of an order on the sums; a cancellation has negative numbers, except for `at`."""
 
     customer: str
     product: str
@@ -39,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Customer:
-    """`last`: when the newest order was placed, be it cancelled or not."""
+    """Sums of a customer. `last` is the time of the newest order, cancelled or not."""
 
     orders: int = 0
     cents: int = 0
@@ -71,17 +71,17 @@ async def place(stream: Stream[Order | None]) -> None:
 
 @app.agent(changes)
 async def spend(stream: Stream[Change]) -> None:
-    async for what in stream:
-        had = customers[what.customer]
-        customers[what.customer] = Customer(
-            had.orders + what.orders, had.cents + what.cents, max(had.last, what.at)
+    async for update in stream:
+        had = customers[update.customer]
+        customers[update.customer] = Customer(
+            had.orders + update.orders, had.cents + update.cents, max(had.last, update.at)
         )
 
 
 @app.agent(changes)
 async def sell(stream: Stream[Change]) -> None:
-    async for what in stream.group_by(lambda what: what.product, name="product"):
-        sold[what.product] += what.pieces
+    async for update in stream.group_by(lambda update: update.product, name="product"):
+        sold[update.product] += update.pieces
 
 
 if __name__ == "__main__":

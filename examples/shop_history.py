@@ -1,14 +1,15 @@
-"""Two years of a shop's orders, as files: what `shop.py` would have read, had it been there.
+"""Past of the shop: two years of orders as files, in the form that `shop.py` reads.
 
     python -m streamsx.examples.shop_history lake --orders 100000 --customers 5000
 
-About a file per month, parquet or JSON lines, with the columns `key`, `value` and `timestamp`; the
-same numbers give the same history. `--form tsv` is lines as `streamsx send orders -` reads them,
-without cancellations; with `--first N` they follow upon N orders of the past.
+Each month is about one file, parquet or JSON lines, with the columns `key`, `value` and
+`timestamp`; the same numbers give the same history. `--form tsv` writes lines for
+`streamsx send orders -`, without cancellations; with `--first N` the orders follow N orders of the
+past.
 
-Some customers buy often, most do not. One order in twenty is cancelled, by a row without a value,
-and one in ten was placed where there was no network: it comes up to an hour late. What belongs to
-one order stays in order.
+Some customers buy often, most do not. One order in twenty is cancelled, by a row without a value.
+One order in ten was placed without a network, and comes up to an hour late. Rows of one order stay
+in order.
 """
 
 import argparse
@@ -22,18 +23,19 @@ from typing import NamedTuple
 from streamsx.examples.shop import Order
 
 START_MS = 1_704_067_200_000
-"""The beginning of 2024, in UTC."""
+"""Beginning of 2024 in UTC, in ms since 1970."""
 MONTHS = 24
 MONTH_MS = 2_629_800_000
-"""A twelfth of a year."""
+"""Twelfth part of a year, in ms."""
 HOUR_MS = 3_600_000
-CANCELLED, LATE = 0.05, 0.1
+CANCELLED = 0.05
+LATE = 0.1
 PRODUCTS = [(f"product-{n}", 199 + 350 * n % 9_000) for n in range(200)]
-"""With their prices."""
+"""Names of products with their prices in cents."""
 
 
 class PastOrder(NamedTuple):
-    """`timestamp`: ms since 1970, when it was recorded; `value` is JSON, None where it cancels."""
+    """Row of the history. `timestamp` is in ms since 1970; `value` is JSON, None cancels."""
 
     key: str
     value: str | None
@@ -41,8 +43,8 @@ class PastOrder(NamedTuple):
 
 
 def history(orders: int, customers: int, seed: int = 0, first: int = 0) -> Iterator[PastOrder]:
-    """In the order in which they arrived, which is not that of their timestamps."""
-    rng = Random(seed + first)  # noqa: S311  # the same each time
+    """Yield rows in the order of arrival, which is not that of their timestamps."""
+    rng = Random(seed + first)  # noqa: S311  # a seed repeats the history
     step = MONTHS * MONTH_MS / max(first or orders, 1)
     waiting: list[PastOrder] = []
     for number in range(first, first + orders):
@@ -67,7 +69,7 @@ def history(orders: int, customers: int, seed: int = 0, first: int = 0) -> Itera
 
 
 def write(folder: Path, rows: Iterator[PastOrder], form: str, rows_per_file: int) -> int:
-    """Into `folder`, which is made; how many rows there are."""
+    """Write rows into `folder`, which is created; return the number of rows."""
     folder.mkdir(parents=True, exist_ok=True)
     total = 0
     for number in count():

@@ -1,10 +1,10 @@
-"""Counts words: one agent cuts lines into words, the other counts each of them.
+"""Word count: one agent cuts lines into words, the other counts each word.
 
     python -m streamsx worker streamsx.examples.wordcount
 
-Lines are plain text, so any producer can write them. Words are sent with themselves as key: all
-that are equal meet in one partition, and so in one task, which keeps their count. With another
-WORDCOUNT_NAME it is another app, with topics of its own: several can share a broker.
+Lines are plain text, so any producer can write them. Each word is its own key: equal words meet in
+one partition, and so in one task, which keeps their count. Another WORDCOUNT_NAME makes another
+app, with topics of its own: several can share a broker.
 """
 
 import os

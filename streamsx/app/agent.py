@@ -1,9 +1,9 @@
-"""Agents: `async def` bodies that read a topic, and what each becomes in the topology.
+"""Agents: `async def` bodies that read a topic, and the stages of the topology made from them.
 
 An agent that derives a topic is two stages: a loop that feeds the derived topic, which moves like
-everything without state, and the body with its tables, which reads it.
+any stateless task, and the body with its tables, which reads that topic.
 
-Not here: how a body is looked into (`discovery`), how bodies get to run
+Not here: the inspection of bodies (`discovery`), the execution of bodies
 (`streamsx.processing.inbox`).
 """
 
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from streamsx.app.app import App
 
 Sink = Any
-"""A topic, another agent, or a function of the value, plain or async."""
+"""Topic, other agent, or function of the value, plain or async."""
 
 
 class BodyUses(NamedTuple):
-    """What a body touches: stores, topics that it may send to, topics that it derives.
+    """Stores that a body uses, topics that it may send to, and topics that it derives.
 
-    `note`: what could not be found out, for whoever starts the app; empty if nothing.
+    `note` is a remark, for the user who starts the app, about uses that could not be found; empty
+    if there are none.
     """
 
     stores: tuple[StoreNode, ...]
@@ -42,10 +43,11 @@ class BodyUses(NamedTuple):
 
 
 class Agent(FaustNames):
-    """What `@app.agent` makes of a function.
+    """Agent that `@app.agent` makes of a function.
 
-    `channel`: a topic or its name, None makes one that bears the agent's name, with `options`;
-    `sinks`: where yielded values go; `tables`: those that the body touches, None looks for them.
+    `channel`: a topic or its name; None makes a topic with the agent's name, from `options`;
+    `sinks`: destinations of yielded values; `tables`: tables that the body uses; with None they are
+    discovered.
     """
 
     def __init__(
@@ -64,17 +66,20 @@ class Agent(FaustNames):
         check_call(fun, "its stream", object())
         if isinstance(channel, Topic) and options:
             raise TypeError(f"for a topic, not for an agent: {', '.join(options)}: {fun!r}")
-        self._app, self.fun, self.name = app, fun, name or name_of(fun)
+        self._app = app
+        self.fun = fun
+        self.name = name or name_of(fun)
         self.sinks: list[Sink] = []
-        for sink in _listed("sink", sinks):
+        for sink in _checked_list("sink", sinks):
             self.add_sink(sink)
-        names = None if tables is None else map(_table_name, _listed("tables", tables))
+        names = None if tables is None else map(_table_name, _checked_list("tables", tables))
         self.tables = None if names is None else frozenset(names)
-        self._channel, self._options = channel, options
+        self._channel = channel
+        self._options = options
 
     @property
     def channel(self) -> Topic:
-        """What it reads."""
+        """Return the topic that the agent reads."""
         if not isinstance(self._channel, Topic):
             own = self._channel is None
             name = self._channel or agent_topic_name(self._app.conf.id, self.name)
@@ -82,17 +87,17 @@ class Agent(FaustNames):
         return self._channel
 
     def send(self, *, key: Any = None, value: Any = None, **options: Unpack[SendOptions]) -> Done:
-        """Send to the topic that it reads."""
+        """Send to the topic that the agent reads."""
         return self.channel.send(key=key, value=value, **options)
 
     async def cast(
         self, value: Any = None, *, key: Any = None, **options: Unpack[SendOptions]
     ) -> None:
-        """`send`, as Faust has it."""
+        """Send as `send` does; Faust's name."""
         await self.send(key=key, value=value, **options)
 
     def add_sink(self, sink: Sink) -> None:
-        """Raises TypeError."""
+        """Add a destination of yielded values. Raises TypeError for any other object."""
         if not (isinstance(sink, Topic | Agent) or callable(sink)):
             raise TypeError(f"not a sink: {sink!r}: {self!r}: give a topic, an agent or a function")
         if sink not in self.sinks:
@@ -104,7 +109,7 @@ class Agent(FaustNames):
     # -- what it becomes
 
     def body(self, stream: Stream[Any]) -> Coroutine[Any, Any, None]:
-        """The user's function on a stream; what it yields goes to the sinks."""
+        """Run the user's function on a stream; yielded values go to the sinks."""
         made: Coroutine[Any, Any, None]
         made = self._yielding(stream) if isasyncgenfunction(self.fun) else self.fun(stream)
         return made
@@ -118,12 +123,17 @@ class Agent(FaustNames):
                     await answer
 
     def stages(self, reached: BodyUses) -> list[SubTopology]:
-        """What runs in one place each, not numbered yet: first those that feed derived topics, last
-        the body. Raises TopologyError.
+        """Return the stages of this agent, each to run in one place and not numbered yet.
+
+        The stages that feed derived topics come first, the body comes last.
+
+        Raises:
+            TopologyError: sinks of an agent that yields nothing, or a topic that would feed itself.
         """
         if self.sinks and not isasyncgenfunction(self.fun):
             raise TopologyError(f"sinks without values: agent {self.name}: yield what goes to them")
-        stages, topic = [], self.channel
+        stages = []
+        topic = self.channel
         read = [*topic.topics, *(n for each in reached.derived for n in each.topic.topics)]
         if len(set(read)) < len(read):
             raise TopologyError(
@@ -140,13 +150,14 @@ class Agent(FaustNames):
             return self.body(Stream(self.name, self.channel, values, check))
 
         node = AgentNode(self.name, body)
-        keys, values = topic.key_codec, topic.value_codec
+        keys = topic.key_codec
+        values = topic.value_codec
         sources = tuple(Source(name, keys, values, agents=(node,)) for name in topic.topics)
         outputs = frozenset(name for topic in reached.topics for name in topic.topics)
         return [*stages, SubTopology(0, sources, reached.stores, outputs)]
 
     def specs(self, reached: BodyUses) -> Iterable[TopicSpec]:
-        """Of every topic that it reads, derives or may send to."""
+        """Yield the spec of every topic that the agent reads, derives or may send to."""
         yield from self.channel.specs(TopicKind.SOURCE)
         for derived in reached.derived:
             yield from derived.topic.specs(derived.kind)
@@ -155,7 +166,7 @@ class Agent(FaustNames):
 
 
 def _feeding(agent: str, topic: Topic, name: str, derived: Derived) -> Source:
-    """Key and forward: the bytes of the value and the headers pass as they came."""
+    """Return a source that keys and forwards; headers and the value's bytes pass unchanged."""
     first = Operator("forward", topic=derived.topic.name)
     if derived.key_of is not None:
         keys = derived.topic.key_codec.encoders.grouping(f"agent {agent}, topic {name}")
@@ -165,15 +176,18 @@ def _feeding(agent: str, topic: Topic, name: str, derived: Derived) -> Source:
 
 
 def check_call(fun: Callable[..., Any], takes: str, *arguments: object) -> None:
-    """Raises TypeError for a function that cannot be called so."""
+    """Raise TypeError for a function that cannot be called with these arguments."""
     try:
         signature(fun).bind(*arguments)
     except TypeError as error:
         raise TypeError(f"{error}: {fun!r}: let it take {takes}") from None
 
 
-def _listed(what: str, given: Iterable[Any]) -> Iterable[Any]:
-    """A table is iterable, and so is a name: by its keys, by its letters."""
+def _checked_list(what: str, given: Iterable[Any]) -> Iterable[Any]:
+    """Return a list of sinks or tables. Raise TypeError for a single table or name.
+
+    Both are iterable, by keys and by letters, so the mistake would go unnoticed.
+    """
     if isinstance(given, str | FaustNames):
         raise TypeError(f"not a list: {what}={given!r}: write {what}=[...]")
     return given
@@ -184,7 +198,7 @@ def _table_name(table: Table[Any, Any] | str) -> str:
 
 
 def name_of(fun: Callable[..., Any]) -> str:
-    """`module.function`, as Faust names an agent; what runs as a script has its file's name."""
+    """Return `module.function`, as Faust names agents; in a script the file replaces `module`."""
     if fun.__module__ == "__main__" and hasattr(sys.modules["__main__"], "__file__"):
         from mode.utils.objects import canonshortname
 

@@ -1,9 +1,9 @@
-"""App: what a user's module creates. Its decorators collect; nothing runs before a driver comes.
+"""App: the object that a user's module creates. Its decorators collect; a driver runs the result.
 
-The form is Faust's, so that an app file for Faust runs with its import changed, as far as what it
-uses is here.
+The form is Faust's, so that a Faust app file runs with a changed import, as far as this package has
+the features that the file uses.
 
-Not here: settings (`settings`), what runs (`streamsx.engine`).
+Not here: settings (`settings`), execution (`streamsx.worker`).
 """
 
 import os
@@ -35,32 +35,34 @@ Listens = TypeVar("Listens", bound=Listener)
 
 
 class App(FaustNames):
-    """`id` names the group of its workers and the topics it makes.
+    """App of a user; `id` names the group of its workers and the internal topics.
 
-    `settings`: `streamsx.config.Config` without the units, or Faust's names; Kafka's dotted ones
-    go into `config={...}`. Nothing is read or checked before `conf` is asked for.
+    `settings` are the fields of `streamsx.config.Config` without the units, or Faust's names;
+    Kafka's dotted names go into `config={...}`. Settings are read and checked when `conf` is first
+    used.
     """
 
-    def __init__(self, id: str, **settings: object) -> None:  # noqa: A002  # Faust's
-        self._id, self._settings = id, settings
+    def __init__(self, id: str, **settings: object) -> None:  # noqa: A002  # Faust's name
+        self._id = id
+        self._settings = settings
         self._command_line: dict[str, object] = {}
         self._notes: list[str] = []
         self.jobs: list[Job] = []
-        """Tasks and timers."""
+        """Tasks and timers of the user."""
         self.listeners = RebalanceListeners()
-        """Of rebalances."""
+        """Listeners of rebalances."""
         self.agents: dict[str, Agent] = {}
         self.tables: dict[str, Table[Any, Any]] = {}
         self.topics: dict[str, Topic] = {}
-        """By name, made before anything runs; the first object that has it."""
+        """Topics by name, made before the app runs; the first object with a name counts."""
         self.host: Host | None = None
-        """What runs this app; set by the driver before its tasks and services start."""
+        """Host that runs this app; set by the driver before its tasks and services start."""
 
     # -- settings
 
     @cached_property
     def settled(self) -> SettledConfig:
-        """The settings, with notes on them. Raises SettingError."""
+        """Return the settings, with notes on them. Raises SettingError."""
         return resolve_config(self._id, self._settings, self._command_line, os.environ)
 
     @property
@@ -68,7 +70,7 @@ class App(FaustNames):
         return self.settled.config
 
     def earlier_ids(self) -> list[str]:
-        """Of the versions before this one."""
+        """Return the ids of all earlier versions of the app."""
         given = self._id, self._settings
         return [
             resolve_config(*given, {**self._command_line, "version": number}, os.environ).config.id
@@ -76,7 +78,7 @@ class App(FaustNames):
         ]
 
     def override(self, **settings: object) -> None:
-        """From the command line: they count more than all others. Before `topology`."""
+        """Set values from the command line, which take precedence; call before `topology`."""
         self._command_line |= settings
         vars(self).pop("settled", None)
 
@@ -84,13 +86,13 @@ class App(FaustNames):
         """Read and check the settings. Raises SettingError."""
         _ = self.settled
 
-    # -- what it consists of
+    # -- parts of an app
 
     def topic(self, *names: str, **options: Any) -> Topic:
-        """A topic, or several that are read alike; `options` as for Topic. Raises NotSupported."""
+        """Return a topic, or several read alike; `options` as for Topic. Raises NotSupported."""
         ours = self._ours("app.topic", f"topic {names}", options)
         made = Topic(self, names, **ours)
-        if self.host is None:  # what runs has looked its topics up
+        if self.host is None:  # a running app has looked up its topics already
             for name in names:
                 self.topics.setdefault(name, made)
         return made
@@ -106,9 +108,13 @@ class App(FaustNames):
     ) -> Callable[[Callable[..., Any]], Agent]:
         """Make an agent of an `async def` that iterates a stream, and may yield to its sinks.
 
-        `tables`: those it touches, when they cannot be found in its code; `options`: of the topic,
-        when `channel` is not one. There is one instance for each task. Raises NameClash for a name
-        that is taken, TypeError for what is no topic, NotSupported.
+        `tables` are the tables that the agent uses, if they cannot be found in the code. `options`
+        are those of the topic, if `channel` is not a Topic. Each task has one instance.
+
+        Raises:
+            NameClash: another agent has the name.
+            TypeError: `channel` is not a topic.
+            NotSupported: an option belongs to Faust alone.
         """
         if not isinstance(channel, Topic | str | None):
             raise TypeError(f"not a topic: {channel!r}: write @app.agent(topic), or @app.agent()")
@@ -129,10 +135,10 @@ class App(FaustNames):
     @overload
     def Table(self, name: str, *, default: None = None, **options: Any) -> "Table[Any, Any]": ...
 
-    def Table(  # noqa: N802  # Faust's
+    def Table(  # noqa: N802  # Faust's name
         self, name: str, *, default: Callable[[], Any] | None = None, **options: Any
     ) -> "Table[Any, Any]":
-        """A table of values by key; `options` as for Table. Raises NameClash, NotSupported."""
+        """Make a table of values by key; `options` as for Table. Raises NameClash, NotSupported."""
         ours = self._ours("app.Table", f"table {name}", options)
         made: Table[Any, Any] = Table(self, name, default=default, **ours)
         _add(self.tables, name, made, "table", self._id)
@@ -149,7 +155,7 @@ class App(FaustNames):
     def task(
         self, fun: Fun | None = None, *, on_leader: bool = False, traced: bool = True
     ) -> Fun | Callable[[Fun], Fun]:
-        """Run an async function once, when a worker has started; it may take the app."""
+        """Run an async function once, when a worker has started; the function may take the app."""
 
         def decorate(fun: Fun) -> Fun:
             self._ours("app.task", f"task {name_of(fun)}", {"traced": traced})
@@ -180,24 +186,32 @@ class App(FaustNames):
         return decorate
 
     def on_assigned(self, fun: Listens) -> Listens:
-        """Call `fun` with the partitions that this worker is given, behind each rebalance: a
-        frozenset, maybe empty. Async or not; one that raises ends the worker."""
+        """Call `fun` after each rebalance with the partitions that this worker is newly assigned.
+
+        The argument is a frozenset, maybe empty. `fun` may be async. An exception ends the worker.
+        """
         self.listeners.assigned.append(fun)
         return fun
 
     def on_revoked(self, fun: Listens) -> Listens:
-        """Call `fun` with partitions that go to another worker. They have stopped and are
-        committed, and go when it returns: an async one may wait, up to `revoke_timeout`."""
+        """Call `fun` with partitions that go to another worker.
+
+        The partitions are stopped and committed, and move when `fun` returns. An async `fun` may
+        wait, up to `revoke_timeout`.
+        """
         self.listeners.revoked.append(fun)
         return fun
 
     def on_lost(self, fun: Listens) -> Listens:
-        """Call `fun` with partitions that somebody else may run by now; `on_revoked` without it."""
+        """Call `fun` with partitions that another worker may run already.
+
+        Without such a listener, those of `on_revoked` are called.
+        """
         self.listeners.lost.append(fun)
         return fun
 
     def _ours(self, call: str, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Without what is Faust's alone. Raises NotSupported."""
+        """Return the arguments without those of Faust alone. Raises NotSupported."""
         ours, notes = sifted(call, where, given)
         self._notes += notes
         return ours
@@ -212,10 +226,15 @@ class App(FaustNames):
         check_call(fun, "the app, or nothing", *arguments)
         self.jobs.append(Job(name or name_of(fun), fun, arguments, may_run, every))
 
-    # -- what it becomes
+    # -- the topology
 
     def topology(self) -> Topology:
-        """The graph. Bodies are looked into, nothing runs. Raises TopologyError, SettingError."""
+        """Build the graph; inspect the agents' bodies, run nothing.
+
+        Raises:
+            TopologyError: the graph is not valid.
+            SettingError: a setting is not valid.
+        """
         nodes = {name: table.node() for name, table in self.tables.items()}
         found = [(agent, reached(self, agent, nodes)) for agent in self.agents.values()]
         stages = [stage for agent, touched in found for stage in agent.stages(touched)]
@@ -224,7 +243,7 @@ class App(FaustNames):
         used = {store.name for stage in stages for store in stage.stores}
         topics += [table.spec() for name, table in self.tables.items() if name in used]
         elsewhere = [topic for job in self.jobs for topic in sends_to(self, job.fun)]
-        elsewhere += self.topics.values()  # a name is enough to send to it
+        elsewhere += self.topics.values()  # users can send to a topic by its name alone
         known = {spec.name for spec in topics}
         sent_to = (spec for topic in elsewhere for spec in topic.specs(TopicKind.OUTPUT))
         topics += [spec for spec in sent_to if spec.name not in known]
@@ -240,12 +259,14 @@ class App(FaustNames):
         otherwise = (each.otherwise for each in derived)
         return build(self.conf.id, stages, topics, notes, otherwise)
 
-    # -- what it reaches while it runs
+    # -- the running app
 
     def running_host(self, what: str) -> Host:
-        """Return what runs this app, for `what` is asked of it.
+        """Return the host that runs this app; `what` names the use, for the error.
 
-        Raises UsageError while nothing does, WrongThread on another thread than its own.
+        Raises:
+            UsageError: the app does not run.
+            WrongThread: the caller is on another thread than the host's.
         """
         self.check_thread(what)
         if self.host is None:
@@ -253,16 +274,16 @@ class App(FaustNames):
         return self.host
 
     def check_thread(self, what: str) -> None:
-        """Raise WrongThread on another thread than that of what runs this app."""
+        """Raise WrongThread on another thread than that of the host."""
         if self.host is not None and self.host.thread not in (None, get_ident()):
             raise wrong_thread(f"{what}, app {self._id}")
 
     def now_ms(self) -> int:
-        """The driver's time; 0 without one."""
+        """Return the driver's time in ms since 1970; 0 without a driver."""
         return 0 if self.host is None else self.host.now_ms()
 
     def stores(self, table: str) -> Mapping[int, CachedStore]:
-        """Return those of the tasks that run here, by partition, for all of the table.
+        """Return a table's stores in the tasks that run here, by partition.
 
         Raises WrongThread.
         """
@@ -287,13 +308,16 @@ class App(FaustNames):
         value: Any = None,
         **options: Unpack[SendOptions],
     ) -> Done:
-        """As `Topic.send`, to a topic that may be given by its name: one that `topic` has made."""
+        """Send as `Topic.send` does, to a topic or to the name of a topic.
+
+        A name that `topic` was called with stands for that object.
+        """
         if isinstance(channel, str):
             channel = self.topics.get(channel) or Topic(self, (channel,))
         return channel.send(key=key, value=value, **options)
 
     def main(self) -> None:
-        """The command line with this app: `python shop.py worker` for `python -m streamsx`."""
+        """Run the command line with this app: `python shop.py worker` as `python -m streamsx`."""
         from streamsx.__main__ import main
 
         sys.argv[1:1] = ["-A", "__main__"]

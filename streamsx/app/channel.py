@@ -1,9 +1,10 @@
-"""Topics as users hold them: what is in them, how to send to them, how they are created.
+"""Topics as users hold them: their types, how to send to them, how they are created.
 
-Sending is done when `send` returns: what a task sends is in its producer's buffer, and the task's
-next commit waits for it. So nothing suspends a body, and one that only sends needs no event loop.
+Sending is done when `send` returns: a record of a task is then in its producer's buffer, and the
+task's next commit waits for that record. So a send suspends no body, and a body that only sends
+needs no event loop.
 
-Not here: reading (`stream`), partitions of keys (the driver's).
+Not here: reading (`stream`), the partition of a key (the driver's choice).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from streamsx.app.app import App
 
 SECONDS_MAX: Final = float((1 << 52) // 1000)
-"""Milliseconds up to here have 64 bits, and are exact as floats."""
+"""Maximum time in s: milliseconds up to this limit fit into 64 bits, and are exact as floats."""
 HeadersArg = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
 class SendOptions(TypedDict, total=False):
-    """Of a record that is sent, beside its key and value: see `Topic.send`."""
+    """Options of a record to send, besides key and value: see `Topic.send`."""
 
     partition: int | None
     timestamp: float | None
@@ -40,12 +41,12 @@ class SendOptions(TypedDict, total=False):
 
 
 class Topic(FaustNames):
-    """One topic, or several that are read alike.
+    """Topic, or several topics that are read alike.
 
-    `key_type`, `value_type`: what is read, None takes what comes; `allow_empty`: a record without a
-    value is None, where a topic with a type passes it over; `key_serializer`,
+    `key_type`, `value_type`: types to read, None accepts any value; `allow_empty`: a record without
+    a value is read as None, where a typed topic passes over the record; `key_serializer`,
     `value_serializer`: the app's unless the type or the topic has one. `partitions`, `replicas`,
-    `retention` (seconds), `compacting`, `deleting`, `config`: for creating it.
+    `retention` (seconds), `compacting`, `deleting`, `config`: for creating the topic.
     """
 
     def __init__(
@@ -68,11 +69,17 @@ class Topic(FaustNames):
     ) -> None:
         if not names or not all(isinstance(name, str) for name in names):
             raise TypeError(f"not names of topics: {names!r}: write app.topic('a'), or ('a', 'b')")
-        self._app, self.topics, self.made_at = app, tuple(dict.fromkeys(names)), users_line()
-        self.key_type, self.value_type = key_type, value_type
-        self.key_serializer, self.value_serializer = key_serializer, value_serializer
-        self.partitions, self.replicas = partitions, replicas
-        self.has_prefix, self._allow_empty = has_prefix, allow_empty
+        self._app = app
+        self.topics = tuple(dict.fromkeys(names))
+        self.made_at = users_line()
+        self.key_type = key_type
+        self.value_type = value_type
+        self.key_serializer = key_serializer
+        self.value_serializer = value_serializer
+        self.partitions = partitions
+        self.replicas = replicas
+        self.has_prefix = has_prefix
+        self._allow_empty = allow_empty
         cleanup = [word for word, on in (("compact", compacting), ("delete", deleting)) if on]
         self._config: dict[str, object] = {"cleanup.policy": ",".join(cleanup)} if cleanup else {}
         if retention is not None:
@@ -80,7 +87,7 @@ class Topic(FaustNames):
             self._config["retention.ms"] = -1 if kept_s == inf else int(kept_s * 1000)
         self._config |= config or {}
 
-    # -- what is in it
+    # -- types
 
     @cached_property
     def key_codec(self) -> Codec:
@@ -89,7 +96,8 @@ class Topic(FaustNames):
 
     @cached_property
     def value_codec(self) -> Codec:
-        default, empty = self._app.conf.value_serializer, self._allow_empty
+        default = self._app.conf.value_serializer
+        empty = self._allow_empty
         return self._codec(self.value_type, self.value_serializer, default, empty=empty)
 
     def _codec(self, kind: Any, serializer: Any, default: Any, **how: bool) -> Codec:
@@ -102,8 +110,9 @@ class Topic(FaustNames):
 
     @cached_property
     def _outgoing(self) -> tuple[str, Encoders, Encoders]:
-        """What each record that is sent needs, in one look; one without a key has none, whatever
-        the serializer.
+        """Return name, key encoders and value encoders for `send`, in one lookup.
+
+        A missing key is sent as no bytes, whatever the serializer.
         """
         return self.name, self.key_codec.encoders.or_none(), self.value_codec.encoders
 
@@ -119,23 +128,26 @@ class Topic(FaustNames):
         value_serializer: Any = None,
         force: bool = False,
     ) -> Done:
-        """Send one record; complete when it returns, and awaiting it suspends nobody.
+        """Send one record. The send is complete on return, and awaiting the result never suspends.
 
-        `await (await topic.send(...))` waits until Kafka has the record, as in Faust, and gives its
-        RecordMetadata. It raises RecordRefused for a record that the broker has refused.
+        `await (await topic.send(...))` waits until Kafka has the record, as in Faust, and returns
+        the RecordMetadata. That wait raises RecordRefused if the broker has refused the record.
 
-        Within an agent it has the time of the record at hand (none, where that has none) unless
-        `timestamp` (in seconds) is given, and the commit that covers that record waits for it.
-        Elsewhere it has the current time, and no commit waits for it. `force` is Faust's and does
-        nothing here.
+        Within an agent, a record gets the timestamp of the record at hand (none, if that has none)
+        unless `timestamp` (in seconds) is given, and the commit that covers the record at hand
+        waits for the sent one. Elsewhere a record gets the current time, and no commit waits.
+        `force` is Faust's and has no effect here.
 
-        A topic that nobody had named when the app started is looked up now, and made if
-        `topic_allow_declare` says so: awaiting waits for that.
+        A topic that was unknown when the app started is looked up now, and created if
+        `topic_allow_declare` allows: awaiting the result waits for that.
 
-        Raises TypeError for what the serializer cannot write, and for headers that are no text or
-        bytes; RecordTooLarge and RecordRefused for what the topic does not take (size, timestamp, a
-        missing key where it is compacted); UsageError while no worker runs; WrongThread on another
-        thread than the event loop's; ValueError for a topic with several names.
+        Raises:
+            TypeError: the serializer cannot write a value, or a header is neither text nor bytes.
+            RecordTooLarge: the topic does not take a record of this size.
+            RecordRefused: the topic refuses the timestamp, or a missing key in a compacted topic.
+            UsageError: no worker runs.
+            WrongThread: the caller is on another thread than the event loop's.
+            ValueError: the topic has several names.
         """
         name, keys, values = self._outgoing
         task = RUNNING.get(None)
@@ -145,10 +157,12 @@ class Topic(FaustNames):
             values = topic_codec(self.value_type, value_serializer, None).encoders
         outbox: Outbox | Host
         if task is None:
-            outbox, at_ms = self._app.running_host(f"topic {name}"), self._app.now_ms()
+            outbox = self._app.running_host(f"topic {name}")
+            at_ms = self._app.now_ms()
         else:
             task.check_thread("topic", name)
-            outbox, batch = task.outbox, task.inbox.batch
+            outbox = task.outbox
+            batch = task.inbox.batch
             at_ms = self._app.now_ms() if batch is None else batch.timestamps[task.inbox.index]
         if timestamp is not None:
             at_ms = _milliseconds(name, timestamp)
@@ -171,7 +185,7 @@ class Topic(FaustNames):
             task.bind(self, "send", task.outbox.bound(name, keys, values, task, rare))
 
     def _send_late(self, outbox: Outbox | Host, partition: int | None, record: SentRecord) -> Done:
-        """Send to a topic that nobody had named when the app began."""
+        """Send to a topic that was unknown when the app began."""
         host = self._app.host
         if host is None:
             raise NotFound(
@@ -181,15 +195,15 @@ class Topic(FaustNames):
         try:
             (spec,) = self.specs(TopicKind.OUTPUT)
         except TopologyError as error:
-            raise UsageError(str(error)) from error  # of this record, not of the app
+            raise UsageError(str(error)) from error  # a fault of this record, not of the app
         return host.send_late(outbox, spec, partition, record)
 
     def send_soon(self, **record: Any) -> Done:
-        """`send`, as Faust has it."""
+        """Send as `send` does; Faust's name."""
         return self.send(**record)
 
     async def declare(self) -> None:
-        """Nothing to do: topics are created when a worker starts."""
+        """Do nothing, because topics are created when a worker starts."""
 
     maybe_declare = declare
 
@@ -197,32 +211,34 @@ class Topic(FaustNames):
 
     @cached_property
     def name(self) -> str:
-        """Raises ValueError when there are several."""
+        """Return the name. Raises ValueError when there are several."""
         if len(self.topics) != 1:
             raise ValueError(f"not one topic: {self}: send to a topic object with one name")
         return self.topics[0]
 
     def get_topic_name(self) -> str:
-        """`name`, as Faust has it."""
+        """Return `name`; Faust's name for that."""
         return self.name
 
     def repartition_names(self, agent: str, suffix: str) -> tuple[str, str]:
-        """The name as it is set, and what it is under the other setting."""
+        """Return a repartition topic's name by the setting, and by the setting's other value."""
         conf = self._app.conf
         names = repartition_names(conf.id, agent, self.name, suffix, has_prefix=self.has_prefix)
         other = "faust" if conf.repartition_names == "app" else "app"
         return names[conf.repartition_names], names[other]
 
     def derived(self, name: str, partitions: int | None, *, has_prefix: bool) -> "Topic":
-        """Another topic that holds the same."""
+        """Return another topic with the same types."""
         made = copy(self)
-        made.topics, made.partitions, made.has_prefix = (name,), partitions, has_prefix
+        made.topics = (name,)
+        made.partitions = partitions
+        made.has_prefix = has_prefix
         for cached in ("name", "_outgoing", "send"):
             vars(made).pop(cached, None)
         return made
 
     def specs(self, kind: TopicKind) -> Iterator[TopicSpec]:
-        """Raises TopologyError also for a type or serializer that is of no use for sending."""
+        """Yield the specs. Raises TopologyError, also if a type or serializer cannot be sent."""
         _ = self.key_codec, self.value_codec
         config = dict(CONFIGS[kind])
         if kind is not TopicKind.REPARTITION:
@@ -239,7 +255,7 @@ class Topic(FaustNames):
 
 
 def _headers(topic: str, headers: HeadersArg) -> Headers:
-    """Return them as bytes. Raise TypeError for one that is neither text nor bytes."""
+    """Return headers with values as bytes. Raises TypeError for a header of another type."""
     items = headers.items() if isinstance(headers, Mapping) else headers
     made = [(name, value.encode() if isinstance(value, str) else value) for name, value in items]
     for name, value in made:
@@ -252,8 +268,8 @@ def _headers(topic: str, headers: HeadersArg) -> Headers:
 
 
 def _milliseconds(topic: str, timestamp: float) -> int:
-    """Return a time in seconds as Kafka has it. Raise RecordRefused for what is none."""
-    if 0 <= timestamp <= SECONDS_MAX or timestamp == NO_TIMESTAMP / 1000:  # not for NaN
+    """Return a time in s as Kafka's ms. Raises RecordRefused if that is no timestamp."""
+    if 0 <= timestamp <= SECONDS_MAX or timestamp == NO_TIMESTAMP / 1000:  # False for NaN
         return round(timestamp * 1000)
     raise RecordRefused(
         f"record refused: topic {topic}: its timestamp is {timestamp!r}: give seconds since 1970"

@@ -1,10 +1,10 @@
-"""Refuses what Faust has and we do not have (yet), with what to use instead: see `faust.toml`.
+"""Refusal of Faust features that are not here (yet), with a remedy for each: see `faust.toml`.
 
-Faust's attributes, arguments and settings are ours, or refused here before anything is consumed, or
-mean nothing here, which is a note. None of them is an AttributeError, falls through into Faust
-itself, or is passed over in silence. A test holds this against Faust's own classes.
+Faust's attributes, arguments and settings exist here too, or are refused before anything is
+consumed, or have no effect, which gives a note. None of them raises AttributeError, falls through
+into Faust itself, or is ignored in silence. A test checks this against Faust's own classes.
 
-Not here: what is ours.
+Not here: features of this package.
 """
 
 import importlib
@@ -20,48 +20,51 @@ from streamsx.errors import NotSupported
 
 
 class FaustArgument(NamedTuple):
-    """An argument or setting of Faust's. `usual`: its value in Faust, which is as good as none."""
+    """Argument or setting of Faust. `usual` is Faust's default, which counts as not given."""
 
     usual: object = None
     remedy: str = ""
-    """Empty: it means nothing here, whatever it is."""
+    """Remedy to name in the refusal. Empty if every value is accepted and has no effect."""
 
 
 _FAUST: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("faust.toml").read_text())
 
 
-def _remedy(said: str) -> str:
-    """Some have a name, because they are said of several things."""
-    return str(_FAUST["remedies"].get(said, said))
+def _remedy(text: str) -> str:
+    """Return a remedy's text. Remedies shared by several features are given by name."""
+    return str(_FAUST["remedies"].get(text, text))
 
 
-def _by_name(said: Mapping[str, str]) -> dict[str, str]:
-    return {name: _remedy(remedy) for remedy, names in said.items() for name in names.split()}
+def _by_name(rows: Mapping[str, str]) -> dict[str, str]:
+    return {name: _remedy(remedy) for remedy, names in rows.items() for name in names.split()}
 
 
-def _arguments(said: Mapping[str, Mapping[str, Any]]) -> dict[str, FaustArgument]:
+def _arguments(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, FaustArgument]:
     return {
         name: FaustArgument(of.get("usual"), _remedy(of.get("remedy", "")))
-        for names, of in said.items()
+        for names, of in rows.items()
         for name in names.split()
     }
 
 
 SERVICE: Final = _by_name(_FAUST["service"])
-ATTRIBUTES: Final = {kind: _by_name(said) for kind, said in _FAUST["attributes"].items()}
-"""By class, or our own module. Whatever else Faust's class has is of its inside."""
-ARGUMENTS: Final = {call: _arguments(said) for call, said in _FAUST["arguments"].items()}
-"""By call."""
+ATTRIBUTES: Final = {kind: _by_name(rows) for kind, rows in _FAUST["attributes"].items()}
+"""Refused attributes, by class or this package's module. All others of Faust's are internal."""
+ARGUMENTS: Final = {call: _arguments(rows) for call, rows in _FAUST["arguments"].items()}
+"""Arguments of Faust, by call."""
 SETTINGS: Final = _arguments(_FAUST["settings"])
 
 ABSENT: Final = object()
 OUR_PACKAGE: Final = "streamsx."
 OURS: Final = __name__.removesuffix("compat")
-"""Users' own classes may bear any name."""
+"""Prefix of this package's modules; users' own classes may have any name."""
 
 
 def refusal(thing: object, name: str) -> NotSupported | None:
-    """Of an attribute that only Faust has; `thing`: one of ours, or our own module."""
+    """Return the error for an attribute that only Faust has; None for other attributes.
+
+    `thing` is an object of this package, or the package's own module.
+    """
     if isinstance(thing, ModuleType):
         remedy = ATTRIBUTES["streamsx"].get(name)
         return NotSupported(f"not in this version: {name}: {remedy}") if remedy else None
@@ -78,11 +81,13 @@ def refusal(thing: object, name: str) -> NotSupported | None:
 
 
 def sifted(call: str, where: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """What is ours of the arguments of a call, and a note for each that means nothing here.
+    """Return the arguments without Faust's, and a note for each argument without effect.
 
-    Raises NotSupported.
+    Raises:
+        NotSupported: an argument is refused.
     """
-    ours, notes = {}, []
+    ours = {}
+    notes = []
     for name, value in given.items():
         known = ARGUMENTS[call].get(name)
         if known is None:
@@ -97,7 +102,7 @@ def sifted(call: str, where: str, given: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def users_line() -> str:
-    """Return file and line of the user's code that calls this package."""
+    """Return file and line of the user's code that called this package."""
     frame = sys._getframe(1)  # noqa: SLF001  # inspect.stack reads all files on the way
     while frame.f_globals.get("__name__", "").startswith(OUR_PACKAGE) and frame.f_back:
         frame = frame.f_back
@@ -105,7 +110,7 @@ def users_line() -> str:
 
 
 class FaustNames:
-    """A base of what bears a name of Faust's: what only Faust's has is refused by name."""
+    """Base of classes with Faust's names: attributes that only Faust has are refused by name."""
 
     __slots__ = ()
 
@@ -114,4 +119,4 @@ class FaustNames:
         def __getattr__(self, name: str) -> Any:
             if error := refusal(self, name):
                 raise error
-            return object.__getattribute__(self, name)  # raises, and what a property has raised
+            return object.__getattribute__(self, name)  # raises the error, a property's own too

@@ -1,14 +1,14 @@
-"""What an agent touches, found out before anything runs.
+"""Discovery of the tables and topics that an agent uses, before anything runs.
 
-Derived topics: the body is started on an empty inbox and goes to its first wait for input, with
-stores that are thrown away and an outbox that keeps nothing. Then it is closed.
+Derived topics: the body is started on an empty inbox and runs to its first wait for input, with
+temporary stores and an outbox that discards. Then the body is closed.
 
-Tables and topics: everything that the body's code can name is walked through: globals, closures,
-modules, containers, objects and functions of the same top-level package. A name is enough; whether
-it is ever used cannot be told. What it finds too much binds a sub-topology too strongly; what it
-misses is told by name when it is touched: `TableNotInTask`.
+Tables and topics: the search follows everything that the body's code can name: globals, closures,
+modules, containers, objects and functions of the same top-level package. A name is enough, because
+the search cannot know whether the name is ever used. A superfluous find binds a sub-topology too
+strongly. A missed table is reported by name when used: `TableNotInTask`.
 
-Not here: what becomes of it (`agent`).
+Not here: the use of the findings (`agent`).
 """
 
 import dis
@@ -50,13 +50,14 @@ THROWN_AWAY_BYTES = 1 << 20
 ENDS_MAX = 100
 NAMED = {"LOAD_GLOBAL", "LOAD_DEREF"}
 OF_IT = {"LOAD_ATTR", "LOAD_METHOD"}
-"""Instructions of `thing.name`, one behind the other."""
+"""Instructions of `thing.name`: one of NAMED, then one of OF_IT."""
 
 
 def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUses:
-    """What the agent touches.
+    """Return the stores and topics that an agent uses.
 
-    Raises TopologyError when its body fails before its first record.
+    Raises:
+        TopologyError: the body fails before its first record, or a table does not exist.
     """
     found = list(_walk(app, agent.fun, *agent.sinks))
     tables = agent.tables
@@ -67,7 +68,8 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUs
         raise TopologyError(
             f"no such table: {', '.join(unknown)}: agent {agent.name}: make it with app.Table"
         )
-    derived, note = _derived(agent, stores), ""
+    derived = _derived(agent, stores)
+    note = ""
     if derived is None:
         note = (
             f"body not looked into: agent {agent.name}: it waits for something before its first "
@@ -78,12 +80,12 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUs
 
 
 def sends_to(app: "App", function: Callable[..., Any]) -> tuple[Topic, ...]:
-    """Topics that a function can reach which is no agent."""
+    """Return the topics that a function other than an agent can reach."""
     return _topics(_walk(app, function))
 
 
 def _topics(found: Iterable[Any]) -> tuple[Topic, ...]:
-    """An agent stands for the topic that it reads."""
+    """Return the topics among the findings. An agent stands for the topic that the agent reads."""
     channels = (thing.channel if isinstance(thing, Agent) else thing for thing in found)
     return tuple(channel for channel in channels if isinstance(channel, Topic))
 
@@ -92,7 +94,7 @@ def _topics(found: Iterable[Any]) -> tuple[Topic, ...]:
 
 
 class _Nowhere(Outbox):
-    """An outbox that keeps nothing."""
+    """Outbox that discards all records."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         def send(key: bytes | None, value: bytes | None, at: int, headers: Headers | None) -> None:
@@ -105,7 +107,14 @@ class _Nowhere(Outbox):
 
 
 def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | None:
-    """None: the agent waits for what only the loop of a worker can give."""
+    """Run an agent's body to its first wait for input, and return the topics that it derives.
+
+    Returns:
+        None if the body waits for something that only a worker's event loop provides.
+
+    Raises:
+        TopologyError: the body fails.
+    """
     derived: list[Derived] = []
     errors: list[Exception] = []
     stores = {n: CachedStore(node, MemoryRows(), THROWN_AWAY_BYTES) for n, node in nodes.items()}
@@ -113,9 +122,10 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | No
     inbox.gate = _Empty()
     empty = Values(inbox, Source("", agent.channel.key_codec, agent.channel.value_codec))
     body = agent.body(Stream(agent.name, agent.channel, empty, derived.append))
-    context, hooks = copy_context(), sys.get_asyncgen_hooks()
+    context = copy_context()
+    hooks = sys.get_asyncgen_hooks()
     context.run(RUNNING.set, TaskContext(TaskId(0, 0), stores, _Nowhere(), inbox))
-    sys.set_asyncgen_hooks(None, None)  # a running loop must not adopt what is stepped by hand
+    sys.set_asyncgen_hooks(None, None)  # no running loop may adopt a generator stepped by hand
     try:
         asked = context.run(body.send, None)
     except NotSupported:
@@ -129,13 +139,13 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | No
             "mend it, or move it behind the first record"
         ) from error
     finally:
-        context.run(_end, body)
+        context.run(_close, body)
         sys.set_asyncgen_hooks(*hooks)
     return derived if asked is inbox.gate else None
 
 
-def _end(body: Coroutine[Any, Any, None]) -> None:
-    """Whatever it does about it: each thing that it awaits in a `finally` refuses to be its end."""
+def _close(body: Coroutine[Any, Any, None]) -> None:
+    """Close a body, at most ENDS_MAX times: each `await` in a `finally` refuses one close."""
     for _ in range(ENDS_MAX):
         with suppress(Exception):
             body.close()
@@ -143,7 +153,7 @@ def _end(body: Coroutine[Any, Any, None]) -> None:
 
 
 class _Empty:
-    """The gate of an inbox that nothing comes into."""
+    """Gate of an inbox that stays empty."""
 
     def __await__(self) -> Generator[Any, None, None]:
         yield self
@@ -153,10 +163,10 @@ class _Empty:
 
 
 def _walk(app: "App", *roots: Any) -> Iterator[Any]:
-    """Each table, topic and agent once, in the order in which the code names them."""
+    """Yield each table, topic and agent once, in the order in which the code names them."""
     package = roots[0].__module__.partition(".")[0]
     seen: dict[int, tuple[Any, frozenset[str]]] = {}
-    """By id, with the thing, so that nobody else gets its id, and the names it was asked for."""
+    """Objects by id, kept so that no other object gets the id, with attribute names followed."""
     left: list[tuple[Any, frozenset[str]]] = [(root, frozenset()) for root in roots]
     while left:
         thing, names = left.pop(0)
@@ -176,7 +186,7 @@ def _walk(app: "App", *roots: Any) -> Iterator[Any]:
 
 
 def _leads(thing: Any, names: Collection[str], package: str) -> Iterable[Any]:
-    """What one object leads to. `names`: of the attributes in the code that led to it."""
+    """Return the objects reachable from one. `names` are attributes in the code that led here."""
     for kind, leads in LEADS.items():
         if isinstance(thing, kind):
             return leads(thing, names, package)
@@ -205,8 +215,9 @@ def _of_function(function: FunctionType, _names: Collection[str], package: str) 
 
 
 def _refuse(thing: Any, name: str) -> None:
-    """Raises NotSupported for what a line takes of ours that only Faust has: it might be reached
-    with the first record, or the thousandth.
+    """Raise NotSupported if the code uses an attribute that only Faust has.
+
+    The line might run with the first record, or with the thousandth.
     """
     ours = isinstance(thing, FaustNames) or thing is sys.modules["streamsx"]
     if ours and (error := refusal(thing, name)):
@@ -214,7 +225,7 @@ def _refuse(thing: Any, name: str) -> None:
 
 
 def _of_scope(scope: ModuleType | type, names: Collection[str], package: str) -> Iterable[Any]:
-    """Of a module or class; a class is also made, and its objects are called."""
+    """Return named members of a module or class, plus the methods that make and call objects."""
     home = scope.__name__ if isinstance(scope, ModuleType) else scope.__module__
     known = vars(scope) if _is_of(home, package) else {}
     return [known[name] for name in sorted({*names, "__init__", "__call__"}) if name in known]
@@ -231,13 +242,13 @@ LEADS: Final[dict[Any, Callable[[Any, Collection[str], str], Iterable[Any]]]] = 
 
 
 def _codes(code: CodeType) -> list[CodeType]:
-    """Of a function and those within it."""
+    """Return the code of a function and of all functions within."""
     nested = [const for const in code.co_consts if isinstance(const, CodeType)]
     return [code, *(each for inner in nested for each in _codes(inner))]
 
 
 def _is_filled(cell: CellType) -> bool:
-    return cell != CellType()  # one that is not assigned yet
+    return cell != CellType()  # empty before the first assignment
 
 
 def _is_of(module: str | None, package: str) -> bool:

@@ -1,6 +1,6 @@
-"""The app of a module: what commands are told as MODULE or MODULE:ATTR.
+"""Lookup of the app in a module, which commands take as MODULE or MODULE:ATTR.
 
-Not here: what a command does with it.
+Not here: the use that a command makes of the app.
 """
 
 import importlib
@@ -11,14 +11,15 @@ from streamsx.app.app import App
 from streamsx.errors import NotSupported, UsageError
 
 ATTRIBUTE = "app"
-"""What counts when a module has several."""
+"""Name of the app that counts when a module has several."""
 FILE = ".py"
 
 
 def app_named(name: str) -> App:
-    """Import the module, also from the current directory, and take its app.
+    """Import the module, also from the current directory, and return its app.
 
-    Raises UsageError when there is no such module, its import fails, or the app cannot be told.
+    Raises:
+        UsageError: the module does not exist, its import fails, or the choice of app is unclear.
     """
     module_name, _, attribute = name.partition(":")
     module = _imported(module_name)

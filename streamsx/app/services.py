@@ -1,13 +1,13 @@
-"""What an app does beside its agents: tasks once, timers again and again. A worker starts them.
+"""Jobs of an app besides its agents: tasks run once, timers run repeatedly, started by a worker.
 
-An exception is logged, with the name of what failed, and ends nothing but that call: a timer goes
-on at its next tick. (In Faust it stops the worker. There a timer that fails once takes every
-partition from a healthy worker, and the next one after it: the same code fails there too.)
+An exception is logged, with the name of the failed job, and ends only that call: a timer goes on at
+its next tick. (In Faust an exception stops the worker. There a timer that fails once takes every
+partition from a healthy worker, and then from the next one, because the same code fails there too.)
 
-A timer keeps its beat: the next tick is counted from when the last was due. Ticks that a slow call
-has slept through are left out, never made up for.
+A timer keeps its beat: the next tick counts from the time at which the last one was due. Ticks
+missed during a slow call are left out, never made up for.
 
-Not here: who starts them, and when.
+Not here: the start of jobs.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
-    """A user's function, to be run once, or every `interval_s` seconds when it is not None."""
+    """User's function, to run once, or every `interval_s` seconds if that is not None."""
 
     name: str
     fun: Callable[..., Coroutine[Any, Any, Any]]
@@ -28,7 +28,7 @@ class Job(NamedTuple):
     interval_s: float | None
 
     async def run(self) -> None:
-        """As long as the worker, or until it is done."""
+        """Run the job until the job is done; a timer runs until its cancellation."""
         await (self._once() if self.interval_s is None else self._ticking())
 
     async def _once(self) -> None:
@@ -50,5 +50,5 @@ class Job(NamedTuple):
 
 
 def next_tick(due: float, interval_s: float, now: float) -> float:
-    """The first tick after `due` that is not over yet."""
+    """Return the first tick after `due` that lies in the future. All times are in s."""
     return due + interval_s * max(1, (now - due) // interval_s + 1)

@@ -1,11 +1,13 @@
-"""From what people set to a Config: the command line counts most, then `STREAMSX_<NAME>`, then
-Faust's own variable, then the code, then the default.
+"""Resolution of settings into a Config.
 
-An unknown name is an error that names the nearest one, an unknown `STREAMSX_` variable a note,
-because a machine may have others. A setting of Faust's that means nothing here (yet) is a note:
-an app file for Faust starts as it is.
+The command line takes precedence, then `STREAMSX_<NAME>`, then Faust's own variable, then the code,
+then the default.
 
-Not here: what there is to set (`streamsx.config`).
+An unknown name is an error that names the nearest setting. An unknown `STREAMSX_` variable is a
+note, because a machine may have others. A setting of Faust without effect here (yet) is a note: a
+Faust app file starts unchanged.
+
+Not here: the list of settings (`streamsx.config`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +24,7 @@ PREFIX = "STREAMSX_"
 
 
 class SettledConfig(NamedTuple):
-    """`notes`: one line each, for whoever starts the app."""
+    """Config with `notes` for the user who starts the app, one line each."""
 
     config: Config
     notes: tuple[str, ...]
@@ -40,9 +42,10 @@ def resolve_config(
     command_line: Mapping[str, object],
     environment: Mapping[str, str],
 ) -> SettledConfig:
-    """The Config of an app. `code`: what its constructor was given.
+    """Return the Config of an app. `code` has the arguments of the app's constructor.
 
-    Raises SettingError for an unknown name, a bad value, or two settings that contradict.
+    Raises:
+        SettingError: an unknown name, a bad value, or two settings that contradict.
     """
     values: dict[str, object] = {}
     notes: list[str] = []
@@ -84,7 +87,7 @@ def _from_code(code: Mapping[str, Any]) -> Iterator[_Given]:
 
 
 def _dotted(name: str, value: object, where: str) -> _Given:
-    """Kafka's form: `session.timeout.ms`, in milliseconds."""
+    """Parse a name in Kafka's form, such as `session.timeout.ms`, in milliseconds."""
     plain = name.replace(".", "_")
     if plain.endswith("_ms"):
         return _Given(plain.removesuffix("_ms"), f"{value}ms", where)
@@ -109,7 +112,7 @@ def _from_environment(environment: Mapping[str, str], notes: list[str]) -> Itera
 
 
 def _parsed(source: Iterator[_Given], notes: list[str]) -> dict[str, object]:
-    """Values by field. Raises SettingError."""
+    """Return the values by field. Raises SettingError."""
     values: dict[str, object] = {}
     names: dict[str, str] = {}
     for given in source:
@@ -130,7 +133,7 @@ def _parsed(source: Iterator[_Given], notes: list[str]) -> dict[str, object]:
 
 
 def _meaningless(given: _Given) -> str:
-    """A note, if it is one of Faust's. Raises NotSupported, SettingError."""
+    """Return a note on a setting of Faust. Raises NotSupported, SettingError."""
     from faust.types.settings import Settings  # 200 ms that only such an app pays
 
     if given.name in Settings.SETTINGS:

@@ -1,10 +1,10 @@
-"""What an agent's body iterates: values, or keys with them, or events.
+"""Streams, which agents' bodies iterate: values, or keys with values, or events.
 
-`group_by` and `through` end one half of an agent and begin the other: what comes before them is
-compiled into a loop that feeds the derived topic, the body reads that topic. A body calls them
-before its first wait for input; by that they are found out before anything runs.
+`group_by` and `through` end one half of an agent and begin the other. The steps before them are
+compiled into a loop that feeds the derived topic; the body reads that topic. A body calls them
+before its first wait for input, so that discovery finds the derived topics before anything runs.
 
-Not here: where values come from (`streamsx.processing.inbox`), how bodies are looked into
+Not here: the origin of values (`streamsx.processing.inbox`), the inspection of bodies
 (`discovery`).
 """
 
@@ -25,10 +25,10 @@ V = TypeVar("V")
 
 
 class Derived(NamedTuple):
-    """A topic that an agent feeds and then reads. `key_of`: None keeps the key as it came.
+    """Topic that an agent feeds and then reads. `key_of` None keeps the original key.
 
-    `kind`: REPARTITION, or SOURCE when it is the user's own; `otherwise`: what a repartition topic
-    is called under the other setting.
+    `kind` is REPARTITION, or SOURCE for a topic of the user. `otherwise` is the name of a
+    repartition topic under the setting's other value.
     """
 
     topic: Topic
@@ -38,7 +38,7 @@ class Derived(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A record as it came; `timestamp` in seconds, as Faust has it."""
+    """Record in its original form; `timestamp` in seconds, as in Faust."""
 
     topic: str
     partition: int
@@ -54,13 +54,15 @@ class Message(NamedTuple):
 
 
 class Event(FaustNames):
-    """One record of a stream, with what is around it, which is made when it is asked for."""
+    """Record of a stream with its context, which is made on access."""
 
     __slots__ = ("_batch", "_index", "key", "value")
 
     def __init__(self, key: Any, value: Any, batch: Batch, index: int) -> None:
-        self.key, self.value = key, value
-        self._batch, self._index = batch, index
+        self.key = key
+        self.value = value
+        self._batch = batch
+        self._index = index
 
     @property
     def headers(self) -> dict[str, bytes | None]:
@@ -68,8 +70,9 @@ class Event(FaustNames):
 
     @property
     def message(self) -> Message:
-        """The record as it came."""
-        batch, index = self._batch, self._index
+        """Return the record in its original form."""
+        batch = self._batch
+        index = self._index
         return Message(
             batch.topic,
             batch.partition,
@@ -85,22 +88,25 @@ class Event(FaustNames):
 
 
 class Stream(FaustNames, Generic[V]):
-    """One per agent and task. `derive` is told of the topics that the body derives."""
+    """Stream of one agent in one task. `derive` is called with each topic that the body derives."""
 
     def __init__(
         self, agent: str, topic: Topic, values: Values, derive: Callable[[Derived], None]
     ) -> None:
-        self._agent, self._topic, self._values, self._derive = agent, topic, values, derive
+        self._agent = agent
+        self._topic = topic
+        self._values = values
+        self._derive = derive
 
     def __aiter__(self) -> AsyncIterator[V]:
         return aiter(self._values)
 
     def items(self) -> AsyncIterator[tuple[Any, V]]:
-        """Keys with values. A key that cannot be decoded counts as such a record does."""
+        """Yield keys with values. An undecodable key counts as an undecodable record."""
         return self._values.items()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Values with their keys, and with the records that they came in."""
+        """Yield values with their keys and their records."""
         inbox = RUNNING.get().inbox
         async for key, value in self.items():
             assert inbox.batch is not None, "a value without a record"
@@ -114,12 +120,15 @@ class Stream(FaustNames, Generic[V]):
         topic: Topic | str | None = None,
         partitions: int | None = None,
     ) -> "Stream[V]":
-        """The same records by another key, through a topic in between.
+        """Return a stream of the same records by another key, through a topic in between.
 
-        `key`: a field of a Record, or a function of the value, which it leaves as it is: other
-        agents' functions are given the same one. A function needs `name` for the topic; `topic`:
-        another one than would be derived. Headers and the bytes of the value pass as they came.
-        Raises TypeError for a function without a name, one that is async, and what is none.
+        `key`: a field of a Record, or a function of the value. The function must not change the
+        value, because other agents' functions are given the same object. A function needs `name`
+        for the topic. `topic`: a topic to use instead of the derived one. Headers and the bytes of
+        the value pass unchanged.
+
+        Raises:
+            TypeError: a function without a name, an async function, or another object.
         """
         if not (hasattr(key, "ident") or callable(key)):
             raise TypeError(
@@ -137,7 +146,7 @@ class Stream(FaustNames, Generic[V]):
         return self._derived(Derived(made, TopicKind.REPARTITION, _key_function(key), otherwise))
 
     def through(self, channel: Topic | str) -> "Stream[V]":
-        """The same records, through another topic."""
+        """Return a stream of the same records, through another topic."""
         return self._derived(Derived(self._named(channel), TopicKind.SOURCE, None))
 
     def _named(self, channel: Topic | str) -> Topic:
@@ -151,7 +160,7 @@ class Stream(FaustNames, Generic[V]):
 
 
 def only(agent: str, known: tuple[Derived, ...]) -> Callable[[Derived], None]:
-    """For streams that run: what was not found out before has no task that reads it."""
+    """Return a check for running streams: a topic that discovery missed has no task to read it."""
     names = {derived.topic.topics for derived in known}
 
     def check(derived: Derived) -> None:
@@ -165,10 +174,12 @@ def only(agent: str, known: tuple[Derived, ...]) -> Callable[[Derived], None]:
 
 
 def _key_function(key: Any) -> Callable[[Any], Any]:
-    """A field of a Record may be one of a Record in a Record."""
+    """Return the function of a key. A field of a Record may be one of a Record in a Record."""
     if not hasattr(key, "ident"):
-        return key  # type: ignore[no-any-return]  # the user's
-    path, field = [key.field], key.parent
+        return key  # type: ignore[no-any-return]  # the user's function
+    path = [key.field]
+    field = key.parent
     while field is not None:
-        path, field = [field.field, *path], field.parent
+        path = [field.field, *path]
+        field = field.parent
     return attrgetter(".".join(path))

@@ -1,13 +1,13 @@
-"""Tables: dicts that live in the stores of the task that runs.
+"""Tables: dicts over the stores of the running task.
 
-In an agent a table is that task's part of it, read and written. Elsewhere it is all that this
-worker's running tasks hold, read only: a key that is missing there raises NotHere if another worker
-may have it, and a walk over a part of the table warns once. Another thread (`asyncio.to_thread`) is
-refused: read before it starts, write behind its await. A value that was put belongs to the table;
-change one in place and put it back, or the change may be lost. None means absent: putting it
-deletes.
+In an agent a table is the part that the agent's task holds, read and written. Elsewhere a table is
+all parts that this worker's running tasks hold, read only: a missing key raises NotHere if another
+worker may have the key, and iterating a part of the table warns once. Another thread
+(`asyncio.to_thread`) is refused: read before the thread starts, write after its await. A value that
+was put belongs to the table; change a value in place and put it back, or the change may be lost.
+None means absent: putting None deletes the key.
 
-Not here: caching and codecs of rows (`streamsx.state`), which task has which table.
+Not here: caching and codecs of rows (`streamsx.state`), the assignment of tables to tasks.
 """
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
@@ -28,16 +28,16 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 STORES: Final = {"rocksdb": True, "memory": False}
-"""Scheme of the URL: whether it is on disk."""
+"""Scheme of the URL -> whether the store is on disk."""
 
 
 class Table(FaustNames, MutableMapping[K, V]):
-    """`default` makes the value of a key that is not there; reading does not store it.
+    """Table of a user; `default` makes the value of a missing key, and reading does not store it.
 
-    `key_type`, `value_type`: None takes what JSON gives back, else any type that msgspec reads, a
-    Record or a pydantic model: what comes back otherwise than it was put is refused; `store`:
-    rocksdb:// or memory://, the app's unless given; `partitions`: asked of the changelog;
-    `extra_topic_configs`: of it too.
+    `key_type`, `value_type`: None accepts the types of JSON, else any type that msgspec reads, a
+    Record or a pydantic model. A value that would come back different is refused. `store`:
+    rocksdb:// or memory://, the app's unless given; `partitions`: count for the changelog;
+    `extra_topic_configs`: configs for the changelog.
     """
 
     def __init__(
@@ -51,23 +51,29 @@ class Table(FaustNames, MutableMapping[K, V]):
         partitions: int | None = None,
         store: str | None = None,
         extra_topic_configs: Mapping[str, object] | None = None,
-        help: str = "",  # noqa: A002  # Faust's
+        help: str = "",  # noqa: A002  # Faust's name
     ) -> None:
         if default is not None and not callable(default):
             raise TypeError(f"not a function: default={default!r}: table {name}: write default=int")
-        self._app, self.name, self.default, self.help = app, name, default, help
-        self.key_type, self.value_type, self.made_at = key_type, value_type, users_line()
-        self.partitions, self._store_url = partitions, store
+        self._app = app
+        self.name = name
+        self.default = default
+        self.help = help
+        self.key_type = key_type
+        self.value_type = value_type
+        self.made_at = users_line()
+        self.partitions = partitions
+        self._store_url = store
         self._config = extra_topic_configs or {}
 
     # -- the record path
 
     _store: CachedStore | None = None
-    """Of the task whose body is at work."""
+    """Store of the task whose body is at work."""
 
     def __getitem__(self, key: K) -> V:
         store = self._store
-        if store is None or not AT_WORK._is_owned():  # noqa: SLF001  # of RLock
+        if store is None or not AT_WORK._is_owned():  # noqa: SLF001  # method of RLock
             store = self._here()
             if store is None:
                 return self._or_default(key, self._elsewhere(key))
@@ -75,12 +81,12 @@ class Table(FaustNames, MutableMapping[K, V]):
         value = store.hot.get(cached)
         if (value is None and (value := store.load(cached)) is None) or value is GONE:
             return self._or_default(key, None)
-        return value  # type: ignore[no-any-return]  # what was put
+        return value  # type: ignore[no-any-return]  # the value that was put
 
     def get(self, key: K, default: Any = None) -> Any:
-        """What `self[key]` gives; `default` where that raises KeyError."""
+        """Return `self[key]`; `default` where that raises KeyError."""
         store = self._store
-        if store is None or not AT_WORK._is_owned():  # noqa: SLF001  # of RLock
+        if store is None or not AT_WORK._is_owned():  # noqa: SLF001  # method of RLock
             store = self._here()
         if store is None:
             value = self._elsewhere(key)
@@ -95,7 +101,7 @@ class Table(FaustNames, MutableMapping[K, V]):
 
     def __setitem__(self, key: K, value: V) -> None:
         store = self._store
-        if store is None or not AT_WORK._is_owned():  # noqa: SLF001  # of RLock
+        if store is None or not AT_WORK._is_owned():  # noqa: SLF001  # method of RLock
             store = self._here()
             if store is None:
                 self._refuse()
@@ -103,7 +109,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         store.hot[cached] = GONE if value is None else value
 
     def _or_default(self, key: K, value: V | None) -> V:
-        """Return a value, or for None the default. Raises KeyError without one."""
+        """Return a value, or for None the default. Raises KeyError without a default."""
         if value is not None:
             return value
         if self.default is None:
@@ -111,7 +117,14 @@ class Table(FaustNames, MutableMapping[K, V]):
         return self.default()
 
     def _here(self) -> CachedStore | None:
-        """Of the task that runs, remembered while it does; None elsewhere. Raises WrongThread."""
+        """Return the store of the running task, bound while the body is at work.
+
+        Returns:
+            None outside of a task, and in a task without this table.
+
+        Raises:
+            WrongThread: the caller is on another thread than the body.
+        """
         task = RUNNING.get(None)
         if task is None:
             return None
@@ -126,17 +139,17 @@ class Table(FaustNames, MutableMapping[K, V]):
     # -- the rest of a dict
 
     def __delitem__(self, key: K) -> None:
-        """Raises KeyError when it is not there."""
+        """Delete a key. Raises KeyError for a missing key."""
         self.pop(key)
 
     def __contains__(self, key: object) -> bool:
         return self._elsewhere(key) is not None
 
     def __iter__(self) -> Iterator[K]:
-        return (key for store in self._stores() for key in store.keys())  # noqa: SIM118  # no dict
+        return (key for store in self._stores() for key in store.keys())  # noqa: SIM118  # not a dict
 
     def __len__(self) -> int:
-        """It reads all keys: `if table` asks for the first one only."""
+        """Count all keys by reading them; `if table` reads only the first one."""
         return sum(store.count() for store in self._stores())
 
     def __bool__(self) -> bool:
@@ -149,7 +162,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         return _Items(self)
 
     def pop(self, key: K, *default: Any) -> Any:
-        """Without a default in the call: KeyError when it is not there."""
+        """Remove a key and return the value. Raises KeyError for a missing key and no default."""
         value = self._elsewhere(key)
         if value is None and not default:
             raise KeyError(key)
@@ -159,7 +172,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         return value
 
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """What is there, else put the default."""
+        """Return the value of a key; put the default first if the key is missing."""
         value = self._elsewhere(key)
         if value is None:
             value = self[key] if default is None else default
@@ -167,7 +180,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         return value
 
     def clear(self) -> None:
-        """Of this task's part."""
+        """Delete all keys in this task's part."""
         store = self._writable()
         for key in list(self):
             store.delete(key)
@@ -181,7 +194,7 @@ class Table(FaustNames, MutableMapping[K, V]):
     # -- which stores
 
     def _stores(self) -> Iterator[CachedStore]:
-        """This task's, or those of all that run here. Raises TableNotInTask."""
+        """Return this task's store, or those of all tasks that run here. Raises TableNotInTask."""
         if RUNNING.get(None) is None:
             return iter(self._app.stores(self.name).values())
         return iter((self._writable(),))
@@ -212,12 +225,13 @@ class Table(FaustNames, MutableMapping[K, V]):
             f"made: @app.agent(..., tables=[...])"
         )
 
-    # -- what it becomes
+    # -- the store and the topic
 
     def node(self) -> StoreNode:
-        """Its store. Raises SettingError for an unknown store, TopologyError for a type."""
+        """Return the store. Raises SettingError for an unknown store, TopologyError for a type."""
         try:
-            keys, values = table_key_codec(self.key_type), table_codec(self.value_type)
+            keys = table_key_codec(self.key_type)
+            values = table_codec(self.value_type)
         except TopologyError as error:
             raise TopologyError(f"table {self.name}: {error} ({self.made_at})") from error
         scheme, sign, _ = (self._store_url or self._app.conf.store).partition("://")
@@ -229,7 +243,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         decode = keys.decode
 
         def decode_key(data: bytes | None) -> Any:
-            """Bytes are written as they are: what is no JSON can be nothing else."""
+            """Decode a key. Bytes that are not JSON are a bytes key, which is stored unchanged."""
             try:
                 key = decode(data)
             except ValueError:
@@ -238,7 +252,8 @@ class Table(FaustNames, MutableMapping[K, V]):
                 return data
             return _hashable(key)
 
-        keys, persistent = keys._replace(decode=decode_key), STORES[scheme]
+        keys = keys._replace(decode=decode_key)
+        persistent = STORES[scheme]
         return StoreNode(self.name, self.changelog, keys, values, self.key_type, persistent)
 
     @property
@@ -246,7 +261,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         return changelog_name(self._app.conf.id, self.name)
 
     def spec(self) -> TopicSpec:
-        """Of its changelog."""
+        """Return the spec of the changelog."""
         extra = {name: str(value) for name, value in self._config.items()}
         replication = self._app.conf.topic_replication_factor
         config = {**CONFIGS[TopicKind.CHANGELOG], **extra}
@@ -254,21 +269,21 @@ class Table(FaustNames, MutableMapping[K, V]):
 
 
 class _Values(ValuesView[V]):
-    """Of one walk over the rows: a mapping's own would look up each key."""
+    """Values of one walk over the rows; those of a Mapping would look up each key."""
 
     _mapping: Table[Any, V]
 
     def __iter__(self) -> Iterator[V]:
-        return (value for _, value in self._mapping._rows())  # noqa: SLF001  # a part of it
+        return (value for _, value in self._mapping._rows())  # noqa: SLF001  # view of the table
 
 
 class _Items(ItemsView[K, V]):
     _mapping: Table[K, V]
 
     def __iter__(self) -> Iterator[tuple[K, V]]:
-        return self._mapping._rows()  # noqa: SLF001  # a part of it
+        return self._mapping._rows()  # noqa: SLF001  # view of the table
 
 
 def _hashable(key: Any) -> Any:
-    """JSON has no tuples: a list that was a key was one."""
+    """Return a key with tuples for lists: JSON has no tuples, and no key can be a list."""
     return tuple(map(_hashable, key)) if isinstance(key, list) else key

@@ -1,4 +1,4 @@
-"""Processing of records: a task takes batches, changes its stores and hands out records.
+"""Processing of records: a task takes batches, changes its stores and sends records.
 
-Worker, test driver and Spark drive the same `Task`. Not here: where batches come from.
+The worker, the test driver and Spark drive the same `Task`. Not here: the origin of batches.
 """

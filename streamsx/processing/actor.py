@@ -1,16 +1,16 @@
-"""Bodies of agents at work: each is an asyncio task, and its next input is a gate that we open.
+"""Execution of agent bodies: one asyncio task per body, whose next input is behind a gate.
 
-A body asks for input by awaiting its `Gate`, which looks like a future to the asyncio task: the
-task hands it its continuation, and `wake` calls that, within our own turn. So what a record costs
-is known when the turn is over, two agents on one topic take turns by chunks, and yet
-`current_task`, `asyncio.timeout` and what libraries make of them see the body's own task. What a
-body awaits beside its input wakes the task through the event loop, as ever, until it asks for
-input again. 5.3 us a wake; with a future of the loop's own 7.6.
+A body asks for input by awaiting a `Gate`, which looks like a future to the asyncio task. The
+asyncio task hands its continuation to the gate, and `wake` calls the continuation within the
+caller's own turn. So the cost of a record is known when the turn is over, two agents on one topic
+take turns by chunks, and yet `current_task`, `asyncio.timeout` and libraries that use them see the
+body's own task. Anything else that a body awaits wakes the task through the event loop, as usual,
+until the body asks for input again. A wake takes 5.3 us; with a future of the event loop 7.6 us.
 
-The two functions of asyncio.tasks are those that its documentation names for whoever steps tasks
-("Extending asyncio", task lifetime support).
+The two functions of asyncio.tasks are the ones that the documentation of asyncio names for code
+that steps tasks ("Extending asyncio", task lifetime support).
 
-What a chunk is, and which one is next, is decided in `streamsx.task`.
+Not here: the definition of a chunk (`batch`), the choice of the next one (`merge`).
 """
 
 import asyncio
@@ -26,13 +26,15 @@ from streamsx.topology.nodes import AgentNode
 
 
 class Gate:
-    """Where a body waits: of a future it has what an asyncio task asks of one.
+    """Awaitable at which a body waits for input.
 
-    `asks` is called when somebody waits at it.
+    A gate has the part of a future's interface that an asyncio task uses. `asks` is called when a
+    body begins to wait.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, asks: Callable[[], object]) -> None:
-        self._loop, self._asks = loop, asks
+        self._loop = loop
+        self._asks = asks
         self._asyncio_future_blocking = False
         self._go_on: Callable[[Any], None] | None = None
         self._context: contextvars.Context | None = None
@@ -52,32 +54,41 @@ class Gate:
     def add_done_callback(
         self, callback: Callable[[Any], None], *, context: contextvars.Context
     ) -> None:
-        """The continuation of whoever waits."""
-        self._go_on, self._context = callback, context
+        """Store the continuation of the waiting task, and report the wait through `asks`."""
+        self._go_on = callback
+        self._context = context
         self._asks()
 
     def result(self) -> None:
-        """Asked for by the continuation."""
+        """Return None, as the result that the continuation asks a future for."""
 
-    def cancel(self, msg: Any = None) -> bool:  # a future's
-        """Whoever waits is cancelled, soon, and waits here no more. "A task that reads is
-        cancelled; before it hears of that, its body waits here itself": which is not cancelled.
+    def cancel(self, msg: Any = None) -> bool:  # a future's signature
+        """Cancel the wait: call the continuation soon, with a CancelledError, and free the gate.
+
+        The gate is free at once: "a task that reads is cancelled; before that task runs, the
+        body itself waits at the gate": the body's wait is not cancelled.
+
+        Returns:
+            False if no task waits.
         """
-        go_on, self._go_on = self._go_on, None
+        go_on = self._go_on
+        self._go_on = None
         if go_on is None:
             return False
         self._loop.call_soon(go_on, CANCELLED, context=self._context)
         return True
 
     def over(self) -> None:
-        """Send whoever waits away, in a turn of its own."""
-        go_on, self._go_on = self._go_on, None
+        """End the wait with StreamOver, in a later turn of the event loop."""
+        go_on = self._go_on
+        self._go_on = None
         if go_on is not None:
             self._loop.call_soon(go_on, OVER, context=self._context)
 
     def open(self) -> None:
-        """Whoever waits goes on, here and now, until the next thing that it waits for."""
-        go_on, self._go_on = self._go_on, None
+        """Run the waiting task, here and now, until the next thing that it awaits."""
+        go_on = self._go_on
+        self._go_on = None
         if go_on is None:
             return
         assert self._context is not None, "a continuation comes with its context"
@@ -92,7 +103,7 @@ class Gate:
 
 
 class Cancelled:
-    """What the continuation of a cancelled wait is given in place of its gate."""
+    """Stand-in for the gate, handed to the continuation of a cancelled wait."""
 
     def result(self) -> NoReturn:
         raise asyncio.CancelledError
@@ -102,11 +113,11 @@ CANCELLED: Final = Cancelled()
 
 
 class StreamOver(BaseException):
-    """The stream of a body whose task has gone; `except CancelledError` does not catch it."""
+    """End of a stream whose task has gone; `except CancelledError` does not catch it."""
 
 
 class _Over:
-    """The result of a wait at a closed gate."""
+    """Stand-in for a closed gate, whose result is StreamOver."""
 
     def result(self) -> NoReturn:
         raise StreamOver
@@ -114,14 +125,15 @@ class _Over:
 
 OVER: Final = _Over()
 OVER_TRIES = 3
-"""So often a body that catches everything is sent away from its gate; then it stays there."""
+"""Number of times that StreamOver is raised in a body that catches everything; then the body is
+left waiting at its gate."""
 
 
 class GatedActor:
-    """One agent in one task of the topology, for as long as that lives. A body that fails is
-    followed by a new one, in the same asyncio task.
+    """Running body of one agent in one task of the topology, for as long as that task lives.
 
-    `asks` is called when it waits for input that no turn of ours can give it at once.
+    A new body follows a body that fails, in the same asyncio task. `asks` is called when a body
+    waits for input outside of `wake`, and when the asyncio task ends.
     """
 
     def __init__(
@@ -133,8 +145,13 @@ class GatedActor:
         failed: BodyFailed,
     ) -> None:
         self.idle = False
-        self._told, self._agent, self._values, self._failed = asks, agent, values, failed
-        self._running, self._waking, self._closing = running, False, False
+        self._notify = asks
+        self._agent = agent
+        self._values = values
+        self._failed = failed
+        self._running = running
+        self._waking = False
+        self._closing = False
         self._sent_away = 0
         loop = asyncio.get_running_loop()
         self._gate = running.inbox.gate = Gate(loop, self._asks)
@@ -145,8 +162,12 @@ class GatedActor:
         self._task.add_done_callback(self._over)
 
     def wake(self) -> None:
-        """There is input. It is used up on return, unless the body waits for something foreign."""
-        self.idle, self._waking = False, True
+        """Run the body on the new input.
+
+        The input is used up on return, unless the body awaits something else.
+        """
+        self.idle = False
+        self._waking = True
         self._running.resumed()
         try:
             self._gate.open()
@@ -155,7 +176,7 @@ class GatedActor:
             self._waking = False
 
     def lines(self) -> Iterator[tuple[str, int]]:
-        """Where it waits: file and line of each coroutine, the body's own first."""
+        """Yield file and line of each coroutine that waits, beginning with the body's own."""
         coroutine: Any = self._task.get_coro()
         while iscoroutine(coroutine) and coroutine.cr_frame is not None:
             yield coroutine.cr_code.co_filename, coroutine.cr_frame.f_lineno
@@ -168,12 +189,12 @@ class GatedActor:
     def _asks(self) -> None:
         self.idle = True
         if self._closing and self._sent_away < OVER_TRIES:
-            # It caught its cancellation and wants the next record, which never comes.
+            # The body caught its cancellation and wants the next record, which never comes.
             self._sent_away += 1
             self._gate.over()
             return
         if not self._waking:
-            self._told()
+            self._notify()
 
     async def _live(self) -> None:
         goes_on = True
@@ -187,11 +208,11 @@ class GatedActor:
                 if self._closing:
                     raise
                 error = TaskFailed(f"agent ended: {self._agent.name}: it cancelled itself")
-            except Exception as raised:  # the body's own
+            except Exception as raised:  # raised by the body
                 error = raised
             goes_on = not self._closing and self._failed(error)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.result()  # what is raised here is a fault of ours, and ends the worker
-        self._told()
+            task.result()  # an exception here is a fault of this package, and ends the worker
+        self._notify()

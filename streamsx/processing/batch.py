@@ -1,4 +1,4 @@
-"""Records of one topic and partition as columns. Built once per fetch, never per record."""
+"""Columns of records of one topic and partition. Built once per fetch, never per record."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ from streamsx.model import Headers
 
 
 class Batch(NamedTuple):
-    """Offsets ascend; all columns have one length; timestamps in ms since 1970.
+    """Records of one partition as columns of one length, in ascending order of offsets.
 
-    `headers` is None when no record of the batch has any. `next_offset` is the position behind the
-    batch: also past control records and compaction holes.
+    Timestamps are in ms since 1970. `headers` is None when no record of the batch has any.
+    `next_offset` is the position behind the batch, also past control records and the holes that
+    compaction leaves.
     """
 
     topic: str
@@ -26,31 +27,37 @@ class Batch(NamedTuple):
     headers: Sequence[Headers] | None
     next_offset: int
     unreadable: bool = False
-    """A DecodeFailed stands in the place of some values: those records could not be read."""
+    """Whether a DecodeFailed replaces the values of some records, which could not be read."""
 
     def error(self, index: int) -> DecodeFailed | None:
-        """Return why a record could not be read; None for one that was."""
+        """Return the reason why a record could not be read; None for a readable record."""
         value: object = self.values[index] if self.unreadable else None
         return value if isinstance(value, DecodeFailed) else None
 
     def following(self, index: int) -> int:
-        """The position when the first `index` records are done."""
+        """Return the position at which the first `index` records are done."""
         return self.offsets[index] if index < len(self.offsets) else self.next_offset
 
 
 class StreamTimes:
-    """Stream time along a chunk: the running maximum of its timestamps, and of all that its task
-    had taken `before`. Made when somebody asks, in one piece: so it costs nobody else anything,
-    and is the same wherever batches are cut.
+    """Stream time along a chunk, in ms.
+
+    Stream time is the running maximum of the chunk's timestamps and of `before`, the maximum of
+    all records that the task took earlier. The column is computed when first needed, in one piece:
+    tasks that never ask for stream time pay nothing, and the result does not depend on the cuts
+    between batches.
     """
 
     def __init__(self, batch: Batch, start: int, stop: int, before: int) -> None:
-        self._offsets, self._start, self._stop = batch.offsets, start, stop
-        self._stamps, self._before = batch.timestamps[start:stop], before
+        self._offsets = batch.offsets
+        self._start = start
+        self._stop = stop
+        self._stamps = batch.timestamps[start:stop]
+        self._before = before
 
     @property
     def behind(self) -> int:
-        """The last record."""
+        """Return the stream time after the last record."""
         return max(self._before, max(self._stamps, default=-1))
 
     @cached_property
@@ -58,17 +65,17 @@ class StreamTimes:
         return list(accumulate(self._stamps, max, initial=self._before))
 
     def at(self, index: int) -> int:
-        """With the record of this index of the batch."""
+        """Return the stream time including the record at this index of the batch."""
         return self._running[index - self._start + 1]
 
     def below(self, offset: int) -> int:
-        """With the records that are below an offset."""
+        """Return the stream time after all records below an offset."""
         index = bisect_left(self._offsets, offset, self._start, self._stop)
         return self._running[index - self._start]
 
 
 class Chunk(NamedTuple):
-    """Records `start` to `stop` of a batch; nothing is copied. Whoever reads it has its `times`."""
+    """Records `start` to `stop` of a batch, without a copy. Readers find stream time in `times`."""
 
     batch: Batch
     start: int

@@ -1,12 +1,13 @@
-"""Writes the loop of a source: its operators inline, their functions as names of the module.
+"""Compiler of the loop of a source: operators are inlined, and call functions by module names.
 
-A record is decoded once for all branches; each of them has a block, and with it failures, of its
-own. An operator's result has a name of its own, which only those below it know.
+A record is decoded once for all branches. Each branch is a `try` block of its own, so a failure
+concerns that branch alone. The result of an operator gets a variable of its own, visible only to
+the operators below.
 
-185 ns for four operators, against 250 with node objects and 690-860 as a pipeline of async
-generators. The text stands in `linecache`, so that tracebacks show it.
+Four operators take 185 ns, against 250 ns with node objects and 690-860 ns as a pipeline of async
+generators. The text is kept in `linecache`, so that tracebacks show the source lines.
 
-Runs nothing and knows no records; what an operator does is `streamsx.operators`.
+Not here: running the loop, records, and the effect of an operator (`streamsx.operators`).
 """
 
 import linecache
@@ -18,10 +19,11 @@ from streamsx.operators.stateless import FRAGMENTS
 from streamsx.topology.nodes import Operator, Source
 
 LoopFailed = Callable[[int, Exception, int | None], None]
-"""Index of the record among those given, what was raised, number of the branch: None for all of
-them, when the value cannot be decoded. The loop goes on behind it unless it raises."""
+"""Callback for a failure: index of the record in the input, the exception, number of the branch.
+The number is None for all branches, when the value cannot be decoded. The loop goes on with the
+next record unless the callback raises."""
 Loop = Callable[[Iterable[tuple[Any, ...]], LoopFailed], None]
-"""Of records as (key, value, timestamp, headers)."""
+"""Compiled loop over records as (key, value, timestamp, headers)."""
 
 LOOP = """\
 def run(records, failed):
@@ -40,11 +42,11 @@ BRANCH = """\
 """
 INDENT = " " * 12
 SCOPE: Final = {name: name for name in ("key", "value", "raw", "timestamp", "headers")}
-"""What a fragment finds, and what the variables are called, at the root."""
+"""Variables at the root of the tree, by the names that fragments use for them."""
 
 
 def source_text(source: Source) -> str:
-    """The module's text; `_names` has what it refers to."""
+    """Return the text of the generated module; `_local_names` defines the names."""
     numbers = count()
     blocks = (_lines(branch.first, SCOPE, numbers) for branch in source.branches)
     return LOOP + "".join(
@@ -53,8 +55,9 @@ def source_text(source: Source) -> str:
 
 
 def _lines(operator: Operator, scope: Mapping[str, str], numbers: Iterator[int]) -> list[str]:
-    """Of it and of all below it; `numbers`: as `walk` counts them."""
-    n, fragment = next(numbers), FRAGMENTS[operator.kind]
+    """Return the lines of an operator and of all below; `numbers` counts in the order of `walk`."""
+    n = next(numbers)
+    fragment = FRAGMENTS[operator.kind]
     made = {name: f"{name}_{n}" for name in fragment.makes}
     new = {f"new_{name}": variable for name, variable in made.items()}
     lines = [INDENT + fragment.line.format(**scope, **_local_names(n, operator), **new)]
@@ -64,15 +67,17 @@ def _lines(operator: Operator, scope: Mapping[str, str], numbers: Iterator[int])
 
 
 def _local_names(n: int, operator: Operator) -> dict[str, str]:
-    """What the functions of the nth operator are called in the module."""
+    """Return the module's names of the functions of the nth operator, by role."""
     return {role: f"{role}_{n}" for role in [*operator.functions, "send"]}
 
 
 def compiled(
     source: Source, subtopology: int, send_to: Callable[[str], Any], part: str = ""
 ) -> Loop:
-    """The loop of a source; `send_to` gives the sender of a topic, `part` tells tracebacks of a
-    loop that has some of the source's branches from that of all.
+    """Compile the loop of a source.
+
+    `send_to` returns the sender of a topic. `part` is appended to the name of the source text, so
+    that tracebacks distinguish a loop over some of the source's branches from the loop over all.
     """
     names: dict[str, Any] = {"decode_value": source.values.decode}
     for n, operator in enumerate(source.operators):
@@ -80,8 +85,9 @@ def compiled(
         names.update({local[role]: function for role, function in operator.functions.items()})
         if operator.topic is not None:
             names[local["send"]] = send_to(operator.topic)
-    text, name = source_text(source), f"<sub-topology {subtopology}, {source.topic}{part}>"
+    text = source_text(source)
+    name = f"<sub-topology {subtopology}, {source.topic}{part}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    exec(compile(text, name, "exec"), names)  # noqa: S102  # our text; users' code is never text
+    exec(compile(text, name, "exec"), names)  # noqa: S102  # generated here, without users' text
     loop: Loop = names["run"]
     return loop

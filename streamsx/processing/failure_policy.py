@@ -1,12 +1,12 @@
-"""What becomes of a record that fails, and how a driver hears of it.
+"""Handling of records that fail, and the reports that a driver gets.
 
-One that fails among others that do not is poison: its policy says what becomes of it. Records that
-fail in a row are a broken deploy: the first of them holds the position while the row lasts, and
-when there are too many their task stops, so that mended code finds all of them again. A row at the
-end of a log is poison too once nothing has come behind it for QUIET_S: else it would hold the
-position, and be reported at each start, for as long as the log is quiet.
+A single record that fails is poison: the policy of its kind of failure decides. Records that fail
+in a row are a broken deploy: the first of them holds the position while the row lasts, and too many
+of them stop their task, so that repaired code finds all of them again. A row at the end of a log is
+poison too, once no record has followed for QUIET_S: else the row would hold the position, and be
+reported at each start, for as long as the log is quiet.
 
-Not here: telling anybody; a driver limits and counts what it is told, and has the clock.
+Not here: logging and the clock. The driver limits and counts the reports, and measures time.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ QUIET_S: Final = 5.0
 
 
 class FailureAction(Enum):
-    """Values are those of the settings `on_error` and `on_decode_error`."""
+    """Reaction to a failure; values are those of the settings `on_error` and `on_decode_error`."""
 
     LOG = "log"
     STOP = "stop"
@@ -29,7 +29,11 @@ class FailureAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One record that failed. `operator`: the agent whose it was; `decode`: its bytes."""
+    """Record that failed.
+
+    `operator` is the agent that processed the record. `decode` is True if the record's bytes could
+    not be decoded.
+    """
 
     task: TaskId
     topic: str
@@ -50,15 +54,15 @@ class Failure:
 
 
 def nobody(_failure: Failure) -> None:
-    """For drivers that look at the counters only."""
+    """Ignore a failure; for drivers that read only the counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`report` is told of each failure that does not end the worker.
+    """Policy for failures. `report` is called for each failure that does not end the worker.
 
-    `consecutive_failures_max`: so many records in a row that fail stop their task; None: no
-    number does, and nothing is held.
+    `consecutive_failures_max` is the number of records in a row that fail and stop their task. With
+    None no number does, and no position is held.
     """
 
     on_error: FailureAction = FailureAction.LOG
@@ -66,7 +70,7 @@ class Policy:
     report: Callable[[Failure], None] = nobody
     consecutive_failures_max: int | None = 10
     passed: Callable[[Failure], None] = nobody
-    """Told of a record without a value that its agent did not ask for."""
+    """Callback for a record without a value that its agent did not ask for."""
 
     def stops(self, failure: Failure) -> bool:
         word = self.on_decode_error if failure.decode else self.on_error
@@ -74,47 +78,55 @@ class Policy:
 
 
 class FailureStreak:
-    """Records in a row that one reader has failed on.
+    """Row of consecutive records on which one reader failed.
 
-    They are known by their ordinals, the number of records that the reader was given before: a log
-    has holes. Nothing is called for a record that does not fail: a streak is over when one behind
-    it has been read.
+    Records count by ordinal, the number of records given to the reader before, because the offsets
+    of a log have holes. A record that succeeds causes no call: a streak is over once a record
+    behind the streak has been read.
     """
 
     __slots__ = ("_count", "_limit", "_next", "_stopped", "first", "since")
 
     def __init__(self, limit: int | None) -> None:
-        self._limit, self._count, self._next = limit, 0, 0
+        self._limit = limit
+        self._count = 0
+        self._next = 0
         self._stopped = False
         self.first = -1
-        """Offset."""
+        """Offset of the first record of the streak."""
         self.since = -1
-        """Stream time before it."""
+        """Stream time before the first record of the streak."""
 
     def failed(self, ordinal: int, offset: int, stream_time: int) -> bool:
-        """Count a record that failed; return whether it is one too many, which stops the task: then
-        the streak lasts for good, because a body that catches what stopped its task goes on behind
-        the record. `stream_time`: before it.
+        """Count a record that failed, and return whether the failure stops the task.
+
+        A stopped streak lasts for good, because a body that catches the error that stopped the task
+        goes on behind the record. `stream_time` is the one before the record.
         """
         if ordinal != self._next or not self._count:
-            self._count, self.first, self.since = 0, offset, stream_time
-        self._count, self._next = self._count + 1, ordinal + 1
+            self._count = 0
+            self.first = offset
+            self.since = stream_time
+        self._count = self._count + 1
+        self._next = ordinal + 1
         self._stopped = self._limit is not None and self._count >= self._limit
         return self._stopped
 
     def passed(self, ordinal: int) -> None:
-        """Pass over a record that says nothing about the code: a row goes on behind it."""
+        """Pass over a record that proves nothing about the code: the streak continues."""
         if ordinal == self._next:
             self._next += 1
 
     def lasts(self, ordinal: int) -> bool:
-        """Nothing from its first record on may be committed. `ordinal`: of the record at hand, or
-        of the next one.
+        """Return whether offsets from the streak's first record on must not be committed.
+
+        `ordinal` is that of the record at hand, or of the next one.
         """
         if self._limit is None or not self._count:
             return False
         return self._stopped or ordinal <= self._next
 
     def reset(self) -> None:
-        """Forget the streak: its records are gone from the log, or are passed over."""
-        self._count, self._stopped = 0, False
+        """Forget the streak, because the records are gone from the log or passed over."""
+        self._count = 0
+        self._stopped = False

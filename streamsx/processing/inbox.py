@@ -1,10 +1,10 @@
-"""The inbox of an agent, what its `async for` iterates over, and what user code in a task reaches.
+"""Inbox of an agent, the values that its `async for` iterates, and the context of user code.
 
 A body awaits things that are already complete (`topic.send`), its next input, or something foreign.
-Within a chunk only the last of these suspends it.
+Within a chunk, only something foreign suspends the body.
 
-Not here: how bodies get to run (`streamsx.processing.actor`), which records a task runs next, what
-becomes of one that fails (`task`).
+Not here: running bodies (`streamsx.processing.actor`), the choice of the next records and the
+handling of failures (`task`).
 """
 
 import contextvars
@@ -33,22 +33,22 @@ from streamsx.topology.internal_topics import TopicSpec
 from streamsx.topology.nodes import AgentNode, Source
 
 Send = Callable[[bytes | None, bytes | None, int, Headers | None], None]
-"""Key, value, timestamp in ms, headers; never awaits. Raises RecordTooLarge."""
+"""Sender of key, value, timestamp in ms, and headers; never awaits. Raises RecordTooLarge."""
 SendRows = Callable[[Sequence[bytes], Sequence[bytes | None], int], None]
-"""Keys and values as columns, one timestamp for all of them."""
+"""Sender of rows: keys and values as columns, one timestamp for all of them."""
 
 
 SendValue = Callable[..., Awaitable[Any]]
-"""Of a topic: keywords `key`, `value` and more."""
+"""Sender of a topic, with the keywords `key`, `value` and more."""
 UNKNOWN: Final = -1
-"""A partition or an offset that is not known, as in Kafka's clients."""
+"""Partition or offset that is not known, as in Kafka's clients."""
 
 
 class RecordMetadata(NamedTuple):
-    """A record that Kafka has, as Faust and Kafka's clients name its parts.
+    """Metadata of an acknowledged record, with the names of Faust and of Kafka's clients.
 
-    `timestamp`: in ms. `partition` and `offset` are -1 where they are not known: of what a body
-    sends on the fast path, and of a batch that Kafka had already.
+    `timestamp` is in ms. `partition` and `offset` are -1 where unknown: for a record that a body
+    sends on the fast path, and for a batch that Kafka had already.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class RecordMetadata(NamedTuple):
 
 
 class SentRecord(NamedTuple):
-    """A record on its way into a batch."""
+    """Record on its way into a batch."""
 
     key: bytes | None
     value: bytes | None
@@ -69,29 +69,30 @@ class SentRecord(NamedTuple):
 
 
 def metadata_of(topic: str, partition: int, offset: int, at_ms: int) -> RecordMetadata:
-    """Return it for a record of that time."""
+    """Return the metadata of a record with this timestamp, in ms."""
     return RecordMetadata(topic, partition, TopicPartition(topic, partition), offset, at_ms)
 
 
 class Outbox(Protocol):
-    """Where the records of a task go; given by the driver. Bound once per task and topic."""
+    """Destination of the records of a task, given by the driver. Bound once per task and topic."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
-        """Without a partition, the key chooses."""
+        """Return the sender of a topic. Without a partition, the key chooses one."""
 
     def rows(self, topic: str, partition: int) -> SendRows:
-        """For changelogs."""
+        """Return the sender of rows to a changelog."""
 
     def row_bytes_max(self, topic: str) -> int:
-        """Return the most that key and value of a row of this changelog may have together."""
+        """Return the maximum size of a row of this changelog: bytes of key and value together."""
         return RECORD_BYTES_MAX
 
     def bound(
         self, topic: str, keys: Encoders, values: Encoders, running: "TaskContext", rare: SendValue
     ) -> SendValue:
-        """`rare`, for a body at work, in as few frames as there can be; it does what is left over.
+        """Return a faster sender for a body at work, with as few frames as possible.
 
-        Without an own one of these, an outbox does not mind.
+        The fast sender leaves rare cases to `rare`. An optional fast path; by default returns
+        `rare`.
         """
         return rare
 
@@ -101,51 +102,52 @@ class Outbox(Protocol):
 
 
 class Host(Protocol):
-    """What timers and the app's own tasks reach, outside of tasks of ours. Given by the driver.
+    """Services that timers and the app's own tasks use outside of stream tasks.
 
-    Everything here is called on the thread that owns the stores.
+    The driver provides the host. All methods are called on the thread that owns the stores.
     """
 
     @property
     def thread(self) -> int | None:
-        """The id of that thread; None while any may call."""
+        """Return the id of the thread that owns the stores; None while any thread may call."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
-        """As of an outbox, but no task's commit waits for it."""
+        """Return a sender as `Outbox.to` does, but no task's commit waits for its records."""
 
     def last_sent(self, topic: str, at_ms: int) -> "Done":
-        """As of an outbox."""
+        """Return the Done of the record that was sent last, as `Outbox.last_sent` does."""
 
     def send_late(
         self, outbox: "Outbox | Host", spec: TopicSpec, partition: int | None, record: SentRecord
     ) -> "Done":
-        """Send to a topic that was not known when the app began; it is looked up, or made.
+        """Send to a topic that was unknown when the app began; look the topic up, or create it.
 
-        Raises UsageError for a topic that may not be made, here or where it is awaited.
+        Raises:
+            UsageError: the topic may not be created; raised here or by awaiting the Done.
         """
 
     def now_ms(self) -> int:
-        """Since 1970."""
+        """Return the time in ms since 1970."""
 
     def stores(self, name: str) -> Mapping[int, CachedStore]:
-        """Of the tasks that run here, by partition."""
+        """Return the stores of the tasks that run here, by partition."""
 
     def look(self, name: str, key: Any) -> Any:
         """Return the value of a key of a table, None where no worker has it. Raises NotHere."""
 
     def tell_part(self, name: str) -> None:
-        """Warn once of a table of which only a part is here, for all of it is asked for."""
+        """Warn once that only a part of a table is here, when all of it is asked for."""
 
     def is_leader(self) -> bool:
-        """Of the group."""
+        """Return whether this worker is the leader of the group."""
 
 
 class Done:
-    """The answer to a `send`: the record is in its batch, and nobody has to wait.
+    """Answer to a `send`: the record is in a batch, and waiting is optional.
 
-    `await topic.send(...)` gives an awaitable, and awaiting that waits until Kafka has the record:
-    `await (await topic.send(...))` gives its RecordMetadata. A Done may also be handed to
-    `asyncio.wait`, and to whatever takes an awaitable.
+    `await topic.send(...)` returns an awaitable, and awaiting that waits until Kafka has the
+    record: `await (await topic.send(...))` returns the RecordMetadata. A Done may also be handed to
+    `asyncio.wait`, and to any function that takes an awaitable.
     """
 
     __slots__ = ("_delivery",)
@@ -164,29 +166,29 @@ class Done:
     def cancelled(self) -> bool:
         return False
 
-    def cancel(self, msg: Any = None) -> bool:  # a future's
-        """Return False: the record is on its way."""
+    def cancel(self, msg: Any = None) -> bool:  # a future's signature
+        """Return False, because the record is on its way."""
         return False
 
     def result(self) -> Awaitable[RecordMetadata]:
-        """Return what `await` gives."""
+        """Return the same awaitable as `await` does."""
         return self._delivery
 
     def exception(self) -> BaseException | None:
-        """Return None: what fails raises in `send`."""
+        """Return None, because a failure raises in `send`."""
         return None
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Any = None) -> None:
-        """Call it at once."""
+        """Call the callback at once."""
         callback(self)
 
     def remove_done_callback(self, callback: Callable[[Any], object]) -> int:
-        """Return 0: none waits for its call."""
+        """Return 0, because no callback is pending."""
         return 0
 
 
 class Delivered:
-    """An acknowledgement that nobody has to wait for."""
+    """Acknowledgement that is there already: an await does not suspend."""
 
     def __init__(self, metadata: RecordMetadata) -> None:
         self._metadata = metadata
@@ -210,7 +212,7 @@ DONE: Final = sent_to("", UNKNOWN)
 
 
 class OwnedLock(Protocol):
-    """What we use of an RLock. `_is_owned` is also what `threading.Condition` asks of it."""
+    """Part of an RLock that is used here. `threading.Condition` uses `_is_owned` too."""
 
     def acquire(self, blocking: bool = True) -> bool: ...
     def release(self) -> None: ...
@@ -218,24 +220,24 @@ class OwnedLock(Protocol):
 
 
 AT_WORK: Final = cast("OwnedLock", RLock())
-"""The lock of the thread whose body is at work; taken without waiting.
+"""Lock of the thread whose body is at work; acquired without waiting.
 
-Tables and topics keep what they found for that body in attributes, which every thread can see.
-"A pool's thread writes into a table while a body is at work": it would write into that body's
-store, in the middle of a change. So whoever uses such an attribute asks first whether its thread
+Tables and topics cache lookups for that body in attributes, which every thread can see. "A thread
+of a pool writes into a table while a body is at work": the thread would write into that body's
+store, in the middle of a change. So a user of such an attribute first checks that its own thread
 holds the lock: `_is_owned`, called as a method, takes 20 ns. As a function kept in a variable it
-takes 40, and the thread's id, compared, 50.
+takes 40 ns, and comparing the thread's id 50 ns.
 """
 
 
 BOUND_MAX: Final = 64
-"""Tables and topics of a body; it may use more, and look them up each time."""
+"""Number of tables and topics that a body binds; further ones are looked up at each use."""
 SKIPPED: Final = object()
-"""Instead of a value that cannot be decoded."""
+"""Marker that replaces a value that cannot be decoded."""
 
 
 class Inbox:
-    """Chunks for one agent instance. `position`: next offset that is safe to commit."""
+    """Chunks for one agent instance. `position` is the next offset that is safe to commit."""
 
     __slots__ = (
         "_chunk", "_done", "_held", "_keys", "_passed", "_raws", "_start", "_stop", "batch",
@@ -245,39 +247,48 @@ class Inbox:
     def __init__(self, position: int, undecodable: Callable[[Exception], None]) -> None:
         self.chunks: deque[Chunk] = deque()
         self.batch: Batch | None = None
-        """Of the record at hand; None between two chunks."""
+        """Batch of the record at hand; None between two chunks."""
         self.index = 0
         self.undecodable = undecodable
         self.ended = False
-        """`undecodable` has raised: that failure was one too many."""
+        """Whether `undecodable` has raised: that failure was one too many."""
         self.gate: Awaitable[None]
-        """Where its reader waits for the next chunk; set by whoever opens it."""
+        """Gate at which the reader waits for the next chunk; set by the actor that opens it."""
         self._chunk: Chunk
         self._raws: list[bytes | None] = []
         self._keys: list[bytes | None] = []
-        self._start, self._stop, self._done, self._passed = 0, 0, position, 0
+        self._start = 0
+        self._stop = 0
+        self._done = position
+        self._passed = 0
         self._held: list[int] = []
 
     @property
     def ordinal(self) -> int:
-        """How many records came before the one at hand, or the next one."""
+        """Return the number of records before the one at hand, or before the next one."""
         return self._passed if self.batch is None else self._passed + self.index - self._start
 
     @property
     def position(self) -> int:
-        """The record at hand is not done until the body asks for the next one, and one that is held
-        not until it is let go.
+        """Return the next offset that is safe to commit.
+
+        The record at hand is not done until the body asks for the next one. A held record is not
+        done until it is released.
         """
         reached = self._done if self.batch is None else self.batch.offsets[self.index]
         return min(self._held, default=reached)
 
     @property
     def holds(self) -> bool:
-        """A record is held: its reader is to be given no more chunks."""
+        """Return whether a record is held: its reader gets no more chunks."""
         return bool(self._held)
 
     def hold(self) -> Callable[[], None]:
-        """Keep the position at the record at hand until what this returns is called, once."""
+        """Hold the position at the record at hand.
+
+        Returns:
+            A function that releases the position; to be called once.
+        """
         if self.batch is None:
             return lambda: None
         offset = self.batch.offsets[self.index]
@@ -286,29 +297,37 @@ class Inbox:
 
     @property
     def stream_time(self) -> int:
-        """That which the record at hand finds, in ms: the highest timestamp of all that its task
-        has taken, up to and with its own. -1 without one.
+        """Return the stream time at the record at hand, in ms.
+
+        Stream time is the highest timestamp of all records that the task has taken, up to and
+        including the record at hand. -1 without such a record.
         """
         times = self._chunk.times if self.batch is not None else None
         return -1 if times is None else times.at(self.index)
 
     def begin(self) -> list[bytes | None]:
-        """The next chunk: its values. The list is emptied when nothing more of it may be read."""
+        """Begin the next chunk and return its values.
+
+        The list is emptied when no more of the chunk may be read.
+        """
         chunk = self._chunk = self.chunks.popleft()
-        self._start, self._stop, self.index = chunk.start, chunk.stop, chunk.start - 1
+        self._start = chunk.start
+        self._stop = chunk.stop
+        self.index = chunk.start - 1
         if chunk.start < chunk.stop:
             self.batch = chunk.batch
         self._raws = list(chunk.batch.values[chunk.start : chunk.stop])
         return self._raws
 
     def keys(self) -> list[bytes | None]:
-        """Of the chunk that was begun; emptied with its values."""
+        """Return the keys of the chunk that was begun; the list is emptied with the values."""
         self._keys = list(self._chunk.batch.keys[self._start : self._stop])
         return self._keys
 
     def checked(self, decode: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
-        """Return `decode` for the chunk that was begun: one that raises for a record that could not
-        be read, where its batch has some.
+        """Return `decode` for the chunk that was begun.
+
+        If the batch has records that could not be read, the returned function raises for them.
         """
         if not self._chunk.batch.unreadable:
             return decode
@@ -320,8 +339,10 @@ class Inbox:
         return readable
 
     def slowly(self, decode: Decode, decode_key: Decode | None = None) -> Any:
-        """What the decoder proper makes of the value at hand, with its key where that is asked for;
-        SKIPPED, and told, if nothing.
+        """Decode the value at hand with the full decoder, and its key if `decode_key` is given.
+
+        Returns:
+            The value, or (key, value); SKIPPED after a failure, which was reported.
         """
         batch = self._chunk.batch
         try:
@@ -329,16 +350,19 @@ class Inbox:
             key = decode_key and _key(decode_key, batch.keys[self.index])
             value = decode(batch.values[self.index])
             return (key, value) if decode_key else value
-        except Exception as error:  # any codec's
+        except Exception as error:  # raised by any codec
             self.ended = True
             self.undecodable(error)
             self.ended = False
             return SKIPPED
 
     def finish(self, raws: list[bytes | None]) -> None:
-        """What `begin` gave is read; if another loop has gone on with it, so is its last record.
+        """Mark the list that `begin` returned as read.
 
-        Raises LookupError where it is not: a codec's StopIteration has ended whoever reads.
+        If another loop has gone on with the chunk, the last record is done as well.
+
+        Raises:
+            LookupError: records are left, because a codec's StopIteration ended the iteration.
         """
         if raws is not self._raws:
             self.leave()
@@ -346,47 +370,51 @@ class Inbox:
         if self.index + 1 < self._stop:
             raise LookupError("records are left")
         self._passed += self._stop - self._start
-        self.batch, self._done = None, self._chunk.batch.following(self._stop)
+        self.batch = None
+        self._done = self._chunk.batch.following(self._stop)
 
     def leave(self) -> None:
-        """A loop was left at a record, or had one failure too many, and another one begins."""
+        """Prepare for a new loop: leave the record at which the previous one stopped or failed."""
         self.ended = False
         if self.batch is not None:
             self.skip()
 
     def cut(self) -> None:
-        """Hand out nothing behind the record at hand."""
+        """Hand out no record behind the one at hand."""
         self.chunks.clear()
         if self.batch is not None:
-            self._end()
+            self._empty_columns()
             self._stop = self.index + 1
 
     def reset(self, position: int) -> None:
-        """Drop what is queued; a record at hand is still done."""
+        """Drop the queued chunks; a record at hand still gets done."""
         self.chunks.clear()
         self._done = position
 
     def skip(self) -> None:
-        """Leave the record at hand behind; the rest of its chunk is the next one."""
+        """Leave the record at hand behind; the rest of the chunk becomes the next chunk."""
         assert self.batch is not None, "nothing at hand to skip"
-        batch, after = self.batch, self.index + 1
-        self._end()
+        batch = self.batch
+        after = self.index + 1
+        self._empty_columns()
         self._raws = []
         self._passed += after - self._start
-        self.batch, self._done = None, batch.following(after)
+        self.batch = None
+        self._done = batch.following(after)
         if after < self._stop:
             self.chunks.appendleft(Chunk(batch, after, self._stop, self._chunk.times))
 
-    def _end(self) -> None:
-        """Whoever iterates over the chunk is at its end, of both columns: a key without a value
-        would still be decoded, fail, and be looked at with its record.
+    def _empty_columns(self) -> None:
+        """Empty both columns, so that an iterator over the chunk is at the end.
+
+        A key left without its value would still be decoded, fail, and be reported for its record.
         """
         self._raws.clear()
         self._keys.clear()
 
 
 def _key(decode: Decode, data: bytes | None) -> Any:
-    """Decode a key. A missing one of a Record is a fault of the record, as no missing value is."""
+    """Decode a key. A missing key of a Record is a fault of the record; a missing value is none."""
     try:
         return decode(data)
     except NoValue as error:
@@ -394,20 +422,25 @@ def _key(decode: Decode, data: bytes | None) -> Any:
 
 
 class Values:
-    """The decoded values of an inbox: what a body's stream gives. Each loop over it goes on behind
-    the record where the one before was left, or cancelled.
+    """Decoded values of an inbox, as a body's stream yields them.
 
-    Decoded one by one, lazily, by functions without a frame of ours: a value that is dropped before
-    the next one is made leaves its memory to it. By the chunk it is 30-90 % dearer.
+    Each loop over the values goes on behind the record at which the previous loop was left or
+    cancelled.
+
+    Values are decoded one by one, lazily, by functions without a Python frame of this package: a
+    value that is dropped before the next one is made leaves its memory to the next. Decoding by
+    the chunk costs 30-90 % more.
     """
 
     __slots__ = ("_inbox", "_source")
 
     def __init__(self, inbox: Inbox, source: Source) -> None:
-        self._inbox, self._source = inbox, source
+        self._inbox = inbox
+        self._source = source
 
     async def __aiter__(self) -> AsyncIterator[Any]:
-        inbox, decode = self._inbox, self._source.values.decode
+        inbox = self._inbox
+        decode = self._source.values.decode
         loads, blessed = self._source.values.quick
         inbox.leave()
         while True:
@@ -420,14 +453,14 @@ class Values:
             while True:
                 first = inbox.index + 1
                 try:
-                    for inbox.index, value in enumerate(values, first):  # its slot, no new name
+                    for inbox.index, value in enumerate(values, first):  # sets inbox.index
                         if not blessed or type(value) is not dict or BLESSED not in value:
                             yield value
                         elif (model := inbox.slowly(decode)) is not SKIPPED:
                             yield model
                     inbox.finish(raws)
                     break
-                except Exception:  # any codec's, over the next one
+                except Exception:  # raised by any codec, over the next value
                     if inbox.ended:
                         raise
                     inbox.index += 1
@@ -435,8 +468,9 @@ class Values:
                     yield value
 
     async def items(self) -> AsyncIterator[tuple[Any, Any]]:
-        """Keys with values. A key that cannot be decoded counts as such a record does."""
-        inbox, source = self._inbox, self._source
+        """Yield keys with values. An undecodable key counts as an undecodable record."""
+        inbox = self._inbox
+        source = self._source
         slow = source.values.decode, source.keys.decode
         quick_key, blessed_key = source.keys.quick
         quick, blessed = source.values.quick
@@ -447,7 +481,8 @@ class Values:
             while not inbox.chunks:
                 await inbox.gate
             raws = inbox.begin()
-            keys, left = iter(inbox.keys()), iter(raws)
+            keys = iter(inbox.keys())
+            left = iter(raws)
             decode = inbox.checked(loads) or loads
             pairs = zip(map(decode_key, keys), map(decode, left), strict=False)
             while True:
@@ -470,23 +505,23 @@ class Values:
 
 
 def _raise_unreadable(raw: object) -> None:
-    """Raise the error that stands in the place of a value that could not be read."""
+    """Raise the error that replaces a value that could not be read."""
     if isinstance(raw, DecodeFailed):
         raise DecodeFailed(str(raw))
 
 
 def _align(keys: Iterator[Any], values: Iterator[Any]) -> None:
-    """A key that could not be decoded is gone from its column, and its value is still there."""
+    """Drop the value whose key could not be decoded; that key has left its column already."""
     if length_hint(keys) < length_hint(values):
         next(values)
 
 
 class TaskContext:
-    """What user code in a task reaches: its stores, its outbox, the record at hand.
+    """Context of user code in a task: its stores, its outbox, the record at hand.
 
-    While a body is in our turn (`resumed` until `paused`), nobody else runs. So what it uses may
-    keep what it found here in an attribute of its own (`bind`), until the pause: a look-up of the
-    context and two of dicts less each time.
+    While a body is within the data loop's turn (from `resumed` to `paused`), no other body runs.
+    So tables and topics may keep in an attribute (`bind`) the objects they looked up here, until
+    the pause. Each use then saves one look-up of the context and two of dicts.
     """
 
     __slots__ = (
@@ -497,19 +532,22 @@ class TaskContext:
     def __init__(
         self, task: TaskId, stores: Mapping[str, Any], outbox: Outbox, inbox: Inbox
     ) -> None:
-        self.task, self.stores, self.outbox, self.inbox = task, stores, outbox, inbox
+        self.task = task
+        self.stores = stores
+        self.outbox = outbox
+        self.inbox = inbox
         self.sends: dict[str, Send] = {}
         self.at_work = False
         self.turn = cast("OwnedLock", RLock())
-        """The thread of this body holds it while this body is at work; see AT_WORK."""
+        """Lock that the thread of this body holds while this body is at work; see AT_WORK."""
         self.thread = get_ident()
-        """Of its body."""
+        """Id of the thread of the body."""
         self.tracked: set[str] = set()
-        """Topics whose records are awaited until Kafka has them."""
+        """Topics whose records user code awaits until Kafka has them."""
         self._bound: dict[tuple[Any, str], Any] = {}
 
     def resumed(self) -> None:
-        """Bind what the body uses; not while a body of another thread is at work."""
+        """Bind the attributes that the body uses, unless a body of another thread is at work."""
         self.thread = get_ident()
         self.at_work = AT_WORK.acquire(blocking=False)
         if not self.at_work:
@@ -530,16 +568,18 @@ class TaskContext:
         AT_WORK.release()
 
     def bind(self, thing: Any, name: str, value: Any) -> None:
-        """`thing.name` is `value`, at work; else what its class says. Who has put something of his
-        own there, a test its spy, keeps it. So many things and no more: a body that makes a topic
-        for each record would find all of them again at each wake.
+        """Set `thing.name` to `value` while the body is at work; else the class's attribute counts.
+
+        An attribute that someone else has set, such as a test's spy, stays. At most BOUND_MAX
+        attributes are bound: a body that makes a topic for each record would bind all of them again
+        at each wake.
         """
         if name not in vars(thing) and len(self._bound) < BOUND_MAX:
             self._bound[thing, name] = value
             setattr(thing, name, value)
 
     def track(self, topic: str) -> None:
-        """Send to this topic without the fast path from now on: it knows no offsets."""
+        """Send to this topic without the fast path from now on, because that knows no offsets."""
         self.tracked.add(topic)
         for thing, name in tuple(self._bound):
             if name == "send" and thing.name == topic:
@@ -548,12 +588,12 @@ class TaskContext:
                     delattr(thing, name)
 
     def check_thread(self, kind: str, name: str) -> None:
-        """Raise WrongThread unless the thread that asks is that of the body."""
+        """Raise WrongThread unless the calling thread is that of the body."""
         if self.thread != get_ident():
             raise wrong_thread(f"{kind} {name}, task {self.task}")
 
     def to(self, topic: str) -> Send:
-        """The bound sender of a topic."""
+        """Return the bound sender of a topic."""
         send = self.sends.get(topic)
         if send is None:
             send = self.sends[topic] = self.outbox.to(topic)
@@ -563,11 +603,11 @@ class TaskContext:
 RUNNING: Final[contextvars.ContextVar[TaskContext]] = contextvars.ContextVar(
     "streamsx running task"
 )
-"""Set once per agent instance."""
+"""Context of the running task, set once per agent instance."""
 
 
 def wrong_thread(what: str) -> WrongThread:
-    """Make the error of a thread that uses what belongs to the event loop's."""
+    """Return the error for a thread that uses an object of the event loop's thread."""
     return WrongThread(
         f"used from another thread: {what}: tables and topics belong to the thread of the event "
         "loop: let the thread return what it has made, and send or store that behind its await"
@@ -575,24 +615,24 @@ def wrong_thread(what: str) -> WrongThread:
 
 
 class Actor(Protocol):
-    """A living agent, in its body."""
+    """Living agent, in its body."""
 
     idle: bool
-    """It waits for input. False: it is at work, or waits for something foreign."""
+    """Whether the actor waits for input. False while at work, or waiting for something foreign."""
 
     def wake(self) -> None:
-        """There is input."""
+        """Run the body on new input."""
 
     def close(self) -> None:
-        """Ends the body where it waits."""
+        """End the body where it waits."""
 
 
 BodyFailed = Callable[[Exception], bool]
-"""Told of what ended a body; whether another one follows."""
+"""Callback with the error that ended a body; returns whether a new body follows."""
 StartActor = Callable[[AgentNode, Values, TaskContext, BodyFailed], Actor]
-"""Given by the driver; it gives the inbox its gate."""
+"""Function of the driver that starts an actor, and gives the inbox its gate."""
 
 
 def returned(agent: str) -> TaskFailed:
-    """For a body that ends by itself."""
+    """Return the error for a body that ends by itself."""
     return TaskFailed(f"agent ended: {agent}: its body returned: let it loop over its stream")

@@ -1,10 +1,10 @@
-"""Which source of a task is next: always the one with the smallest running maximum of timestamps.
+"""Choice of the next source of a task: the one with the smallest running maximum of timestamps.
 
-The running maximum of a topic is the larger of its head's timestamp and the highest timestamp that
-was taken from it. Heads alone would make the order depend on where batches are cut. Equal ones go
-by topic name. A worker counts since its task was opened, its commits do not keep it; who makes a
-task anew for each batch hands it what the one before had. When a queue is empty and its
-topic is not caught up, nothing is guessed: the others wait for it.
+The running maximum of a topic is the larger of its head's timestamp and the highest timestamp taken
+from the topic. By heads alone, the order would depend on the cuts between batches. Ties go by topic
+name. A worker counts from the opening of a task, and commits do not keep the maximum; a driver that
+makes a task anew for each batch passes the maximum of the previous one. While a queue is empty and
+its topic is not caught up, the other topics wait: nothing is guessed.
 """
 
 from collections import deque
@@ -16,8 +16,10 @@ Queues = Mapping[str, deque[Chunk]]
 
 
 class Merge:
-    """Over the queues of one task. `high`: of each topic, the highest timestamp taken from it, in
-    ms. A single topic waits for nobody: of it nothing is counted.
+    """Merge of the queues of one task.
+
+    `high` is the highest timestamp taken from each topic, in ms. A single topic has nothing to wait
+    for, and is not counted.
     """
 
     def __init__(self, queues: Queues, high: Mapping[str, int]) -> None:
@@ -25,7 +27,11 @@ class Merge:
         self.high = {topic: high.get(topic, -1) for topic in queues}
 
     def next(self, limit: int, caught_up: Collection[str]) -> Chunk | None:
-        """Up to `limit` records of the topic whose turn it is; None when it cannot be told."""
+        """Take up to `limit` records of the topic that is next.
+
+        Returns:
+            None while no topic can be chosen.
+        """
         if len(self._queues) == 1:
             queue = next(iter(self._queues.values()))
             return self._take(queue, limit) if queue else None
@@ -33,7 +39,7 @@ class Merge:
         if not waiting or any(t not in caught_up for t, q in self._queues.items() if not q):
             return None
         topic = waiting[0][1]
-        count = limit if len(waiting) == 1 else self._before(topic, waiting[1], limit)
+        count = limit if len(waiting) == 1 else self._count_before(topic, waiting[1], limit)
         chunk = self._take(self._queues[topic], count)
         taken = chunk.batch.timestamps[chunk.start : chunk.stop]
         self.high[topic] = max(self.high[topic], *taken) if taken else self.high[topic]
@@ -47,12 +53,12 @@ class Merge:
         ]
 
     def _head(self, chunk: Chunk) -> int:
-        """An empty batch only moves the position: no timestamp keeps it back."""
+        """Return the timestamp of a head; -1 for an empty batch, which only moves the position."""
         times = chunk.batch.timestamps
         return times[chunk.start] if chunk.start < chunk.stop else -1
 
-    def _before(self, topic: str, rival: tuple[int, str], limit: int) -> int:
-        """How many records of `topic` come before the rival's head."""
+    def _count_before(self, topic: str, rival: tuple[int, str], limit: int) -> int:
+        """Count the records of `topic` that come before the rival's head, at most `limit`."""
         chunk = self._queues[topic][0]
         stop = min(chunk.stop, chunk.start + limit)
         for index in range(chunk.start, stop):

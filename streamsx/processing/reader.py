@@ -1,11 +1,12 @@
-"""Who reads a source of a task: the loop of its branches, or one of its agents' bodies.
+"""Readers of a source: the loop over its branches, and the body of each agent.
 
-Each body and each branch has a position of its own, which commits keep: one that is ahead of the
-offset when its task begins passes over what it has done. A chunk is cut for that once; nothing is
-done per record. Each also knows which records in a row it has failed on. It goes on behind a record
-that failed, unless its task has ended over it.
+Each body and each branch has a position of its own, which commits keep. A reader whose position is
+ahead of the task's first offset passes over the records that are done. A chunk is
+cut once for that; the record path has no check per record. Each reader also knows the row of
+records on which it failed. A reader goes on behind a record that failed, unless the failure ended
+the task.
 
-Not here: which records come next, whether a failure ends the task (`task`).
+Not here: the order of records, and the decision whether a failure ends the task (`task`).
 """
 
 from bisect import bisect_left
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ReaderPosition(NamedTuple):
-    """How far a reader is: next offset that is safe to commit, and the stream time before it."""
+    """Progress of a reader: next offset that is safe to commit, and the stream time before it."""
 
     reader: str
     position: int
@@ -35,23 +36,27 @@ class ReaderPosition(NamedTuple):
 
 
 class AgentProgress:
-    """Position and failures of one agent in one source, in its body or ahead of it.
+    """Position and failures of one agent in one source, in its body or in its branch.
 
-    `begins`: position of each reader that is ahead of the task when it begins.
+    `begins` is the position of each reader that is ahead of the task at the start.
     """
 
     def __init__(self, agent: str, topic: str, task: "Task", begins: Mapping[str, int]) -> None:
-        self._agent, self._topic, self._task = agent, topic, task
+        self._agent = agent
+        self._topic = topic
+        self._task = task
         self._streak = FailureStreak(task.policy.consecutive_failures_max)
         self.reader = reader_name(agent)
         self.begin = max(task.taken[topic], begins.get(self.reader, 0))
-        """Records below it are done."""
+        """Offset below which all records are done."""
         self.give_up = self._streak.reset
 
     def place(self, ordinal: int, reached: int) -> ReaderPosition:
-        """Return the reader's place. `ordinal`: of the record at hand, or the next one; a streak
-        that lasts holds position and time. `reached` counts up to what the task has taken: behind a
-        reset the body may still be in the log of before.
+        """Return the reader's position.
+
+        `ordinal` is that of the record at hand, or of the next one. A streak that lasts holds
+        position and stream time. `reached` counts at most up to the offset that the task has taken:
+        after a reset the body may still be in the earlier log.
         """
         streak = self._streak
         if streak.lasts(ordinal):
@@ -60,42 +65,48 @@ class AgentProgress:
         return ReaderPosition(self.reader, max(position, self.begin), self._task.stream_time)
 
     def reset(self, position: int, *, back: bool) -> None:
-        """Go on there, or where the reader is ahead of it; `back`: in another log, from there."""
+        """Continue at `position`, or at the reader's own position if that is ahead.
+
+        With `back`, the log went back or is another one, and the reader continues at `position`.
+        """
         self._streak.reset()
         self.begin = position if back else max(self.begin, position)
 
     def failed(
         self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
     ) -> None:
-        """Raises what ends the task."""
-        task, offset = self._task, batch.offsets[index]
+        """Report a failed record. Raise the error if the failure ends the task."""
+        task = self._task
+        offset = batch.offsets[index]
         place = (task.id, batch.topic, batch.partition, offset)
         task.failed(Failure(*place, self._agent, decode, error), self._streak, ordinal)
 
 
 class AgentRun:
-    """One agent of one task: its inbox and its actor."""
+    """One agent of one task, with its inbox and its actor."""
 
     def __init__(
         self, agent: AgentNode, source: Source, task: "Task", begins: Mapping[str, int]
     ) -> None:
-        self.agent, self.topic, self._task = agent.name, source.topic, task
+        self.agent = agent.name
+        self.topic = source.topic
+        self._task = task
         self._scope = AgentProgress(agent.name, source.topic, task, begins)
         self._inbox = Inbox(self._scope.begin, partial(self._tell, decode=True))
         self._passes = self._scope.begin > task.taken[source.topic]
-        """It may have to pass over what it has done."""
+        """Whether records that the agent has done may come again, and have to be passed over."""
         running = TaskContext(task.id, task.stores, task.outbox, self._inbox)
         self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
         self.cut = self._inbox.cut
 
     @property
     def holds(self) -> bool:
-        """Something that it has sent waits for its topic."""
+        """Return whether a sent record waits until the topic is known."""
         return self._inbox.holds
 
     @property
     def reached(self) -> int:
-        """Next offset that its body has not read, whatever failed before it."""
+        """Return the next offset that the body has not read, regardless of earlier failures."""
         return self._inbox.position
 
     @property
@@ -104,7 +115,8 @@ class AgentRun:
 
     def run(self, chunk: Chunk) -> None:
         if self._passes:
-            begin, reached = self._scope.begin, chunk.batch.following(chunk.stop)
+            begin = self._scope.begin
+            reached = chunk.batch.following(chunk.stop)
             self._passes = reached < begin
             if reached <= begin:
                 return
@@ -114,17 +126,17 @@ class AgentRun:
         self.actor.wake()
 
     def reset(self, position: int, *, back: bool) -> None:
-        """Go on there, as `Scope.reset`; what is queued is dropped."""
+        """Drop the queued chunks and continue as `AgentProgress.reset` does."""
         self._scope.reset(position, back=back)
         self._passes = self._scope.begin > position
         self._inbox.reset(self._scope.begin)
 
     def give_up(self) -> None:
-        """Commit past the records in a row that it has failed on."""
+        """Commit past the row of records on which the agent failed."""
         self._scope.give_up()
 
     def _failed(self, error: Exception) -> bool:
-        """The body is over: its record counts as failed, the rest goes to the next one, if any."""
+        """Count the record of an ended body as failed; return whether a new body follows."""
         where = f"agent {self.agent}"
         if (
             self._task.ended is not None
@@ -142,7 +154,8 @@ class AgentRun:
         return True
 
     def _tell(self, error: Exception, *, decode: bool) -> None:
-        batch, index = self._inbox.batch, self._inbox.index
+        batch = self._inbox.batch
+        index = self._inbox.index
         assert batch is not None, "a failure without a record"
         self._scope.failed(batch, index, self._inbox.ordinal, error, decode=decode)
 
@@ -151,23 +164,25 @@ class LoopRun:
     """Branches of a source, record by record; each has a position and failures of its own."""
 
     def __init__(self, source: Source, task: "Task", begins: Mapping[str, int]) -> None:
-        self._source, self._task = source, task
+        self._source = source
+        self._task = task
         topic = source.topic
         self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
         self._all = tuple(range(len(self._scopes)))
         self._loop = compiled(source, task.plan.number, task.outbox.to)
         self._passed = 0
-        """Records that came before the next one."""
+        """Number of records read so far."""
         self._reached = task.taken[topic]
         self._passes = any(scope.begin > self._reached for scope in self._scopes)
-        """A branch may have to pass over what it has done."""
+        """Whether a branch may have to pass over records that are done."""
         self._failing: tuple[Batch, int, int, int] | None = None
-        """While a record fails: its batch, index and ordinal, and the number of the branch."""
+        """Batch, index and ordinal of the record that fails, and the number of the branch."""
 
     def _some(self, numbers: tuple[int, ...]) -> Loop:
-        """Return the loop of some branches alone, while others pass over what they have done."""
+        """Compile a loop over some branches, while the others pass over records they have done."""
         branches = tuple(self._source.branches[number] for number in numbers)
-        source, task = replace(self._source, branches=branches), self._task
+        source = replace(self._source, branches=branches)
+        task = self._task
         part = "".join(f", {branch.agent}" for branch in branches)
         return compiled(source, task.plan.number, task.outbox.to, part)
 
@@ -193,8 +208,9 @@ class LoopRun:
             self._run(chunk, self._loop, self._all)
 
     def _parts(self, chunk: Chunk) -> Iterator[tuple[Chunk, tuple[int, ...]]]:
-        """Cut a chunk where a branch begins. With each part come the branches that read it."""
-        offsets, start = chunk.batch.offsets, chunk.start
+        """Cut a chunk where a branch begins; yield each part with the branches that read it."""
+        offsets = chunk.batch.offsets
+        start = chunk.start
         begins = [scope.begin for scope in self._scopes]
         cuts = {bisect_left(offsets, begin, start, chunk.stop) for begin in begins}
         for stop in sorted(cuts | {chunk.stop}):
@@ -203,7 +219,7 @@ class LoopRun:
             start = stop
 
     def _run(self, chunk: Chunk, loop: Loop | None, numbers: tuple[int, ...]) -> None:
-        """Hand a chunk to some branches; record by record where some cannot be read."""
+        """Run a chunk through some branches; record by record if some values cannot be read."""
         batch = chunk.batch
         if not batch.unreadable:
             self._run_part(batch, chunk.start, chunk.stop, loop, numbers)
@@ -214,11 +230,12 @@ class LoopRun:
     def _run_part(
         self, batch: Batch, start: int, stop: int, loop: Loop | None, numbers: tuple[int, ...]
     ) -> None:
-        """Hand on records `start` to `stop`: a single one where some cannot be read."""
+        """Run records `start` to `stop`: a single one if some values cannot be read."""
 
         def failed(index: int, error: Exception, branch: int | None) -> None:
             for number in numbers if branch is None else [numbers[branch]]:
-                at, ordinal = start + index, self._passed + index
+                at = start + index
+                ordinal = self._passed + index
                 self._failing = batch, at, ordinal, number
                 self._scopes[number].failed(batch, at, ordinal, error, decode=branch is None)
             self._failing = None
@@ -230,16 +247,17 @@ class LoopRun:
             headers = batch.headers[start:stop] if batch.headers else repeat(None)
             cut = (column[start:stop] for column in columns)
             loop(zip(*cut, headers, strict=False), failed)  # headers may be endless
-        self._passed, self._reached = self._passed + stop - start, batch.following(stop)
+        self._passed = self._passed + stop - start
+        self._reached = batch.following(stop)
 
     def reset(self, position: int, *, back: bool) -> None:
-        """Go on there, as `Scope.reset`."""
+        """Continue as `AgentProgress.reset` does."""
         self._reached = position
         for scope in self._scopes:
             scope.reset(position, back=back)
         self._passes = any(scope.begin > position for scope in self._scopes)
 
     def give_up(self) -> None:
-        """Commit past the records in a row that a branch has failed on."""
+        """Commit past the row of records on which a branch failed."""
         for scope in self._scopes:
             scope.give_up()

@@ -1,9 +1,9 @@
-"""Task: batches in, stores changed, records out. No clock, no event loop, no Kafka client.
+"""Task of a sub-topology: batches in, stores changed, records out; no clock, no event loop.
 
-Drivers: the worker, the test driver, Spark; each feeds the same object in the same order, and each
-cut of the input into batches gives the same stores and the same outputs.
+The drivers are the worker, the test driver and Spark. Each feeds the same object in the same order,
+and any cut of the input into batches gives the same stores and the same outputs.
 
-Not here: fetching, when to commit, what a role means.
+Not here: any Kafka client, fetching, the time of commits, the meaning of a role.
 """
 
 from bisect import bisect_left
@@ -34,17 +34,18 @@ from streamsx.state.cache import CachedStore, Changes
 from streamsx.topology.nodes import SubTopology
 
 WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
-"""What the app was not wired for the next record meets too, as it does a store's fault."""
+"""Errors of an app that was not wired for a topic or table: the next record would meet them too, as
+with a fault of a store."""
 
 
 class TaskMetadata(NamedTuple):
-    """Place at which a commit leaves a task, and another one begins.
+    """Place at which a commit leaves a task, and at which the next owner begins.
 
     `positions`: next offset of each source topic, that of its slowest reader; `stream_time`: not
-    ahead of them, -1 before the first record; `records`: how many were taken since the seal before;
-    `high`: of each topic, the highest timestamp taken, which Spark keeps and no worker does;
+    ahead of the positions, -1 before the first record; `records`: number of records taken since the
+    previous seal; `high`: highest timestamp taken from each topic, kept by Spark and by no worker;
     `readers`: per topic, the next offset of each reader that is ahead of the position;
-    `topic_ids`: the topic that each position is of, where brokers have ids.
+    `topic_ids`: id of the topic to which each position belongs, where brokers have ids.
     """
 
     positions: Mapping[str, int]
@@ -56,14 +57,15 @@ class TaskMetadata(NamedTuple):
 
 
 class Task:
-    """One sub-topology on one partition number.
+    """Task: one sub-topology on one partition number.
 
-    `run` never raises for a record: the policy decides. It raises TaskStopped when too many in a
-    row have failed; TaskFailed when the policy is to stop, or when a body ends in a way that no
-    record explains; UsageError when a body asks for what its app was not wired for.
+    `run` never raises for a record, because the policy decides. `run` raises TaskStopped when too
+    many records in a row have failed; TaskFailed when the policy is to stop, or when a body ends
+    for a reason other than a record; UsageError when a body uses a topic or table that its app was
+    not wired for.
 
-    `checked`: until these offsets each value is encoded as it is set, because one of them could not
-    be: then its record is known, and counts as failed.
+    `checked`: offsets until which each value is encoded when set, because an earlier attempt
+    met a value that could not be encoded. So its record is found, and counts as failed.
     """
 
     def __init__(
@@ -78,30 +80,34 @@ class Task:
         checked: Mapping[str, int] | None = None,
     ) -> None:
         self.id = TaskId(plan.number, partition)
-        self.plan, self.stores, self.outbox, self.start = plan, stores, outbox, start
-        self.policy, self.stream_time = policy, metadata.stream_time
+        self.plan = plan
+        self.stores = stores
+        self.outbox = outbox
+        self.start = start
+        self.policy = policy
+        self.stream_time = metadata.stream_time
         self.taken = dict(metadata.positions)
-        """Topic -> next offset that is not handed to anybody yet."""
+        """Topic -> next offset that no reader has been given yet."""
         self.ended: StreamsxError | None = None
-        """The next `run` raises it."""
+        """Error that the next `run` raises."""
         self._closed = False
         self.committed_at = metadata
         self.topic_ids = dict(metadata.topic_ids)
         self.records = 0
-        """Taken since the last seal."""
+        """Number of records taken since the last seal."""
         self._noted: TaskMetadata | None = None
-        """Its place at the last seal; None: what was sealed is to be committed again."""
+        """Place at the last seal; None if the sealed rows have to be committed again."""
         self._sealing: Iterator[TaskMetadata | None] | None = None
         self._unsealed: StreamsxError | None = None
-        """Why nothing can be sealed any more: the store has let go of what it refused."""
+        """Reason why no more seals are possible: the store has dropped a value that it refused."""
         self._checked = checked or {}
         self._checking = False
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, StreamTimes] = {}
-        """Of the chunk that was taken last, per topic."""
+        """Stream times of the chunk that was taken last, per topic."""
         self.at_hand: Chunk | None = None
-        """The records that were handed to its readers last."""
+        """Chunk that was handed to the readers last."""
         self.bodies: list[AgentRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         for source in plan.sources:
@@ -121,22 +127,25 @@ class Task:
     # -- records
 
     def offer(self, batch: Batch) -> None:
-        """Into the queue of its topic. Records below the position are passed over."""
-        queue, position = self._queues[batch.topic], self.wanted(batch.topic)
+        """Put a batch into the queue of its topic. Records below the position are passed over."""
+        queue = self._queues[batch.topic]
+        position = self.wanted(batch.topic)
         if batch.next_offset <= position:
             return
         start = bisect_left(batch.offsets, position)
         queue.append(Chunk(batch, start, len(batch.offsets)))
 
     def wanted(self, topic: str) -> int:
-        """Return the offset behind all that it was offered of a topic."""
+        """Return the offset behind all records of a topic that the task was offered."""
         queue = self._queues[topic]
         return queue[-1].batch.next_offset if queue else self.taken[topic]
 
     def reset(self, topic: str, offset: int, topic_id: str | None = None) -> None:
-        """Go on at another offset: the log does not have the one that was next. `topic_id`: of the
-        topic that has the name now. A reader that is ahead stays so, unless the log goes back or is
-        another topic's. The next commit says so, whatever was committed before.
+        """Continue at another offset, because the log does not have the next one.
+
+        `topic_id` is the id of the topic that has the name now. A reader that is ahead stays ahead,
+        unless the log goes back or belongs to another topic. The next commit contains the new
+        position, regardless of earlier commits.
         """
         anew = topic_id is not None and topic_id != self.topic_ids.get(topic)
         back = anew or offset < self.taken[topic]
@@ -149,24 +158,33 @@ class Task:
             reader.reset(offset, back=back)
 
     def holds(self, topic: str) -> bool:
-        """Tell whether failures in a row hold a reader's position, and no body is at work."""
-        taken, readers = self.taken[topic], self._readers[topic]
+        """Return whether a row of failures holds a reader's position, and no body is at work."""
+        taken = self.taken[topic]
+        readers = self._readers[topic]
         held = any(place.position < taken for reader in readers for place in reader.places)
         return held and self.ended is None and not self.busy and not self._queues[topic]
 
     def give_up(self, topic: str) -> None:
-        """Pass over the failures in a row at the end of a topic. Called for a topic that `holds`
-        and that has been quiet for QUIET_S.
+        """Pass over the row of failures at the end of a topic.
+
+        To be called for a topic for which `holds` is true and that has been quiet for QUIET_S.
         """
         for reader in self._readers[topic]:
             reader.give_up()
 
     def waiting(self, topic: str) -> int:
-        """Batches in the queue of a topic."""
+        """Return the number of batches in the queue of a topic."""
         return len(self._queues[topic])
 
     def run(self, limit: int, caught_up: Collection[str] = ()) -> int:
-        """Hand on up to `limit` records in order; how many. `caught_up`: topics read to the end."""
+        """Run up to `limit` records in order. `caught_up` are the topics read to the end.
+
+        Returns:
+            The number of records run.
+
+        Raises:
+            StreamsxError: the task has ended; the class describes the kinds.
+        """
         done = 0
         if self.ended is not None:
             raise self.ended
@@ -182,14 +200,14 @@ class Task:
 
     @property
     def busy(self) -> bool:
-        """An agent has not used up its input: it is given no more."""
+        """Return whether an agent has unused input; such a task gets no more records."""
         if self._closed or self.ended is not None:
-            return False  # nobody is at work any more
+            return False  # no body is at work any more
         return not all(body.actor.idle and not body.holds for body in self.bodies)
 
     @property
     def positions(self) -> dict[str, int]:
-        """Topic -> next offset that is safe to commit: that of its slowest reader."""
+        """Return topic -> next offset that is safe to commit: that of the slowest reader."""
         return dict(self._place().positions)
 
     def _place(self) -> TaskMetadata:
@@ -205,7 +223,7 @@ class Task:
 
     @property
     def passing(self) -> dict[str, dict[str, int]]:
-        """Topic -> readers that are ahead of all that was taken, with their positions."""
+        """Return topic -> readers that are ahead of all records taken, with their positions."""
         readers = self._place().readers
         return {
             topic: ahead
@@ -215,23 +233,23 @@ class Task:
 
     @property
     def high(self) -> dict[str, int]:
-        """Topic -> highest timestamp taken from it."""
+        """Return topic -> highest timestamp taken from the topic, in ms."""
         only = len(self._queues) == 1
         return dict.fromkeys(self._queues, self.stream_time) if only else dict(self._merge.high)
 
     @property
     def dirty_bytes(self) -> int:
-        """Return the memory of what its stores hold until it is committed and written."""
+        """Return the memory held by uncommitted or unwritten rows of the stores, in bytes."""
         return sum(store.dirty_bytes for store in self.stores.values())
 
     @property
     def dirty(self) -> bool:
-        """It has something to commit."""
+        """Return whether the task has something to commit."""
         stores = self.stores.values()
         return self._place() != self._noted or any(store.dirty for store in stores)
 
     def cut(self) -> None:
-        """No body gets to see more than the record that it has at hand."""
+        """Let no body see more records than the one at hand."""
         for body in self.bodies:
             body.cut()
 
@@ -246,11 +264,13 @@ class Task:
         for reader in self._readers[topic]:
             reader.run(chunk)
             if self.ended is not None:
-                return  # what the others did now would be done again
+                return  # work of the other readers would be done again
 
     def _stream_time(self, positions: Mapping[str, int]) -> int:
-        """Where a task that goes on from `positions` has to begin: what is read again must not find
-        it ahead, in whatever order topics were read.
+        """Return the stream time at which a task that continues from `positions` has to begin.
+
+        Records that are read again must not find stream time ahead of them, in whatever order the
+        topics were read.
         """
         found = [self.stream_time]
         for topic, position in positions.items():
@@ -261,9 +281,12 @@ class Task:
         return min(found)
 
     def failed(self, failure: Failure, streak: FailureStreak, ordinal: int) -> None:
-        """What becomes of a record; `ordinal`: its number with its reader, whose streak it is.
+        """Decide about a failed record: count it, pass over it, or end the task.
 
-        Raises what ends the task.
+        `streak` is that of the reader, and `ordinal` the record's number with that reader.
+
+        Raises:
+            StreamsxError: the error that ends the task.
         """
         if self.ended is not None:
             raise self.ended
@@ -298,7 +321,7 @@ class Task:
         )
 
     def end(self, error: Exception, where: str) -> None:
-        """Nothing more may run; `run` raises it, at once or the next time."""
+        """End the task with an error. `run` raises that error, at once or at the next call."""
         if not isinstance(error, StreamsxError):
             what = f"{type(error).__name__}: {error}"
             failed = TaskFailed(f"task failed outside of a record: {where}, task {self.id}: {what}")
@@ -309,15 +332,23 @@ class Task:
     # -- commits
 
     def seal(self, rows: int) -> TaskMetadata | None:
-        """Encode dirty values, then send them to the changelogs, up to `rows` in each call; None
-        until all are sent. The positions, and `rows`, are those of the first call.
+        """Encode dirty values, then send them to the changelogs, up to `rows` in each call.
 
-        Nothing is sent before all are encoded. "A value is sent; the next one cannot be encoded;
-        the task goes back to its last commit and passes over their record": the changelog would
-        have a row that the store has not.
+        The positions, and `rows`, are those of the first call.
 
-        Raises for a value that cannot be encoded, by the policy: ValueRefused, when its record is
-        to be found; TaskStopped, when that was tried; TaskFailed. Then this task is over.
+        No row is sent before all are encoded. "A value is sent; the next one cannot be encoded; the
+        task goes back to its last commit and passes over their record": the changelog would have a
+        row that the store does not have.
+
+        Returns:
+            The place to commit, once all rows are sent; None before.
+
+        Raises:
+            ValueRefused: a value cannot be encoded, and its record can be found by running again.
+            TaskStopped: a value cannot be encoded, and that search was already made.
+            TaskFailed: a value cannot be encoded, and the policy is to stop.
+
+        After any of these errors the task is over.
         """
         if self._unsealed is not None:
             raise self._unsealed
@@ -326,9 +357,12 @@ class Task:
         return next(self._sealing)
 
     def _seal(self, rows: int) -> Iterator[TaskMetadata | None]:
-        place, checked, records = self._place(), self._checking, self.records
+        place = self._place()
+        checked = self._checking
+        records = self.records
         stream_time = self._stream_time(place.positions)
-        self.records, self._noted = 0, place
+        self.records = 0
+        self._noted = place
         self._limit_rows()
         self._check_values()
         parts: deque[tuple[SendRows, Changes]] = deque()
@@ -345,12 +379,12 @@ class Task:
         yield place._replace(stream_time=stream_time, records=records)
 
     def _limit_rows(self) -> None:
-        """Take the limits of the changelogs: values are checked against them before a seal too."""
+        """Take the row limits of the changelogs; they hold for checks before a seal too."""
         for name, store in self.stores.items():
             store.row_bytes_max = self.outbox.row_bytes_max(self._changelog_of[name])
 
     def _check_values(self) -> None:
-        """From the next seal on; at once where nothing has changed yet."""
+        """Switch the check of values from the next seal on; at once while no row has changed."""
         ahead = any(self.positions[topic] < until for topic, until in self._checked.items())
         if ahead is not self._checking:
             self._checking = ahead
@@ -358,7 +392,7 @@ class Task:
                 store.check_values(checking=ahead)
 
     def _encoded(self, store: CachedStore, rows: int, *, checked: bool) -> Changes:
-        """`checked`: each value was encoded as it was set."""
+        """Encode up to `rows` dirty rows. `checked` means that each value was encoded when set."""
         try:
             return store.seal(rows)
         except ValueRefused as error:
@@ -379,34 +413,37 @@ class Task:
         return ValueRefused(what)
 
     def committed(self, sealed: TaskMetadata, ends: Mapping[str, int]) -> None:
-        """Kafka has what was sealed; `ends`: changelog position behind it, per store."""
+        """Adopt a commit. `ends` is, per store, the changelog position behind the sealed rows."""
         self.committed_at = sealed
         for name, store in self.stores.items():
             store.adopt(ends.get(name))
 
     def uncommitted(self) -> None:
-        """What was sealed is not in Kafka: it has that to commit again."""
+        """Mark the sealed rows as missing in Kafka: the task has to commit them again."""
         self._noted = None
 
     def write_some(self, rows: int) -> bool:
-        """Up to `rows` committed rows of each store into what lies below; True when done."""
+        """Write up to `rows` committed rows of each store to its backend; return True when done."""
         return all(store.write_some(rows) for store in self.stores.values())
 
     def aborted(self) -> None:
-        """The stores are back at the last commit; the driver drops this object."""
+        """Set the stores back to the last commit; the driver drops this task."""
         self.close()
         for store in self.stores.values():
             store.aborted()
 
     def close(self) -> None:
-        """Ends the agents' bodies; the stores stay their owner's."""
+        """End the agents' bodies; the stores still belong to their owner."""
         self._closed = True
         for body in self.bodies:
             body.actor.close()
 
 
 def no_records_fault(error: Exception) -> Exception | None:
-    """What no other record would spare, bare or as a TaskGroup hands it on, among others."""
+    """Return the fault that every record would meet; None if only this record fails.
+
+    The fault may be bare, or in an ExceptionGroup as a TaskGroup raises it, among other errors.
+    """
     found = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
     faults: Any = found.subgroup((*STORE_FAULTS, *WIRING_FAULTS))
     while isinstance(faults, ExceptionGroup):

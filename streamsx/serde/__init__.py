@@ -1,4 +1,4 @@
-"""Bytes <-> values, as Faust writes and reads them: two functions, chosen once per topic or table.
+"""Conversion between bytes and values, as in Faust: two functions per codec, chosen once.
 
 Pure: a codec knows types and names of serializers, never a topic or an app.
 """

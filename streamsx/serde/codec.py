@@ -1,25 +1,25 @@
-"""A codec: one function from a value to bytes, one back, for a type and the name of a serializer.
+"""Codec: one function from a value to bytes, one back, for a type and the name of a serializer.
 
-Both give what Faust's Registry gives, both ways; that one is asked per call and per message, these
-are made once, and are called with nothing but the value. The same arguments give the same codec,
-so two topics that read alike can be told by `is`.
+Both functions give the results of Faust's Registry. The Registry is called per message with type
+and serializer; a codec is made once, and is called with nothing but the value. The same arguments
+give the same codec, so `is` recognises two topics that are read alike.
 
-Rules of Faust's that surprise. Bytes are written as they are, whatever the serializer. `str` does
-not mean raw: a topic's value is JSON unless its serializer says otherwise, its key is raw; keys and
+Surprising rules of Faust's. Bytes are written unchanged, whatever the serializer. `str` does not
+mean raw: a topic's value is JSON unless its serializer is another one, and its key is raw; keys and
 values of tables are JSON. None is written as JSON's `null` and read from a record without a value.
-A dict that names its model in `__faust` is read as that model where no type is asked for.
+A dict that names its model in `__faust` is read as that model if no type is given.
 
 Beyond Faust: each type that msgspec reads, and models of pydantic; numbers in raw, where Faust's
-producer fails; a dict that names an unknown model stays a dict, where Faust fails. Untyped JSON is
-read by msgspec: an int beyond 64 bits stays one, where orjson gives a float, and a record of 27
+producer fails; a dict that names an unknown model stays a dict, where Faust fails. msgspec reads
+untyped JSON: an int beyond 64 bits stays an int, where orjson gives a float, and a record of 27
 bytes costs 217 ns of CPU instead of 583, one of 106 bytes 543 instead of 695 (155 KB: a quarter
 more).
 
-A record without a value, or with JSON's null, has none: it is None without a type. With one a topic
-passes it over (`NoValue`) unless it asks for None.
+A record without a value, or with JSON's null, is None without a type. With a type, a topic passes
+over the record (`NoValue`) unless the topic asks for None.
 
-Not here: records of Faust (`record`), other types (`typed`), what a table may hold (`roundtrip`),
-which serializer a topic has (`streamsx.app.channel`).
+Not here: records of Faust (`record`), other types (`typed`), the values that a table may hold
+(`roundtrip`), the serializer of a topic (`streamsx.app.channel`).
 """
 
 import dataclasses
@@ -62,26 +62,27 @@ Loads = Callable[[bytes], Any]
 RAW: Final = "raw"
 JSON: Final = "json"
 JSON_OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_UTC_Z | orjson.OPT_APPEND_NEWLINE
-"""Faust's, and a newline to cut off: a result of orjson's that is kept holds a block of 1 KiB or
-more, a slice of it has its exact size."""
+"""Options of Faust's, and a newline to cut off: a result of orjson that is kept holds a block of
+1 KiB or more, whereas a slice of the result has its exact size."""
 TABLE_OPTIONS: Final = (
     orjson.OPT_APPEND_NEWLINE | orjson.OPT_PASSTHROUGH_SUBCLASS
     | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 )  # fmt: skip
-"""Without a type: whatever JSON does not give back is refused where that costs nothing."""
+"""Options without a type: values that JSON does not give back are refused where that is free."""
 BEYOND: Final = "64-bit"
-"""In orjson's word for an int that it does not write."""
+"""Word in orjson's error for an int that orjson does not write."""
 
 
 class NoValue(ValueError):
-    """A record without a value, for a topic with a type that did not ask for None."""
+    """Error for a record without a value, in a topic with a type that did not ask for None."""
 
 
 class Quick(NamedTuple):
-    """What `decode` gives for nearly all records, and no frame of ours: 100-200 ns of 700.
+    """Quicker `decode` for nearly all records, without a Python frame: saves 100-200 ns of 700.
 
-    It may raise where `decode` does not, which then is asked; None: as it is. `blessed`: a dict
-    that names its model needs `decode` too.
+    `decode` may raise where the codec's `decode` does not, which then has to be called. None means
+    that the bytes are the value. With `blessed`, a dict that names its model needs the codec's
+    `decode` too.
     """
 
     decode: Callable[[Any], Any] | None
@@ -89,8 +90,10 @@ class Quick(NamedTuple):
 
 
 class Codec(NamedTuple):
-    """`name`: of the serializer, as a store's layout has it. `check`: of a table's values, None
-    where all are taken.
+    """Pair of functions for a type and a serializer.
+
+    `name` is the serializer's, as a store's layout records it. `check` is the check of a table's
+    values, None if all values are accepted.
     """
 
     name: str
@@ -105,15 +108,17 @@ class Codec(NamedTuple):
 
 
 def serializer_of(kind: Any) -> Any:
-    """The serializer that a model declares for itself; None without one."""
+    """Return the serializer that a model declares for itself; None without one."""
     return getattr(getattr(kind, "_options", None), "serializer", None)
 
 
 def topic_codec(
     kind: Any, serializer: Any, default: Any, *, empty: bool = False, key: bool = False
 ) -> Codec:
-    """Of the keys or the values of a topic. `default`: the app's; JSON instead of raw for a type
-    that is no single text. `empty`: None is asked for. `key`: one may be missing.
+    """Return the codec of the keys or the values of a topic.
+
+    `default` is the app's serializer; JSON replaces raw for a type that is not a single text.
+    `empty` means that the topic asks for None. `key` means that a key may be missing.
     """
     chosen = serializer or serializer_of(kind) or default
     if chosen == RAW and not serializer and _needs_json(kind):
@@ -122,13 +127,13 @@ def topic_codec(
 
 
 def table_key_codec(kind: Any) -> Codec:
-    """Of the keys of a table; bytes are those of a key."""
+    """Return the codec of the keys of a table; keys of type bytes are raw."""
     serializer = RAW if kind is bytes else serializer_of(kind) or JSON
     return _hashable_codec(kind, serializer, empty=True)
 
 
 def table_codec(kind: Any) -> Codec:
-    """Of the values of a table, with the check that they come back."""
+    """Return the codec of the values of a table, with the check that values come back."""
     made = table_key_codec(kind)
     if kind is None or kind is Any or kind is str:
         strict = TableEncoders(made.encoders)
@@ -149,10 +154,13 @@ def _hashable_codec(kind: Any, serializer: Any, *, empty: bool) -> Codec:
 
 @cache
 def codec(kind: Any, serializer: Any, empty: bool = False) -> Codec:
-    """`kind`: type of the values, None: whatever comes. `serializer`: a name or a Faust codec.
-    `empty`: None where there is no value, else `decode` raises NoValue.
+    """Return the codec for a type and a serializer.
 
-    Raises TopologyError for a name that nobody knows, or a type that cannot be read.
+    `kind` is the type of the values, None for any. `serializer` is a name or a Faust codec. With
+    `empty`, a missing value is None, else `decode` raises NoValue.
+
+    Raises:
+        TopologyError: the name is unknown, or the type cannot be read.
     """
     if is_pydantic(kind):
         read = _only_json(kind, serializer, pydantic_reader(kind))
@@ -172,27 +180,28 @@ def codec(kind: Any, serializer: Any, empty: bool = False) -> Codec:
 
 
 class Encoders(dict[type, Encode]):
-    """How values of each type are written by one serializer; chosen when the first one comes.
+    """Functions of one serializer by the type of the value, chosen at a type's first value.
 
-    `encode` is what most callers want. The record path looks up and calls what it finds, and spares
-    a frame: 40 ns of 100.
+    Most callers want `encode`. The record path looks up the function and calls it, which saves a
+    frame: 40 ns of 100.
     """
 
     def __init__(self, serializer: Any, dumps: Encode) -> None:
         super().__init__()
-        self._serializer, self._dumps = serializer, dumps
+        self._serializer = serializer
+        self._dumps = dumps
 
     def encode(self, value: Any) -> bytes | None:
         return self[type(value)](value)
 
     def or_none(self) -> "Encoders":
-        """The same, and None is no bytes: as keys are written, whatever the serializer."""
+        """Return the same encoders, but None gives no bytes, as for keys in any serializer."""
         made = Encoders(self._serializer, self._dumps)
         made[type(None)] = _as_it_is
         return made
 
     def grouping(self, where: str) -> "Encoders":
-        """The same for keys of `group_by`, of which there must be one."""
+        """Return the same encoders for keys of `group_by`, which must not be missing."""
         return GroupKeys(self._serializer, self._dumps, where)
 
     def __missing__(self, kind: type) -> Encode:
@@ -214,16 +223,16 @@ class Encoders(dict[type, Encode]):
 
 
 class TypedEncoders(Encoders):
-    """Of a type that has bytes: they are written as its values."""
+    """Encoders of a type that contains bytes: bytes are written like its other values."""
 
     def _choose(self, kind: type) -> Encode:
         return self._dumps
 
 
 class TableEncoders(Encoders):
-    """Of a table without a type: what JSON does not give back is refused where that is free.
+    """Encoders of a table without a type, which refuse non-JSON values where that is free.
 
-    Records are written as everywhere, and bytes are refused: JSON has none.
+    Records are written as everywhere. Bytes are refused, because JSON has none.
     """
 
     def __init__(self, usual: Encoders) -> None:
@@ -235,7 +244,10 @@ class TableEncoders(Encoders):
 
 
 class GroupKeys(Encoders):
-    """A record without a key goes to any partition: its group would lie in several tasks."""
+    """Encoders of keys of `group_by`, which refuse a missing key.
+
+    A record without a key goes to any partition: its group would be spread over several tasks.
+    """
 
     def __init__(self, serializer: Any, dumps: Encode, where: str) -> None:
         super().__init__(serializer, dumps)
@@ -254,7 +266,7 @@ class GroupKeys(Encoders):
 
 
 def to_json(value: Any) -> bytes:
-    """What Faust's `json` codec writes, and ints of any size."""
+    """Return the bytes that Faust's `json` codec writes; ints may be of any size."""
     try:
         return orjson.dumps(value, _json_default, JSON_OPTIONS)[:-1]
     except TypeError as error:
@@ -264,7 +276,7 @@ def to_json(value: Any) -> bytes:
 
 
 def to_table(value: Any) -> bytes:
-    """Write what JSON gives back, but for what `roundtrip.PlainRoundTrip` looks for."""
+    """Write JSON that reads back equal, apart from the cases that `PlainRoundTrip` checks."""
     return orjson.dumps(value, option=TABLE_OPTIONS)[:-1]
 
 
@@ -278,7 +290,7 @@ BY_MSGSPEC: Final = encoder(_json_default)
 
 
 def to_raw(value: Any) -> bytes | None:
-    """Text as UTF-8, None as no bytes at all."""
+    """Return text as UTF-8, numbers as text, None as no bytes. Raises TypeError for other types."""
     if isinstance(value, str):
         return value.encode()
     if type(value) in (int, float):
@@ -317,7 +329,7 @@ LOADS: Final = msgspec.json.Decoder().decode
 
 
 def _decoders(kind: Any, loads: Loads, *, raw: bool, required: bool) -> tuple[Decode, Quick]:
-    """Records without a value are None, or raise NoValue where one is required."""
+    """Return decoders. A record without a value is None, or raises NoValue if one is required."""
     convert = (RAW_CONVERSIONS if raw else CONVERSIONS).get(kind) or _conversion(kind)
 
     def converted(data: bytes | None) -> Any:
@@ -355,7 +367,7 @@ def _conversion(kind: Any) -> Callable[[Any], Any]:
 
 
 def _reconstructed(payload: Any) -> Any:
-    """The model that a dict names."""
+    """Return the model that a dict names; any other payload unchanged."""
     if type(payload) is not dict or BLESSED not in payload:
         return payload
     from faust.models.base import maybe_model
@@ -399,7 +411,7 @@ def _is_dataclass(kind: Any) -> bool:
 
 @cache
 def _reader(kind: Any) -> TypedReader | None:
-    """None for a dataclass that is made by its own `__init__`, or cannot be read otherwise."""
+    """Return a type's reader; None for a dataclass with an own `__init__`, or an unreadable one."""
     if _is_dataclass(kind) and has_own_init(kind):
         return None
     try:
@@ -418,7 +430,7 @@ def _unknown(kind: Any, error: Exception) -> TopologyError:
 
 
 def _needs_json(kind: Any) -> bool:
-    """Whether values of a type are no single text."""
+    """Return whether values of a type are not a single text."""
     if kind is None or kind is Any or kind in RAW_CONVERSIONS or is_model(kind):
         return False
     made = None if is_pydantic(kind) else _reader(kind)
@@ -433,7 +445,8 @@ def _only_json(kind: Any, serializer: Any, read: Loads) -> Loads:
 
 def _read_codec(kind: Any, made: TypedReader, serializer: Any, *, empty: bool) -> Codec:
     if made.scalar and serializer == RAW:
-        encoders, read = Encoders(RAW, write_raw), raw_reader(kind)
+        encoders = Encoders(RAW, write_raw)
+        read = raw_reader(kind)
         decode = _or_none(read) if empty else _or_missing(kind, read)
         return Codec(RAW, encoders, decode, Quick(read))
     if serializer != JSON and _is_dataclass(kind):
@@ -445,14 +458,14 @@ def _read_codec(kind: Any, made: TypedReader, serializer: Any, *, empty: bool) -
 
 
 def _by_fields(kind: Any, serializer: Any, *, empty: bool) -> Codec:
-    """A dataclass in another form than JSON."""
+    """Return the codec of a dataclass in a format other than JSON."""
     dumps, loads = _serializer(serializer)
     decode, quick = _decoders(kind, loads, raw=serializer == RAW, required=not empty)
     return Codec(str(serializer), Encoders(serializer, dumps), decode, quick)
 
 
 def _json_codec(kind: Any, read: Loads, encoders: Encoders, *, empty: bool) -> Codec:
-    """`read` raises for null where that is no value of the type."""
+    """Return a JSON codec. `read` raises for null where null is not a value of the type."""
 
     def decode(data: bytes | None) -> Any:
         if data is not None and data.strip() != NULL:
@@ -473,10 +486,11 @@ def _or_missing(kind: Any, decode: Loads) -> Decode:
 
 
 def _check(kind: Any, made: Codec, read: TypedReader | None) -> RoundTrip:
-    """The cheapest check that is enough for a type."""
+    """Return the cheapest check that is sufficient for a type."""
     if made.name == RAW:
         return TypeRoundTrip(kind)
-    encode, decode = made.encode, made.decode
+    encode = made.encode
+    decode = made.decode
     if is_model(kind) and is_plain(kind):
         names = list(kind._options.fieldpos.values())  # noqa: SLF001  # as in `record`
         values = _getter(names, itemgetter)
@@ -491,7 +505,7 @@ def _check(kind: Any, made: Codec, read: TypedReader | None) -> RoundTrip:
 
 
 def _getter(names: list[str], getter: Callable[..., Any]) -> Callable[[Any], Any]:
-    """The function from an object to the values of its fields, always as a tuple."""
+    """Return the function from an object to the values of its fields, always as a tuple."""
     if len(names) > 1:
         return cast("Callable[[Any], Any]", getter(*names))
     return lambda value: tuple(getter(name)(value) for name in names)

@@ -1,12 +1,12 @@
-"""From the fields that a message has to a `faust.Record`, a quarter of the time of its constructor.
+"""Construction of a `faust.Record` from decoded fields, in a quarter of its constructor's time.
 
-A plain record is what most are: fields that are taken as they come (no coercion, no validation, no
-other names, no tags), the generated `__init__`, no `__post_init__`. It is made without its
-constructor and equals what `from_data` makes, extra fields and defaults included. All others go
-through `from_data`, and so does a message that lacks a field or names another model: Faust's own
-error, or its own choice.
+Most records are plain: fields are taken unchanged (no coercion, no validation, no other names, no
+tags), the `__init__` is generated, and there is no `__post_init__`. A plain record is made without
+its constructor and equals the result of `from_data`, extra fields and defaults included. All other
+records go through `from_data`, and so does a message that lacks a field or names another model:
+Faust then raises its own error, or makes its own choice.
 
-Faust is not imported here: whoever has a record has imported it.
+Faust is not imported here: a module that has a record has imported Faust already.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 BLESSED: Final = "__faust"
 FIELDS_MODULE: Final = "faust.models.fields"
-"""Whose descriptors hand a value on as it is, unless they are told to coerce it."""
+"""Module of the descriptors that return a value unchanged, unless they are configured to coerce."""
 NOT_PLAIN: Final = (
     "coerce", "coercions", "validation", "polymorphic_fields", "allow_blessed_key", "isodates",
     "decimals",
@@ -22,12 +22,12 @@ NOT_PLAIN: Final = (
 
 
 def is_model(kind: Any) -> bool:
-    """A class that Faust would call a model."""
+    """Return whether a class is a model in the sense of Faust."""
     return isinstance(kind, type) and hasattr(kind, "__is_model__")
 
 
 def record_of(model: Any) -> Callable[[Any], Any]:
-    """The function from decoded fields to an instance."""
+    """Return the function from decoded fields to an instance."""
 
     def from_data(payload: Any) -> Any:
         return model.from_data(payload, preferred_type=model)
@@ -36,7 +36,7 @@ def record_of(model: Any) -> Callable[[Any], Any]:
 
 
 def is_plain(model: Any) -> bool:
-    """Return whether a record takes its fields as they come."""
+    """Return whether a record takes its fields unchanged."""
     options = getattr(model, "_options", None)
     if options is None or getattr(options, "descriptors", None) is None:
         return False
@@ -58,7 +58,8 @@ def _is_plain_field(descriptor: Any) -> bool:
 
 
 def _plain_record(model: Any, from_data: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    options, new = model._options, object.__new__  # noqa: SLF001  # what Faust offers no other way
+    options = model._options  # noqa: SLF001  # Faust has no public way
+    new = object.__new__
     template = {name: options.defaults.get(name) for name in options.fieldpos.values()}
     names = frozenset(template)
     required = names - options.optionalset
@@ -67,7 +68,7 @@ def _plain_record(model: Any, from_data: Callable[[Any], Any]) -> Callable[[Any]
     lazy = any(descriptor.lazy_coercion for descriptor in options.descriptors.values())
 
     def plain(payload: Any) -> Any:
-        """The decoded dict itself becomes the record's."""
+        """Make a record whose `__dict__` is the decoded dict itself."""
         if type(payload) is not dict:
             return from_data(payload)
         if BLESSED in payload:

@@ -1,17 +1,17 @@
-"""Finds what of a value its codec does not give back: JSON makes `{"7": 1}` of `{7: 1}`.
+"""Checks that a codec gives a value back unchanged: JSON makes `{"7": 1}` of `{7: 1}`.
 
-Without a type a table holds what JSON has, and the shape of a value tells: dicts with text as keys,
-lists, text, finite numbers, booleans and None, all exactly of these types. With a type, what was
-written is read again and compared, part by part and type by type, unless the value's own type is
-enough.
+A table without a type holds only what JSON has, and the shape of a value decides: dicts with text
+as keys, lists, text, finite numbers, booleans and None, all exactly of these types. With a type,
+the written value is read again and compared, part by part and type by type, unless the value's own
+type is sufficient.
 
-A check looks at a slice of values and their bytes at once. What it adds to the sealing of a row,
-by `python -m tests.support.sealing` on a machine with a load of 12 on two cores: a count 0-10 %,
+A check takes a slice of values and their bytes at once. The cost added to the sealing of a row, by
+`python -m tests.support.sealing` on a machine with a load of 12 on two cores: a count 0-10 %,
 a flat dict of 100 bytes 0.6 us to 1.3, one of 100 KB 0.13 ms to 0.12, one of 100 KB with 2,500
-lists in it 0.7 ms to 0.2 (to read it again costs 0.9), a Record, dataclass or Struct of leaves
+lists in it 0.7 ms to 0.2 (reading it again costs 0.9), a Record, dataclass or Struct of leaves
 0.5 us to 1-2.2.
 
-Not here: codecs, tables, what becomes of a value that is refused.
+Not here: codecs, tables, the consequence of a refusal.
 """
 
 import dataclasses
@@ -26,23 +26,23 @@ from typing import Any, Final, NamedTuple
 from streamsx.serde.record import BLESSED, is_model
 
 LEAVES: Final[frozenset[type]] = frozenset({str, int, float, bool, NoneType})
-"""Of JSON; a float that is not finite is written as null."""
+"""Leaves of JSON; a float that is not finite is written as null."""
 EXACT: Final[frozenset[type]] = LEAVES - {float}
 PLAIN: Final = LEAVES | {dict, list}
 BY_VALUE: Final = LEAVES | {bytes}
-"""Types of which two values that are equal are the same, but for times with zones: `VALUES`."""
+"""Types whose equal values are the same, like those of `VALUES`, except for times with zones."""
 VALUES: Final = ("datetime", "decimal", "uuid")
-"""Modules of such types."""
+"""Modules of further types that are compared by value."""
 NULL: Final = b"null"
 OFFSETS: Final = "datetime"
-"""Module of the zones that are an offset, as text has it: a named zone is another one in summer."""
+"""Module of zones that are a fixed offset, as in text: a named zone has another one in summer."""
 SHOWN: Final = 60
-"""Letters of a value in a message."""
+"""Number of characters of a value shown in a message."""
 NOT_FINITE: Final = "a number that is not finite: JSON has none: put None, or leave it out"
 
 
 class LostPart(NamedTuple):
-    """A part of a value. `path`: as it is asked for, '' for the value itself."""
+    """Part of a value that is lost. `path` is the expression for the part, '' for the whole."""
 
     path: str
     why: str
@@ -52,14 +52,14 @@ class LostPart(NamedTuple):
 
 
 class RoundTrip:
-    """A check of values against their bytes. `kept`: types whose every value comes back."""
+    """Check of values against their bytes. `kept` are the types whose every value comes back."""
 
     kept: frozenset[type] = frozenset()
     floats: frozenset[type] = frozenset()
-    """`{float}` where each finite one comes back."""
+    """Set `{float}` if each finite float comes back, else empty."""
 
     def first(self, values: Sequence[Any], encoded: Sequence[bytes]) -> int | None:
-        """Return the index of the first value that does not come back."""
+        """Return the index of the first value that does not come back; None if all come back."""
         kinds = set(map(type, values))
         if kinds <= self.kept or (kinds <= self.kept | self.floats and NULL not in encoded):
             return None
@@ -73,7 +73,7 @@ class RoundTrip:
     def all_come_back(
         self, values: Sequence[Any], kinds: set[type], encoded: Sequence[bytes]
     ) -> bool:
-        """Return whether a look at all values at once says so."""
+        """Return whether a check of all values at once proves that they come back."""
         return False
 
     def comes_back(self, value: Any, data: bytes) -> bool:
@@ -81,14 +81,14 @@ class RoundTrip:
         raise NotImplementedError
 
     def lost(self, value: Any) -> LostPart | None:
-        """Find what of a value does not come back, or cannot be written."""
+        """Return the part of a value that does not come back, or cannot be written."""
         raise NotImplementedError
 
 
 class PlainRoundTrip(RoundTrip):
-    """Of a table without a type, or of text: a shape is enough.
+    """Check for a table without a type, or of text: the shape of a value is sufficient.
 
-    Keys of dicts are text, and other types are not there: the encoder refuses them.
+    Keys of dicts are text, and other types do not occur, because the encoder refuses them.
     """
 
     kept = EXACT
@@ -114,7 +114,7 @@ class PlainRoundTrip(RoundTrip):
 
 
 class RereadRoundTrip(RoundTrip):
-    """Of a table with a type. `kind`: its name for people; `written`: the encoder."""
+    """Check for a table with a type, by reading again. `kind` is the type's name for people."""
 
     def __init__(
         self,
@@ -124,15 +124,18 @@ class RereadRoundTrip(RoundTrip):
         kept: frozenset[type] = frozenset(),
         floats: frozenset[type] = frozenset(),
     ) -> None:
-        self._kind, self._encode, self._decode = kind, encode, decode
-        self.kept, self.floats = kept, floats
+        self._kind = kind
+        self._encode = encode
+        self._decode = decode
+        self.kept = kept
+        self.floats = floats
 
     def all_come_back(
         self, values: Sequence[Any], kinds: set[type], encoded: Sequence[bytes]
     ) -> bool:
         try:
             read = list(map(self._decode, encoded))
-        except Exception:  # any codec's
+        except Exception:  # raised by any codec
             return False
         return all_same([*values], read)
 
@@ -141,14 +144,14 @@ class RereadRoundTrip(RoundTrip):
             return True
         try:
             read = self._decode(data)
-        except Exception:  # any codec's
+        except Exception:  # raised by any codec
             return False
         return all_same([value], [read]) or difference(value, read) is None
 
     def lost(self, value: Any) -> LostPart | None:
         try:
             read = self._decode(self._encode(value))
-        except Exception as error:  # any codec's
+        except Exception as error:  # raised by any codec
             return LostPart(
                 "", f"{shown(value)} is no {self._kind}: {type(error).__name__}: {error}"
             )
@@ -158,9 +161,10 @@ class RereadRoundTrip(RoundTrip):
 
 
 class FieldsRoundTrip(RereadRoundTrip):
-    """Of a class whose fields tell: each holds a leaf of JSON, and takes it as it is.
+    """Check for a class by its fields, each of which takes a leaf of JSON unchanged.
 
-    `fields`: the values of the fields of an object; `allowed`: types of each, None for any leaf.
+    `fields` returns the values of an object's fields. `allowed` are the types of each field; None
+    allows any leaf.
     """
 
     def __init__(
@@ -172,7 +176,9 @@ class FieldsRoundTrip(RereadRoundTrip):
         allowed: Sequence[frozenset[type]] | None,
     ) -> None:
         super().__init__(kind.__name__, encode, decode)
-        self._type, self._fields, self._allowed = kind, fields, allowed
+        self._type = kind
+        self._fields = fields
+        self._allowed = allowed
 
     def all_come_back(
         self, values: Sequence[Any], kinds: set[type], encoded: Sequence[bytes]
@@ -184,12 +190,12 @@ class FieldsRoundTrip(RereadRoundTrip):
     def _are_leaves(
         self, values: Sequence[Any], kinds: set[type], encoded: Sequence[bytes]
     ) -> bool:
-        """Return whether the fields say so."""
+        """Return whether the types of all fields prove that values come back."""
         if kinds != {self._type} or NULL in b"".join(encoded):
             return False
         try:
             rows = list(map(self._fields, values))
-        except (AttributeError, KeyError):  # one was deleted
+        except (AttributeError, KeyError):  # a field was deleted
             return False
         if self._allowed is None:
             return LEAVES.issuperset(map(type, chain.from_iterable(rows)))
@@ -198,7 +204,7 @@ class FieldsRoundTrip(RereadRoundTrip):
 
 
 class TypeRoundTrip(RoundTrip):
-    """Of a codec that gives back one type as it was, such as bytes."""
+    """Check for a codec that gives one type back unchanged, such as bytes."""
 
     def __init__(self, *kept: type) -> None:
         self.kept = frozenset(kept)
@@ -219,40 +225,41 @@ class TypeRoundTrip(RoundTrip):
 
 
 def _any_blessed(values: Sequence[Any], kinds: set[type]) -> bool:
-    """Return whether a dict names its model: it is read as that."""
-    dicts = _those(dict, values, kinds)
+    """Return whether a dict names its model, and so would be read as that model."""
+    dicts = _of_type(dict, values, kinds)
     return any(map(dict.__contains__, dicts, repeat(BLESSED)))
 
 
 def _are_plain(values: Iterable[Any], kinds: set[type], encoded: Sequence[bytes]) -> bool:
-    """Return whether values hold nothing but what JSON has; `kinds`: their types.
+    """Return whether values hold only what JSON has; `kinds` are their types.
 
-    All values at once, level by level: some steps of Python for each level, none for a leaf.
+    All values are checked at once, level by level: some steps of Python per level, none per leaf.
     """
     while kinds <= PLAIN:
         doubtful = float in kinds and NULL in b"".join(encoded)
-        if doubtful and not all(map(math.isfinite, _those(float, values, kinds))):
+        if doubtful and not all(map(math.isfinite, _of_type(float, values, kinds))):
             return False
         if kinds <= LEAVES:
             return True
-        values = _Parts(_those(dict, values, kinds), _those(list, values, kinds))
+        values = _Parts(_of_type(dict, values, kinds), _of_type(list, values, kinds))
         kinds = set(map(type, values))
     return False
 
 
 class _Parts:
-    """What is in some containers, as often as it is asked for."""
+    """Iterable over the parts of some containers, which may be iterated repeatedly."""
 
     def __init__(self, dicts: Sequence[dict[Any, Any]], lists: Sequence[list[Any]]) -> None:
-        self._dicts, self._lists = dicts, lists
+        self._dicts = dicts
+        self._lists = lists
 
     def __iter__(self) -> Iterator[Any]:
         of_dicts = chain.from_iterable(map(dict.values, self._dicts))
         return chain(of_dicts, chain.from_iterable(self._lists)) if self._lists else of_dicts
 
 
-def _those(kind: type, values: Iterable[Any], kinds: set[type]) -> Sequence[Any]:
-    """The values of one type, of values of some types."""
+def _of_type(kind: type, values: Iterable[Any], kinds: set[type]) -> Sequence[Any]:
+    """Return the values of one type; `kinds` are the types of all values."""
     if kind not in kinds:
         return ()
     if len(kinds) == 1 and isinstance(values, list):
@@ -261,7 +268,7 @@ def _those(kind: type, values: Iterable[Any], kinds: set[type]) -> Sequence[Any]
 
 
 def not_plain(value: Any, path: str) -> LostPart | None:
-    """Find the first part of a value that JSON does not give back as it is."""
+    """Find the first part of a value that JSON does not give back unchanged."""
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return LostPart(path, f"{shown(value)}, {NOT_FINITE}")
@@ -290,7 +297,7 @@ def _of_dict(value: dict[Any, Any], path: str) -> LostPart | None:
 
 
 def remedy_for(value: Any, path: str) -> str:
-    """Say what to do about a part that JSON does not have."""
+    """Return the advice for a part that JSON does not have."""
     bases = [base for base in (dict, list, str, int, float) if isinstance(value, base)]
     if bases and not isinstance(value, Enum):
         base = bases[0].__name__
@@ -299,14 +306,14 @@ def remedy_for(value: Any, path: str) -> str:
 
 
 def declare(value: Any, path: str) -> str:
-    """Name the type that a table would need."""
+    """Return the advice to declare the type that a table would need."""
     if path:
         return "declare the type of the whole value, app.Table(..., value_type=...)"
     return f"declare it, app.Table(..., value_type={annotation(value)})"
 
 
 def annotation(value: Any, depth: int = 3) -> str:
-    """Guess how the type of a value is written, by its first parts."""
+    """Guess the annotation for a value's type from the value's first parts."""
     kind = type(value)
     if not depth or kind not in (dict, list, set, frozenset, tuple) or not value:
         return kind.__qualname__
@@ -318,7 +325,7 @@ def annotation(value: Any, depth: int = 3) -> str:
 
 
 def shown(value: Any) -> str:
-    """Show a value and its type, cut to a line."""
+    """Return a value's text and its type, cut to a line."""
     text = repr(value).replace("\n", " ")
     return f"{text[:SHOWN]}{'...' if len(text) > SHOWN else ''} of type {type(value).__name__}"
 
@@ -329,7 +336,7 @@ def shown(value: Any) -> str:
 def all_same(put: list[Any], read: list[Any]) -> bool:
     """Return whether values are equal, and of the same types, part by part; False in doubt.
 
-    All values at once, level by level: `difference` takes three times as long or more.
+    All values are compared at once, level by level: `difference` takes three times as long or more.
     """
     while True:
         kinds = list(map(type, put))
@@ -343,8 +350,8 @@ def all_same(put: list[Any], read: list[Any]) -> bool:
             return False
         below: tuple[list[Any], list[Any]] = [], []
         for kind in different - BY_VALUE:
-            those = list(map(is_, kinds, repeat(kind)))
-            sides = list(compress(put, those)), list(compress(read, those))
+            chosen = list(map(is_, kinds, repeat(kind)))
+            sides = list(compress(put, chosen)), list(compress(read, chosen))
             if not _parts_of(kind, sides, below):
                 return False
         put, read = below
@@ -353,7 +360,7 @@ def all_same(put: list[Any], read: list[Any]) -> bool:
 def _parts_of(
     kind: type, sides: tuple[list[Any], list[Any]], below: tuple[list[Any], list[Any]]
 ) -> bool:
-    """Add what is in values of one type; return whether that is all that they are."""
+    """Append the parts of values of one type to `below`; return whether the parts are enough."""
     put, read = sides
     if kind.__module__ in VALUES:
         zones = {type(getattr(each, "tzinfo", None)) for each in chain(put, read)}
@@ -372,7 +379,7 @@ def _parts_of(
     try:
         for values, parts in zip(sides, below, strict=True):
             parts.extend(chain.from_iterable(map(attrgetter(name), values) for name in names))
-    except AttributeError:  # one was deleted
+    except AttributeError:  # a field was deleted
         return False
     return True
 
@@ -448,7 +455,7 @@ def _of_sets(put: Any, read: Any, path: str) -> LostPart | None:
 
 
 def _of_objects(put: Any, read: Any, path: str) -> LostPart | None:
-    """Compare by fields what has fields, and by value what has none."""
+    """Compare objects with fields field by field, and others by value."""
     zone = getattr(put, "tzinfo", None)
     named = zone is not None and type(zone).__module__ != OFFSETS
     if named and type(zone) is not type(read.tzinfo):

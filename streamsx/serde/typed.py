@@ -1,12 +1,12 @@
 """Codecs of types that msgspec reads: `dict[int, int]`, `set[str]`, dataclasses, datetime, Enum.
 
-`reader` probes an annotation: it gives a decoder, or raises with the part that nobody can read.
-Faust's Records and pydantic's models may stand anywhere inside; they are read and written by their
-own methods. A dataclass that msgspec cannot build, or with an `__init__` of its own, is called with
-the fields that its `__init__` takes; what it does not know is passed over.
+`reader` probes an annotation: it returns a decoder, or raises with the part that cannot be read.
+Faust's Records and pydantic's models may stand anywhere inside a type; their own methods read and
+write them. A dataclass that msgspec cannot build, or with an `__init__` of its own, is called with
+the fields that its `__init__` takes; unknown fields are passed over.
 
-Not here: which types a topic or a table has, Records by themselves (`record`), what of a value a
-codec gives back (`roundtrip`).
+Not here: the choice of types for a topic or a table, Records by themselves (`record`), the check
+that a codec gives a value back (`roundtrip`).
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from msgspec import inspect
 from streamsx.serde.record import is_model, record_of
 
 GENERATED: Final = "<string>"
-"""File of an `__init__` that `dataclass` has written."""
+"""File name of an `__init__` that `dataclass` has generated."""
 BY_ORJSON: Final = (
     inspect.AnyType, inspect.NoneType, inspect.BoolType, inspect.IntType, inspect.FloatType,
     inspect.StrType, inspect.DateTimeType, inspect.DateType, inspect.UUIDType, inspect.DecimalType,
@@ -30,8 +30,8 @@ BY_ORJSON: Final = (
     inspect.FrozenSetType, inspect.VarTupleType, inspect.TupleType, inspect.UnionType,
     inspect.DataclassType,
 )  # fmt: skip
-"""Parts of a dataclass that orjson writes as msgspec reads them, but for an exponent's sign: such a
-dataclass is written by orjson as it always was."""
+"""Parts of a dataclass that orjson writes as msgspec reads them, except for an exponent's sign.
+orjson writes a dataclass of these parts, as in earlier versions."""
 TEXT_KEYS: Final = (inspect.AnyType, inspect.StrType, inspect.IntType, inspect.UUIDType)
 NO_KEYS: Final = (
     inspect.BoolType, inspect.NoneType, inspect.TupleType, inspect.VarTupleType,
@@ -45,7 +45,7 @@ SCALARS: Final = (
     inspect.DateType, inspect.TimeType, inspect.TimeDeltaType, inspect.UUIDType,
     inspect.DecimalType, inspect.EnumType,
 )  # fmt: skip
-"""Types of which one value is one text, as a raw key needs it."""
+"""Types whose values are each a single text, as a raw key needs to be."""
 
 LEAF_TYPES: Final[dict[type, type]] = {
     inspect.BoolType: bool, inspect.IntType: int, inspect.FloatType: float, inspect.StrType: str,
@@ -57,8 +57,10 @@ Convert = Callable[[Any], Any]
 
 
 class TypedReader(NamedTuple):
-    """A probed type. `by_orjson`: its values are written by orjson, as before msgspec read it.
-    `hides`: that leaves fields out.
+    """Result of probing a type.
+
+    `by_orjson`: orjson writes the values, as before msgspec read the type. `hides`: orjson leaves
+    fields out.
     """
 
     info: inspect.Type
@@ -68,22 +70,22 @@ class TypedReader(NamedTuple):
 
     @property
     def scalar(self) -> bool:
-        """Whether one value is one text."""
+        """Return whether each value is a single text."""
         return all(isinstance(each, SCALARS) for each in _alternatives(self.info))
 
     @property
     def has_bytes(self) -> bool:
-        """Whether bytes are a value of the type."""
+        """Return whether bytes are a value of the type."""
         return any(isinstance(each, inspect.BytesType) for each in _alternatives(self.info))
 
     @property
     def optional(self) -> bool:
-        """Whether None is a value of the type."""
+        """Return whether None is a value of the type."""
         return any(isinstance(each, inspect.NoneType) for each in _alternatives(self.info))
 
     @property
     def fields(self) -> dict[str, frozenset[type]] | None:
-        """The types that each field of a class takes; None unless all are leaves of JSON."""
+        """Return the types that each field of a class takes; None unless all are JSON leaves."""
         info = self.info
         if not isinstance(info, inspect.DataclassType | inspect.StructType) or _is_tagged(info):
             return None
@@ -119,7 +121,7 @@ def _alternatives(info: inspect.Type) -> tuple[inspect.Type, ...]:
 
 
 def _leaf_types(info: inspect.Type) -> frozenset[type] | None:
-    """The types of JSON that a field takes as they are; None where a value decides."""
+    """Return the JSON types that a field takes unchanged; None if the value decides."""
     kinds = set()
     for each in _alternatives(info):
         if type(each) not in LEAF_TYPES or any(part is not None for part in _attributes(each)):
@@ -129,7 +131,7 @@ def _leaf_types(info: inspect.Type) -> frozenset[type] | None:
 
 
 def _is_tagged(info: Any) -> bool:
-    """Whether more than the fields is read or called: an order, a tag, a `__post_init__`."""
+    """Return whether reading a class involves more than fields: order, tag, `__post_init__`."""
     return hasattr(info.cls, "__post_init__") or getattr(info, "array_like", False)
 
 
@@ -152,12 +154,12 @@ def _attributes(part: Any) -> list[Any]:
 
 
 def _is_key(info: inspect.Type) -> bool:
-    """Whether some values of a type are the text of a key."""
+    """Return whether some values of a type are the text of a key."""
     return not all(isinstance(each, NO_KEYS) for each in _alternatives(info))
 
 
 def _hides_fields(part: inspect.Type) -> bool:
-    """Whether orjson leaves out a field of a dataclass: one whose name begins with `_`."""
+    """Return whether orjson leaves out a field of a dataclass, because its name begins with `_`."""
     fields = part.fields if isinstance(part, inspect.DataclassType) else ()
     return any(field.name.startswith("_") for field in fields)
 
@@ -172,7 +174,7 @@ def _by_orjson(part: inspect.Type) -> bool:
 
 
 def is_pydantic(kind: Any) -> bool:
-    """Whether a class is a model of pydantic 2, without importing it."""
+    """Return whether a class is a model of pydantic 2, without importing pydantic."""
     return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
 
 
@@ -181,7 +183,7 @@ def _has_own_methods(kind: Any) -> bool:
 
 
 _record_of: Final = cache(record_of)
-"""To look at a class takes 20 us, to make a Record of it 2."""
+"""Cached `record_of`: inspecting a class takes 20 us, making a Record of it 2 us."""
 
 
 def _own_type(kind: Any, payload: Any) -> Any:
@@ -190,13 +192,13 @@ def _own_type(kind: Any, payload: Any) -> Any:
 
 
 def pydantic_reader(kind: Any) -> Callable[[Any], Any]:
-    """The function from JSON to a model of pydantic."""
+    """Return the function from JSON to a model of pydantic."""
     read: Callable[[Any], Any] = kind.model_validate_json
     return read
 
 
 def encoder(default: Convert) -> Callable[[Any], bytes]:
-    """The function from a value to JSON. `default`: of what msgspec does not know."""
+    """Return the function from a value to JSON. `default` converts types unknown to msgspec."""
 
     def own_part(value: Any) -> Any:
         if is_pydantic(type(value)):
@@ -216,7 +218,7 @@ def write_pydantic(value: Any) -> bytes:
 
 
 def raw_reader(kind: Any) -> Callable[[bytes], Any]:
-    """The function from text to a scalar."""
+    """Return the function from text to a scalar."""
 
     def read(data: bytes) -> Any:
         return msgspec.convert(data.decode(), kind, strict=False)
@@ -238,13 +240,13 @@ def write_raw(value: Any) -> bytes:
 
 
 def has_own_init(kind: Any) -> bool:
-    """Whether a dataclass is not built by the `__init__` that `dataclass` writes."""
+    """Return whether a dataclass has an `__init__` that `dataclass` did not generate."""
     init = kind.__init__
     return not (isinstance(init, FunctionType) and init.__code__.co_filename == GENERATED)
 
 
 def called_with_fields(kind: Any) -> Convert:
-    """The function from a dict to a dataclass that is made by its `__init__`."""
+    """Return the function from a dict to a dataclass, by calling its `__init__`."""
     parameters = signature(kind).parameters
     if any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
         return lambda fields: kind(**fields)
@@ -253,13 +255,13 @@ def called_with_fields(kind: Any) -> Convert:
 
 
 def _takes_none(part: inspect.Type) -> bool:
-    """Return whether a dataclass has a field that is None unless it is given."""
+    """Return whether a dataclass has a field whose default is None."""
     fields = part.fields if isinstance(part, inspect.DataclassType) else ()
     return any(field.default is None for field in fields)
 
 
 def _with_none_as_default(info: inspect.Type, decode: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Read null as None where that is a field's default: `when: datetime = None` is written so."""
+    """Return a decoder that reads null as a field's default None, as in `when: datetime = None`."""
 
     def read(data: Any) -> Any:
         try:

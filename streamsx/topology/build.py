@@ -1,6 +1,6 @@
-"""What an app becomes: its sub-topologies, and every topic that it reads, writes or sends to.
+"""Topology of an app: its sub-topologies, and every topic that the app reads, writes or sends to.
 
-Not here: where stages come from (`streamsx.app`), partition counts (`partitions`).
+Not here: the origin of stages (`streamsx.app`), partition counts (`partitions`).
 """
 
 import json
@@ -17,10 +17,10 @@ from streamsx.topology.subtopologies import subtopologies
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """`topics` in the order of their names; `notes`: one line each, for whoever starts the app.
+    """Graph of an app. `topics` are in the order of their names.
 
-    `otherwise`: what repartition topics are called under the other `repartition_names`, where that
-    differs.
+    `notes` are remarks for the user who starts the app, one line each. `otherwise` are the names
+    that repartition topics would have under the other `repartition_names`, where those differ.
     """
 
     app_id: str
@@ -31,7 +31,7 @@ class Topology:
 
     @property
     def own(self) -> frozenset[str]:
-        """Topics that the app's own tasks write, and those of agents that were given none."""
+        """Return the topics that the app's own tasks write, and the default topics of agents."""
         agents = {
             agent_topic_name(self.app_id, name)
             for plan in self.subtopologies
@@ -42,8 +42,9 @@ class Topology:
         return frozenset(spec.name for spec in self.topics if spec.name in agents | sent)
 
     def fed(self, plan: SubTopology) -> frozenset[str]:
-        """Return the changelogs of all stores to which records of this sub-topology come, through
-        whatever topics.
+        """Return the changelogs of all stores that records of this sub-topology reach.
+
+        Records may go through any number of topics in between.
         """
         seen = {plan.number}
         ways = deque([plan])
@@ -59,7 +60,7 @@ class Topology:
 
     @property
     def signatures(self) -> tuple[int, ...]:
-        """32 bits for each sub-topology, equal where its sources, stores and outputs are."""
+        """Return 32 bits for each sub-topology, equal where sources, stores and outputs are."""
         return tuple(crc32(json.dumps(outline(each)).encode()) for each in self.subtopologies)
 
 
@@ -70,22 +71,23 @@ def build(
     notes: Iterable[str] = (),
     otherwise: Iterable[str] = (),
 ) -> Topology:
-    """`topics`: at least one for each name that a stage reads, touches or sends to.
+    """Build the topology. `topics` has at least one spec per name that a stage uses.
 
-    Raises NameClash when a changelog or repartition topic has the name of another topic.
+    Raises:
+        NameClash: a changelog or repartition topic has the name of another topic.
     """
     cut = subtopologies(stages)
     specs: dict[str, TopicSpec] = {}
     for spec in topics:
         other = specs.setdefault(spec.name, spec)
         if other != spec:
-            specs[spec.name] = _either(other, spec)
+            specs[spec.name] = _merge_specs(other, spec)
     left = frozenset(otherwise) - specs.keys()
     return Topology(app_id, cut, tuple(specs[name] for name in sorted(specs)), tuple(notes), left)
 
 
-def _either(one: TopicSpec, other: TopicSpec) -> TopicSpec:
-    """Two of the app's objects with one name: a source is more than an output."""
+def _merge_specs(one: TopicSpec, other: TopicSpec) -> TopicSpec:
+    """Merge two specs of one name: a source takes precedence over an output. Raises NameClash."""
     kinds = {one.kind, other.kind}
     if not kinds <= {TopicKind.SOURCE, TopicKind.OUTPUT}:
         raise NameClash(
@@ -103,9 +105,13 @@ def _either(one: TopicSpec, other: TopicSpec) -> TopicSpec:
 
 
 def check_names(topology: Topology, committed: Collection[str], names: str) -> None:
-    """`committed`: topics of which the app's group has offsets; `names`: as the setting has it.
+    """Refuse repartition topics that the group has begun to read under other names.
 
-    Raises TopologyError for what the group has begun under other names: it would stay unread.
+    `committed` are the topics for which the app's group has committed offsets. `names` is the value
+    of the setting `repartition_names`.
+
+    Raises:
+        TopologyError: the records under the other names would stay unread.
     """
     begun = sorted(topology.otherwise.intersection(committed))
     if begun:
@@ -118,7 +124,7 @@ def check_names(topology: Topology, committed: Collection[str], names: str) -> N
 
 
 def outline(subtopology: SubTopology) -> dict[str, object]:
-    """Its names, without functions: what is hashed, and what is shown."""
+    """Return the names in a sub-topology, without functions, to be hashed and shown."""
     return {
         "sources": [_source_outline(source) for source in subtopology.sources],
         "stores": [
@@ -133,7 +139,11 @@ def outline(subtopology: SubTopology) -> dict[str, object]:
 
 
 def _source_outline(source: Source) -> dict[str, object]:
-    """Straight lines are told as ever: a signature is compared with those of older versions."""
+    """Return the names in a source.
+
+    The outline of a chain of operators without forks must never change, because a signature is
+    compared with those of older versions.
+    """
     return {
         "topic": source.topic,
         "operators": [

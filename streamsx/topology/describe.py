@@ -1,6 +1,6 @@
-"""A topology for people and programs: as text, as a mermaid diagram, as data for JSON.
+"""Descriptions of a topology: as text, as a mermaid diagram, as data for JSON.
 
-Not here: who prints it, the source of its loops (`streamsx.processing.compile`).
+Not here: printing, and the source text of the loops (`streamsx.processing.compile`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from streamsx.topology.partitions import Layout
 
 
 def as_data(topology: Topology, partitions: Layout) -> dict[str, object]:
-    """For JSON: sub-topologies with tasks and signature, topics with partitions and config."""
+    """Return data for JSON: sub-topologies with tasks and signature, topics with their config."""
     pairs = zip(topology.subtopologies, topology.signatures, strict=True)
     return {
         "app": topology.app_id,
@@ -39,7 +39,7 @@ def as_data(topology: Topology, partitions: Layout) -> dict[str, object]:
 
 
 def as_text(topology: Topology, partitions: Layout) -> Iterator[str]:
-    """Lines: each sub-topology with what it does, then the topics."""
+    """Yield lines of text: each sub-topology with its steps, then the topics."""
     yield topology.app_id
     for each in topology.subtopologies:
         state = "stateful" if each.stateful else "stateless"
@@ -76,7 +76,7 @@ def _below(operator: Operator) -> Iterator[str]:
 
 
 def as_mermaid(topology: Topology) -> Iterator[str]:
-    """Lines of a flowchart: topics between sub-topologies, tables within."""
+    """Yield lines of a flowchart: topics between sub-topologies, tables within."""
     names = {spec.name: f"t{n}" for n, spec in enumerate(topology.topics)}
     yield "flowchart LR"
     changelogs = {store.changelog for each in topology.subtopologies for store in each.stores}
@@ -92,8 +92,10 @@ def as_mermaid(topology: Topology) -> Iterator[str]:
 
 
 def _drawn(each: SubTopology, names: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """What is in its box, and the arrows into it, within it and out of it."""
-    boxes, arrows, here = list[str](), list[str](), f"s{each.number}"
+    """Return a sub-topology's boxes, and the arrows into, within and out of the sub-topology."""
+    boxes = list[str]()
+    arrows = list[str]()
+    here = f"s{each.number}"
     found = dict.fromkeys(agent.name for source in each.sources for agent in source.agents)
     agents = {name: f"{here}a{n}" for n, name in enumerate(found)}
     tables = {store.name: f"{here}d{n}" for n, store in enumerate(each.stores)}
@@ -101,7 +103,8 @@ def _drawn(each: SubTopology, names: Mapping[str, str]) -> tuple[list[str], list
         topic = names[source.topic]
         arrows += [f"{topic} --> {agents[agent.name]}" for agent in source.agents]
         for m, branch in enumerate(source.branches):
-            box, steps = f"{here}o{n}_{m}", list(branch.first.walk())
+            box = f"{here}o{n}_{m}"
+            steps = list(branch.first.walk())
             boxes.append(f'{box}["{branch.agent}: {" ".join(step.kind for step in steps)}"]')
             arrows.append(f"{topic} --> {box}")
             arrows += [f"{box} --> {names[step.topic]}" for step in steps if step.topic]

@@ -1,15 +1,16 @@
-"""Topics of an app: what each is for, how it is created, and the names of those that we make.
+"""Topics of an app: their kinds and configs, and the names of the internal ones.
 
-Changelogs and topics of agents are named as Faust names them. Repartition topics bear the app's id
-too, as in Kafka Streams: Faust's bear only the agent's module and name, and so two apps of one
-file, or two versions of one app, would share them: each counts what both have sent, and purges it.
-Faust's names are there for an app of Faust's that was stopped and goes on here.
+Changelogs and topics of agents have the names that Faust gives them. Names of repartition topics
+begin with the app's id, as in Kafka Streams. Faust's names contain only the agent's module and
+name, so two apps of one file, or two versions of one app, would share the topics: each app would
+count and purge the records of both. Faust's names remain available for a stopped Faust app that
+continues here.
 
-A changelog is compacted, and never has a time retention: the broker compares the records' time
-with its own clock, so with event times of the past it would delete live rows. A repartition topic
-keeps everything; records that are committed are deleted by whoever committed them.
+A changelog is compacted, and never has a time retention: the broker compares the timestamps of
+records with its own clock, so with event times of the past a retention would delete live rows. A
+repartition topic keeps everything; the worker that committed records deletes them.
 
-Not here: how many partitions (`partitions`), who creates them.
+Not here: the number of partitions (`partitions`), the creation of topics.
 """
 
 from collections.abc import Mapping
@@ -26,7 +27,7 @@ BROKER_DEFAULT: Final = -1
 
 
 class TopicKind(Enum):
-    """What a topic is to the app: `repartition` and `changelog` are ours, the others the user's."""
+    """Use of a topic. `repartition` and `changelog` are internal, the others belong to the user."""
 
     SOURCE = "source"
     OUTPUT = "output"
@@ -48,8 +49,11 @@ CONFIGS: Final[Mapping[TopicKind, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """How a topic is created if it is not there. `partitions` None: by rule. `replication`: copies;
-    BROKER_DEFAULT leaves it to the cluster, which knows how many brokers it has.
+    """Specification by which a missing topic is created.
+
+    With `partitions` None, the count follows from the rules in `partitions`. `replication` is the
+    number of copies. BROKER_DEFAULT leaves that number to the cluster, which knows how many brokers
+    there are.
     """
 
     name: str
@@ -79,14 +83,17 @@ def changelog_name(app_id: str, table: str) -> str:
 
 
 def agent_topic_name(app_id: str, agent: str) -> str:
-    """Of an agent that was given no topic."""
+    """Return the topic of an agent that was given none."""
     return f"{app_id}-{agent}"
 
 
 def repartition_names(
     app_id: str, agent: str, topic: str, suffix: str, *, has_prefix: bool
 ) -> dict[str, str]:
-    """By the setting `repartition_names`. `has_prefix`: of a topic that bears its agent already."""
+    """Return the repartition topic's name for each value of the setting `repartition_names`.
+
+    `has_prefix` means that the name of `topic` contains the agent's name already.
+    """
     rest = f"{topic}-{suffix}-repartition"
     if has_prefix and topic.startswith(f"{app_id}-"):
         return {"app": rest, "faust": rest}

@@ -1,13 +1,13 @@
-"""What a sub-topology consists of: sources, each the root of a tree, and stores. Values only.
+"""Nodes of a sub-topology: sources, each the root of a tree, and stores. Values only.
 
-The leaves of a tree are agents' bodies, and operators that send. What needs a place tomorrow has it
-here: an operator that uses a store names it beside its topic; one that lets some records through,
-or joins, or waits for stream time, is an inner one.
+The leaves of a tree are agents' bodies, and operators that send. The tree has room for operators to
+come: an operator that uses a store would name the store beside its topic; an operator that filters
+records, or joins, or waits for stream time, would be an inner node.
 
 Codecs are functions, chosen once per topic when the app is compiled; user code comes as functions.
 
-Not here: how the graph is cut (`subtopologies`), what an operator does (`streamsx.operators`), what
-a store is (`streamsx.state.layout`).
+Not here: the cut of the graph (`subtopologies`), the effect of an operator (`streamsx.operators`),
+the definition of a store (`streamsx.state.layout`).
 """
 
 from collections import Counter
@@ -26,22 +26,23 @@ READER_DIGITS = 8
 def reader_name(agent: str) -> str:
     """Return the short stable name under which commits keep an agent's position in a source.
 
-    Branch and body of one agent share it, so that an agent that begins or ends to group goes on
-    where it was. No source has both.
+    Branch and body of one agent share the name, so that an agent that begins or ends to use
+    `group_by` goes on at its position. No source has both.
     """
     return sha256(agent.encode()).hexdigest()[:READER_DIGITS]
 
 
 AgentBody = Callable[[Any], Coroutine[Any, Any, None]]
-"""Of what it reads."""
+"""Body of an agent, as a function of the stream that the body reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One step for a record.
 
-    `kind` names its fragment; `functions`: what the fragment calls, by the names it uses for them;
-    `topic`: where it sends; `then`: who goes on with what it makes, each for itself.
+    `kind`: name of the operator's fragment; `functions`: functions that the fragment calls, by the
+    fragment's names for them; `topic`: destination of a send; `then`: operators that receive the
+    result, each on its own.
     """
 
     kind: str
@@ -50,7 +51,7 @@ class Operator:
     then: tuple["Operator", ...] = ()
 
     def walk(self) -> Iterator["Operator"]:
-        """It, and all that are below it, each ahead of those below."""
+        """Yield this operator and all below, each before the operators below that one."""
         yield self
         for each in self.then:
             yield from each.walk()
@@ -58,7 +59,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What an agent does ahead of its body. It has a key, a value and failures of its own."""
+    """Operators of an agent ahead of its body, with a key, a value and failures of their own."""
 
     agent: str
     first: Operator
@@ -66,7 +67,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class AgentNode:
-    """An `async def` body that is handed its stream of decoded values and never returns."""
+    """Agent's `async def` body, which takes a stream of decoded values and never returns."""
 
     name: str
     body: AgentBody
@@ -74,7 +75,7 @@ class AgentNode:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A topic that a task reads, and who reads it: branches first, then bodies, each on its own."""
+    """Topic that a task reads, with its readers: branches first, then bodies, each on its own."""
 
     topic: str
     keys: Codec
@@ -84,26 +85,29 @@ class Source:
 
     @property
     def readers(self) -> dict[str, str]:
-        """Names under which commits keep positions -> agents."""
+        """Return agents by the names under which commits keep their positions."""
         names = (*(each.agent for each in self.branches), *(each.name for each in self.agents))
         return {reader_name(name): name for name in names}
 
     @property
     def clash(self) -> tuple[str, ...]:
-        """Agents of which two have one name in commits."""
+        """Return the agents that share a name in commits with another agent."""
         names = (*(each.agent for each in self.branches), *(each.name for each in self.agents))
         counts = Counter(map(reader_name, names))
         return tuple(name for name in names if counts[reader_name(name)] > 1)
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """Of all branches, one after the other."""
+        """Return the operators of all branches, one branch after the other."""
         return tuple(operator for branch in self.branches for operator in branch.first.walk())
 
 
 @dataclass(frozen=True, slots=True)
 class SubTopology:
-    """What one task runs. `number` is the first half of its id; `outputs`: topics it sends to."""
+    """Sub-topology, run by one task per partition number.
+
+    `number` is the first half of a task id. `outputs` are the topics that the tasks send to.
+    """
 
     number: int
     sources: tuple[Source, ...]
@@ -119,5 +123,5 @@ class SubTopology:
         return bool(self.stores)
 
     def changelogs(self, partition: int) -> dict[str, TopicPartition]:
-        """Of the task of this number, by store."""
+        """Return the changelog partitions of the task on this partition number, by store."""
         return {node.name: TopicPartition(node.changelog, partition) for node in self.stores}

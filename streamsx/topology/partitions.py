@@ -1,13 +1,13 @@
-"""How many partitions each topic of an app has or gets, and so how many tasks there are.
+"""Partition counts of all topics of an app, and the number of tasks that follows.
 
-Sub-topologies with state: all their sources have one partition count, else a key of one topic is
-not where the same key of the other is; a source that is yet to be created follows those that are
-there, or else the changelogs. These have that count too. State cannot be cut anew, so a changelog
-with another count stops the app, and so does a source that grows while it runs. Without state, the
-largest count of a source gives the number of tasks. Everything else that is missing is created with
-the count that it asks for, or the default.
+In a sub-topology with state, all sources have one partition count, because equal keys of two topics
+must be in partitions of the same number. A source to be created takes the count of the existing
+sources, or else of the changelogs. The changelogs have the same count too. State cannot be
+repartitioned, so a changelog with another count stops the app, and so does a source that grows
+while the app runs. Without state, the largest count of a source gives the number of tasks. Any
+other missing topic is created with the count in its spec, or the default.
 
-Pure: the broker's answer goes in, what to create comes out.
+Pure: the broker's answer goes in, the topics to create come out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ from streamsx.topology.nodes import SubTopology
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`counts` by topic, of those to be created too; `tasks` by sub-topology."""
+    """Partition counts by topic, including topics to create, and task counts by sub-topology."""
 
     counts: Mapping[str, int]
     tasks: Mapping[int, int]
@@ -36,9 +36,14 @@ class Layout:
 def resolve_partition_counts(
     topology: Topology, found: Mapping[str, int], *, default: int, declare: bool
 ) -> Layout:
-    """`found`: partition counts of those topics that are there; `declare`: others may be created.
+    """Compute the layout of a topology.
 
-    Raises PartitionMismatch, PartitionCountChanged, TopologyError.
+    `found` are the partition counts of existing topics. `declare` allows the creation of others.
+
+    Raises:
+        PartitionMismatch: sources or a table of one sub-topology ask for different counts.
+        PartitionCountChanged: a changelog was made for another count.
+        TopologyError: topics are missing and must not be created.
     """
     specs = {spec.name: spec for spec in topology.topics}
     missing = [name for name in specs if name not in found]
@@ -80,7 +85,8 @@ def _changelogs(
     source = each.topics[0]
     count = counts[source]
     for store in each.stores:
-        found, asked = counts.get(store.changelog, count), specs[store.changelog].partitions
+        found = counts.get(store.changelog, count)
+        asked = specs[store.changelog].partitions
         if found != count:
             raise changed(source, count, store.name, found)
         if asked not in (None, count):
@@ -92,8 +98,13 @@ def _changelogs(
 
 
 def refuse_changes(topology: Topology, made: Mapping[str, int], found: Mapping[str, int]) -> None:
-    """`made`: partition counts of all topics when the app started; `found`: some as of now, 0 for
-    one that is gone. Raises PartitionCountChanged for a topic that a table's state was made from.
+    """Refuse a changed partition count of a topic from which a table's state was made.
+
+    `made` are the partition counts of all topics when the app started. `found` are some current
+    counts, 0 for a topic that is gone.
+
+    Raises:
+        PartitionCountChanged: a count has changed.
     """
     for each in topology.subtopologies:
         for topic in each.topics if each.stateful else ():
@@ -103,7 +114,10 @@ def refuse_changes(topology: Topology, made: Mapping[str, int], found: Mapping[s
 
 
 def changed(topic: str, count: int, table: str, made: int) -> PartitionCountChanged:
-    """No Kafka takes partitions away again, and a key's state is where its partition was."""
+    """Return the error for a changed count.
+
+    Kafka never removes partitions, and the state of a key belongs to the key's partition.
+    """
     return PartitionCountChanged(
         f"partition count changed: {topic} has {count} partitions, the state of table {table} was "
         f"made for {made}: read a new topic with {made} partitions, or raise the app's version to "

@@ -1,15 +1,15 @@
-"""Whether an app's topics are there, and still the ones that its state was made from. Pure.
+"""Presence of an app's topics, and their identity with the topics that made the state. Pure.
 
-A store and its changelog belong together: a changelog that is gone, or was deleted and made anew
-under its name, leaves the stores on the workers' disks as the last copies of a table. Nothing of
-what a new and empty topic says may then be taken for what the table is. A topic's id (KIP-516)
-tells the two topics of one name apart; brokers before Kafka 2.8 have none, and then only a store
-that is beyond the new topic's end is seen (`tasks/store_restore`).
+A store and its changelog belong together. If a changelog is gone, or was deleted and created anew
+under its name, the stores on the workers' disks are the last copies of a table, and the new and
+empty topic must not count as the contents of the table. A topic's id (KIP-516) distinguishes two
+topics of one name. Brokers before Kafka 2.8 have no ids; then only a store whose position is beyond
+the new topic's end is noticed (`tasks/store_restore`).
 
-That a changelog is not there, and committed offsets are, is no fault by itself: a table that is new
-in a running app begins so. What counts is a store on this disk that says it has read from it.
+A missing changelog with committed offsets is no fault by itself, because a new table in a running
+app begins so. The fault is a store on this disk that has read from a changelog which is missing.
 
-Not here: asking, partition counts.
+Not here: requests to brokers, partition counts.
 """
 
 from collections.abc import Mapping
@@ -19,19 +19,25 @@ from streamsx.errors import ChangelogLost
 from streamsx.protocol.schema import UUID_ZERO
 
 GONE_AFTER_S: Final = 10.0
-"""A broker that has just started, or just heard of a topic, may know nothing of it for a moment."""
+"""Time in s before a topic counts as gone: a broker that has just started, or has just learned of a
+topic, may know nothing of that topic for a moment."""
 TELL_EVERY_S: Final = 30.0
 NO_ID: Final = UUID_ZERO
-"""Nobody has said which it is: as brokers answer that know no ids."""
+"""Unknown topic id, as brokers without topic ids answer."""
 
 
 TopicIds = Mapping[str, bytes | None]
-"""Ids of topics as brokers say; None for one that they do not know. Others were not asked for."""
+"""Ids of topics as brokers report them; None for an unknown topic. Other topics were not asked."""
 
 
 def refuse_lost(table: str, topic: str, before: bytes, now: bytes | None, folder: str) -> None:
-    """Raises ChangelogLost where the state of a table in this folder may be the last copy. The ids
-    are those of its changelog: of which the state was made, and now, None if it is not there.
+    """Refuse a changelog that is gone or was made anew, if a store on this disk needs that topic.
+
+    `before` is the id of the changelog from which the state in `folder` was made. `now` is the
+    current id, None for a missing topic.
+
+    Raises:
+        ChangelogLost: the state in the folder may be the last copy of the table.
     """
     if now is None:
         raise ChangelogLost(
@@ -45,7 +51,7 @@ def refuse_lost(table: str, topic: str, before: bytes, now: bytes | None, folder
 
 
 def anew(before: bytes, now: bytes) -> bool:
-    """Two topics of one name."""
+    """Return whether two ids are those of different topics."""
     return NO_ID not in (before, now) and before != now
 
 
@@ -59,8 +65,9 @@ def made_anew(topic: str, table: str, folder: str) -> ChangelogLost:
 
 
 class Absence(NamedTuple):
-    """It is not there any more, which is told once, and then now and again; or another topic has
-    its name.
+    """Report of a topic that is gone, or of another topic with its name (`anew`).
+
+    A topic that is gone is reported once, and then every TELL_EVERY_S.
     """
 
     topic: str
@@ -68,15 +75,15 @@ class Absence(NamedTuple):
 
 
 class Presence:
-    """Of topics that were all there when it begins. Time is in seconds of a monotonic clock."""
+    """Watch over topics that all existed at the start. Time is in s of a monotonic clock."""
 
     def __init__(self, found: TopicIds) -> None:
         self._ids = {topic: topic_id or NO_ID for topic, topic_id in found.items()}
         self._tell_at: dict[str, float] = {}
-        """Of topics that are missed."""
+        """Time of the next report, for each missing topic."""
 
     def heard(self, now: float, found: TopicIds) -> list[Absence]:
-        """What the newest answer of brokers means."""
+        """Take the newest answer of brokers; return the absences to report."""
         effects = list[Absence]()
         for topic, topic_id in found.items():
             if topic_id is None:

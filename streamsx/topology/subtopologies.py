@@ -1,14 +1,15 @@
-"""The graph cut into sub-topologies, and their numbers.
+"""Cut of the graph into sub-topologies, and their numbers.
 
-A stage is what has to run in one place: an agent, or one half of it when it groups by another key.
-Stages that read one topic, or touch one table, live together: a partition has one owner, and so has
-the store of a partition. What else they send to does not bind them.
+A stage is the part of an agent that has to run in one place: the whole agent, or one half of an
+agent that groups by another key. Stages that read one topic, or use one table, belong together: a
+partition has one owner, and so has the store of a partition. Topics that stages send to do not bind
+them.
 
-Numbers follow the records: a sub-topology comes after those that send to it, ties go by the
-smallest name of a topic. So they depend on the graph alone, never on the order of imports. In a
-circle, where nobody is first, the smallest name is. State is never named by a number.
+Numbers follow the records: a sub-topology comes after those that send to it, and ties go by the
+smallest topic name. So numbers depend on the graph alone, never on the order of imports. In a
+cycle, the sub-topology with the smallest topic name comes first. State is never named by a number.
 
-Not here: how many tasks (`partitions`), how stages are found (`streamsx.app`).
+Not here: the number of tasks (`partitions`), the discovery of stages (`streamsx.app`).
 """
 
 from collections.abc import Iterable
@@ -19,33 +20,35 @@ from streamsx.topology.nodes import Source, SubTopology
 
 
 def subtopologies(stages: Iterable[SubTopology]) -> tuple[SubTopology, ...]:
-    """Stages that have to run in one place are one; numbered, in the order of their numbers.
+    """Merge stages that have to run in one place; return them numbered, in that order.
 
-    Raises TopologyError when two agents read one topic with different codecs.
+    Raises:
+        TopologyError: two agents read one topic with different codecs.
     """
     joined: list[SubTopology] = []
     for stage in stages:
-        near = [other for other in joined if _meet(stage, other)]
+        near = [other for other in joined if _share_place(stage, other)]
         joined = [other for other in joined if other not in near]
-        joined.append(_made([stage, *near]))
+        joined.append(_join([stage, *near]))
     ordered = enumerate(_ordered(joined))
     return tuple(replace(each, number=number) for number, each in ordered)
 
 
-def _meet(one: SubTopology, other: SubTopology) -> bool:
-    """They have to run in one place."""
+def _share_place(one: SubTopology, other: SubTopology) -> bool:
+    """Return whether two stages have to run in one place."""
     read = set(one.topics).intersection(other.topics)
     return bool(read) or any(store in other.stores for store in one.stores)
 
 
-def _made(group: Iterable[SubTopology]) -> SubTopology:
+def _join(group: Iterable[SubTopology]) -> SubTopology:
     stores = {store.name: store for stage in group for store in stage.stores}
     outputs = frozenset(name for stage in group for name in stage.outputs)
     return SubTopology(0, _merged(group), tuple(stores[name] for name in sorted(stores)), outputs)
 
 
 def _ordered(made: Iterable[SubTopology]) -> list[SubTopology]:
-    left, ordered = sorted(made, key=lambda each: each.topics), []
+    left = sorted(made, key=lambda each: each.topics)
+    ordered = []
     while left:
         first = next((each for each in left if not _waits(each, left)), left[0])
         left.remove(first)
@@ -58,15 +61,15 @@ def _waits(each: SubTopology, left: Iterable[SubTopology]) -> bool:
 
 
 def _merged(stages: Iterable[SubTopology]) -> tuple[Source, ...]:
-    """One source per topic, with what all stages do there; in the order of the agents' names."""
+    """Return one source per topic, with the readers of all stages in the order of their names."""
     merged: dict[str, Source] = {}
     for source in (source for stage in stages for source in stage.sources):
         other = merged.get(source.topic)
-        merged[source.topic] = source if other is None else _both(other, source)
+        merged[source.topic] = source if other is None else _join_sources(other, source)
     return tuple(merged[topic] for topic in sorted(merged))
 
 
-def _both(one: Source, other: Source) -> Source:
+def _join_sources(one: Source, other: Source) -> Source:
     branches = sorted(one.branches + other.branches, key=lambda branch: branch.agent)
     agents = sorted(one.agents + other.agents, key=lambda agent: agent.name)
     if [one.keys.decode, one.values.decode] != [other.keys.decode, other.values.decode]:
