@@ -1,26 +1,29 @@
-"""The only module that reads the time; everything else is handed a Clock, or the time itself."""
+"""Clock of the process: the only module that reads the time.
+
+All other modules receive a Clock, or the time itself.
+"""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds."""
+    """Source of time, in seconds."""
 
     def now(self) -> float:
-        """Monotonic; its zero means nothing."""
+        """Return monotonic seconds; the zero point is arbitrary."""
 
     def wall(self) -> float:
-        """Since 1970."""
+        """Return seconds since 1970."""
 
 
 class SystemClock:
-    """The machine's."""
+    """Clock of the machine."""
 
     def now(self) -> float:
-        """Monotonic seconds; equal for all processes of a Linux machine."""
+        """Return monotonic seconds; equal for all processes of a Linux machine."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Unix seconds."""
-        return time.time()  # noqa: TID251  # here and nowhere else
+        """Return Unix seconds."""
+        return time.time()  # noqa: TID251  # the only allowed call

@@ -1,9 +1,9 @@
-"""The settings of a worker: each once, with its default, its unit and the names others have for it.
+"""Settings of a worker: each with its default, its unit and its names in Kafka and Faust.
 
-A field's name ends in its unit; users leave that out: `commit_interval_s` is their
-`commit_interval`. Kafka's dotted names become such names too: dots to underscores, `.ms` dropped.
+A field's name ends in its unit, and users leave the unit out: `commit_interval_s` is the setting
+`commit_interval`. Kafka's dotted names are accepted too: dots become underscores, `.ms` is dropped.
 
-Not here: where values come from and which one counts (`streamsx.app.settings`).
+Not here: the sources of values and their precedence (`streamsx.app.settings`).
 """
 
 import math
@@ -31,15 +31,15 @@ LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")
 HEARTBEATS_PER_SESSION: Final = 3
 EAGER: Final = "eager"
 COOPERATIVE_SINCE: Final = (2, 4)
-"""Releases of Kafka Streams."""
+"""Release of Kafka Streams."""
 _RELEASE = re.compile(r"\d+(\.\d+)+")
 
 
-# -- values, as people write them; all raise ValueError that says how to write it
+# -- parsers of values as people write them; each raises ValueError with the right notation
 
 
 def seconds(value: object) -> float:
-    """From a number of seconds, a timedelta, `500ms`, `60s`, `10m`, `1h`, `1d` or `infinite`."""
+    """Parse a number of seconds, a timedelta, `500ms`, `60s`, `10m`, `1h`, `1d` or `infinite`."""
     total = getattr(value, "total_seconds", None)
     text = str(value if total is None else total()).strip().lower()
     if text in ("infinite", "inf"):
@@ -48,7 +48,7 @@ def seconds(value: object) -> float:
 
 
 def broker_seconds(value: object) -> float:
-    """What a broker is told in milliseconds, as a number of 32 bits."""
+    """Parse a duration that brokers receive in milliseconds, as a number of 32 bits."""
     found = seconds(value)
     if not 1 <= found * 1000 < 1 << 31:
         raise ValueError(f"{value!r}: a broker takes 1ms to 24d")
@@ -56,8 +56,9 @@ def broker_seconds(value: object) -> float:
 
 
 def within(least: str, most: str, why: str) -> Callable[[object], float]:
-    """Return a parser of durations from `least` to `most`; `why`: advice where one is refused."""
-    least_s, most_s = seconds(least), seconds(most)
+    """Return a parser of durations from `least` to `most`; `why`: advice in the error."""
+    least_s = seconds(least)
+    most_s = seconds(most)
 
     def parse(value: object) -> float:
         found = seconds(value)
@@ -69,7 +70,7 @@ def within(least: str, most: str, why: str) -> Callable[[object], float]:
 
 
 def replicas(value: object) -> int:
-    """Return a number of replicas, or -1 for what the broker says."""
+    """Parse a number of replicas, or -1 for the broker's default."""
     found = whole(-1)(value)
     if not found:
         raise ValueError("0 replicas hold no record: give 1 or more, or -1 for the broker's own")
@@ -77,7 +78,7 @@ def replicas(value: object) -> int:
 
 
 def size_bytes(value: object) -> int:
-    """From a number of bytes, `64KiB`, `16MiB` or `1GiB`."""
+    """Parse a number of bytes, `64KiB`, `16MiB` or `1GiB`."""
     text = str(value).strip().lower()
     return int(_amount(text, BYTES, f"{value!r}: a size is written 512, 64KiB or 8MiB"))
 
@@ -100,7 +101,7 @@ def flag(value: object) -> bool:
 
 
 def share(value: object) -> float:
-    """Of something, from none on: 0.2 is a fifth."""
+    """Parse a share, 0 or more: 0.2 is a fifth."""
     with suppress(ValueError):
         found = float(str(value))
         if 0 <= found < math.inf:
@@ -109,11 +110,11 @@ def share(value: object) -> float:
 
 
 def positive(parse: Callable[[object], T]) -> Callable[[object], T]:
-    """More than nothing, and not without end: with a share of 0 nothing is ever read."""
+    """Return a parser that refuses 0 and infinity: with a share of 0 nothing is ever read."""
 
     def parsed(value: object) -> T:
         found = parse(value)
-        if not 0 < found < math.inf:  # type: ignore[operator]  # numbers, all of them
+        if not 0 < found < math.inf:  # type: ignore[operator]  # always a number
             raise ValueError(f"{value!r}: give more than 0, and an end")
         return found
 
@@ -121,14 +122,14 @@ def positive(parse: Callable[[object], T]) -> Callable[[object], T]:
 
 
 def text(value: object) -> str:
-    """Not an empty one: `--state-dir "$STATE"` where STATE is not set."""
+    """Parse a text that is not empty, as in `--state-dir "$STATE"` where STATE is not set."""
     if not str(value).strip():
         raise ValueError("nothing is given: write it, or leave it out")
     return str(value)
 
 
 def legal(value: object) -> str:
-    """A name that can be that of a topic, a group and a folder, and stand in a list with commas."""
+    """Parse a name that suits a topic, a group, a folder and an item of a list with commas."""
     name = str(value)
     if not LEGAL.fullmatch(name) or not name.strip("."):
         raise ValueError(f"{name!r}: use letters, digits, dots, dashes and underscores")
@@ -136,7 +137,7 @@ def legal(value: object) -> str:
 
 
 def whole(least: int) -> Callable[[object], int]:
-    """A whole number that is not below `least`."""
+    """Return a parser of whole numbers from `least` on."""
 
     def parse(value: object) -> int:
         with suppress(ValueError):
@@ -148,10 +149,13 @@ def whole(least: int) -> Callable[[object], int]:
 
 
 def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], str]:
-    """One of some words. `later`: words that this version refuses, and says so."""
+    """Return a parser of a choice of words.
+
+    `later`: words that this version refuses with a message of their own.
+    """
 
     def parse(value: object) -> str:
-        word = str(getattr(value, "value", value))  # Faust has enums for some
+        word = str(getattr(value, "value", value))  # Faust uses enums for some settings
         if word in later:
             raise ValueError(f"not in this version: {word}: use {' or '.join(words)}")
         if word not in words:
@@ -162,14 +166,14 @@ def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], str]:
 
 
 def level(value: object) -> str:
-    """Of the log, as Faust writes it too."""
+    """Parse a log level, also in Faust's spelling."""
     word = str(value).lower()
     levels = one_of("debug", "info", "warning", "error", "critical")
     return levels(FAUST_LEVELS.get(word, word))
 
 
 def or_none(parse: Callable[[object], T]) -> Callable[[object], T | None]:
-    """None, or the word `none`, besides what `parse` takes."""
+    """Return a parser that accepts None, the word `none`, or the values of `parse`."""
     return lambda value: None if value in (None, "none") else parse(value)
 
 
@@ -178,7 +182,7 @@ def as_it_is(value: object) -> object:
 
 
 def credentials(value: object) -> object:
-    """Faust's, or an SSLContext. What is in them is looked at where they are used."""
+    """Parse credentials of Faust's classes, or an SSLContext; their content is checked at use."""
     if value is None or isinstance(value, SSLContext) or hasattr(value, "protocol"):
         return value
     kinds = "SASLCredentials, SSLCredentials, OAuthCredentials or GSSAPICredentials"
@@ -192,7 +196,7 @@ def tls(value: object) -> SSLContext | None:
 
 
 def release(value: object) -> str:
-    """Of Kafka Streams, as its `upgrade.from` has them, or `eager`."""
+    """Parse a release of Kafka Streams, as in its `upgrade.from`, or `eager`."""
     text = str(value)
     if text != EAGER and not _RELEASE.fullmatch(text):
         raise ValueError(f"{value!r}: write the release you come from, such as 2.3, or {EAGER}")
@@ -200,7 +204,7 @@ def release(value: object) -> str:
 
 
 def labels(value: object) -> tuple[tuple[str, str], ...]:
-    """Keys and values, from a dict or `zone=a,rack=b`; the first one counts most."""
+    """Parse keys and values from a dict or `zone=a,rack=b`; the first key counts most."""
     told: Any = value
     if isinstance(value, str):
         told = [part.partition("=")[::2] for part in value.split(",") if part.strip()]
@@ -217,15 +221,19 @@ def labels(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def servers(value: object) -> tuple[str, ...]:
-    """HOST:PORT of each, from one URL or several: a list, or with commas or semicolons."""
+    """Parse broker addresses into HOST:PORT each.
+
+    The value is one URL or several: a list, or a text with commas or semicolons.
+    """
     several = value if isinstance(value, list | tuple) else str(value).replace(";", ",").split(",")
     return tuple(_server(str(part).strip()) for part in several)
 
 
 def _server(text: str) -> str:
-    with suppress(ValueError):  # a port that is none, half an address in brackets
+    with suppress(ValueError):  # an invalid port, or an unclosed bracket
         url = urlsplit(text if "//" in text else f"//{text}")
-        host, port = url.hostname, KAFKA_PORT if url.port is None else url.port
+        host = url.hostname
+        port = KAFKA_PORT if url.port is None else url.port
         if url.scheme in SCHEMES and host and port:
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     raise ValueError(f"not a broker: {text!r}: write kafka://HOST:PORT")
@@ -253,35 +261,38 @@ slice_seconds: Final = within(
 def setting(
     default: object, parse: Callable[[object], T], *names: str, faust: str = "", env: str = ""
 ) -> T:
-    """A field of Config. `names`: others for it; `faust`: Faust's, which is that of its environment
-    variable too; `env`: Faust's variable where it has another name.
+    """Return a field of Config.
+
+    `names`: further names. `faust`: Faust's name, which is also the name of its environment
+    variable. `env`: Faust's environment variable, if its name differs.
     """
     known = (*names, faust) if faust else names
     metadata = {"parse": parse, "names": known, "env": env or faust.upper()}
-    return field(default=default, metadata=metadata)  # type: ignore[return-value]  # a test has it
+    return field(default=default, metadata=metadata)  # type: ignore[return-value]  # checked by a test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What a worker runs with. `id` names the group and the internal topics.
+    """Settings of a worker. `id` names the group and the internal topics.
 
-    None: no limit for `max_learners`, `max_learners_per_member` and `consecutive_failures_max`
-    (records in a row that fail and so stop their task; their worker goes on), the slot of
-    `{id}-data/` that bears its `instance_id`, or the first free one, for `state_dir`, a name that
-    is made at the first start for `instance_id`.
+    None means: no limit for `max_learners`, `max_learners_per_member` and
+    `consecutive_failures_max` (the number of records in a row that fail and so stop their task; the
+    worker goes on); for `state_dir` the slot of `{id}-data/` with its `instance_id`, or the first
+    free slot; for `instance_id` a name that is made at the first start.
 
-    A worker with `static_membership` is known to the group by its `instance_id`; `on_stop` says
-    whether SIGTERM lets it `stay` a member, for as long as its session.
+    The group knows a worker with `static_membership` by its `instance_id`. `on_stop` decides
+    whether SIGTERM lets such a worker `stay` a member for the rest of its session.
 
-    `on_produce_error`: what follows when a broker refuses a record for good. `stop_task` stops the
-    task that sent it at its last commit, `stop` the worker, `log` passes over the record.
+    `on_produce_error`: the reaction to a record that a broker refuses for good. `stop_task` stops
+    the task that sent the record at the task's last commit, `stop` stops the worker, `log` skips
+    the record.
 
-    `on_lost_offsets`: what a task does whose state is there and whose committed offsets are gone:
-    `stop`, or begin at the start or the end of its topics.
+    `on_lost_offsets`: the reaction of a task with state whose committed offsets are gone: `stop`,
+    or begin at the start or the end of its topics.
 
-    Of what concerns all of a group its leader's are in force, so give all workers the same:
-    `acceptable_recovery_lag`, `imbalance_percentage`, `max_learners`, `max_learners_per_member`,
-    `num_standby_replicas`, and which keys of `tags` count.
+    For settings that concern the whole group the leader's values are in force, so give all workers
+    the same: `acceptable_recovery_lag`, `imbalance_percentage`, `max_learners`,
+    `max_learners_per_member`, `num_standby_replicas`, and the keys of `tags`.
     """
 
     id: str = field(metadata={"parse": legal, "names": ("application_id",), "env": ""})
@@ -313,7 +324,7 @@ class Config:
     heartbeat_interval_s: float = setting(1.0, broker_seconds, faust="broker_heartbeat_interval")
     rebalance_timeout_s: float = setting(60.0, broker_seconds, faust="broker_rebalance_timeout")
     static_membership: bool = setting(False, flag)
-    on_stop: str = setting("leave", one_of("leave", "stay"))  # static: stay unless it is set
+    on_stop: str = setting("leave", one_of("leave", "stay"))  # default with static_membership: stay
     upgrade_from: str | None = setting(None, or_none(release))
     rebalancing_mode: str = setting(
         "incremental", one_of("incremental", "default", "upgrading"), "stream_rebalancing_mode"
@@ -321,9 +332,7 @@ class Config:
     revoke_before_join: str = setting(
         "none", one_of("none", "all", later=("being_learned", "learned"))
     )
-    revoke_timeout_s: float = setting(
-        60.0, revoke_seconds
-    )  # that of the rebalance unless it is set
+    revoke_timeout_s: float = setting(60.0, revoke_seconds)  # default: rebalance_timeout
     scale_down_timeout_s: float = setting(math.inf, seconds)
     shutdown_timeout_s: float = setting(25.0, seconds)
 
@@ -370,7 +379,7 @@ class Config:
     topic_partitions: int = setting(8, whole(1), env="TOPIC_PARTITIONS")
     topic_replication_factor: int = setting(
         -1, replicas, "replication_factor", env="TOPIC_REPLICATION_FACTOR"
-    )  # -1: what the broker's default.replication.factor says
+    )  # -1: the broker's default.replication.factor
     repartition_names: str = setting("app", one_of("app", "faust"))
     topic_allow_declare: bool = setting(True, flag, env="TOPIC_ALLOW_DECLARE")
     key_serializer: object = setting("raw", as_it_is, env="APP_KEY_SERIALIZER")
@@ -382,14 +391,14 @@ class Config:
 
 
 def name_of(known: "Field[object]") -> str:
-    """What users call it."""
+    """Return the users' name of a field."""
     if known.name in known.metadata["names"]:
         return known.name
     return known.name.removesuffix("_s").removesuffix("_bytes")
 
 
 def takes_none(known: "Field[object]") -> bool:
-    """None is one of its values, and does not mean that it is not set."""
+    """Return whether None is a value of this setting, rather than a sign that it is not set."""
     return known.type is object or NoneType in get_args(known.type)
 
 
@@ -398,11 +407,11 @@ SETTINGS: Final[dict[str, "Field[object]"]] = {
     for known in fields(Config)
     for name in (name_of(known), known.name, *known.metadata["names"])
 }
-"""By every name that is understood, the users' first."""
+"""Fields by every accepted name, the users' names first."""
 
 
 def contradictions(config: Config) -> Iterator[str]:
-    """Settings that cannot hold together, both named."""
+    """Yield a message for each pair of settings that contradict each other; both are named."""
     least = HEARTBEATS_PER_SESSION * config.heartbeat_interval_s
     if config.session_timeout_s < least:
         yield (

@@ -1,121 +1,123 @@
-"""The tree of exceptions, by whose fault it is.
+"""Tree of exceptions, ordered by the cause: the user, the world, or a bug.
 
 StreamsxError
-  UsageError   (exit 2)  the user's: bad option, app, setting or topology
+  UsageError   (exit 2)  the user: a bad option, app, setting or topology
     SettingError
     TopologyError
       PartitionMismatch TableNotInTask NameClash NotOnSpark
     NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
-    GroupNotEmpty SnapshotAhead WrongThread
+    StateOnSpark GroupNotEmpty SnapshotAhead WrongThread
   NotFound     (exit 3)  app id, instance, store or topic
   NotHere                a key of a table that another worker may have
-  WorldError             the world's: retried, with a limit; exit 1, or 4 for BrokerUnreachable
+  WorldError             the world: retried, with a limit; exit 1, or 4 for BrokerUnreachable
     BrokerUnreachable StoreLocked DiskFailed DescriptorsUsedUp TopicGone SnapshotFailed
-    StateConflict
-  DataError              bytes that are not what they should be
+    SparkGone StateConflict
+  DataError              corrupt or unreadable bytes
     CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused ValueRefused
-  GroupError   (exit 1)  what the coordinator says of us
+  GroupError   (exit 1)  refusals of this member by the coordinator
     Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
-  TaskFailed   (exit 1)  a task that its policy stops, and its worker with it
+  TaskFailed   (exit 1)  a task that its policy stops, and its worker with the task
   TaskStopped            a task that processes no more; its worker goes on
-  Bug          (exit 1)  ours: stop and tell the story
+  Bug          (exit 1)  a bug of streamsx: stop and print the story
     InvalidTransition InvariantBroken IllegalPlan
 
-Each message says what, where and what to do, in one line: `WHAT: WHERE: WHAT TO DO`.
+Each message has the form `PROBLEM: PLACE: ADVICE`, in one line.
 """
 
 
 class StreamsxError(Exception):
-    """Of ours; `exit_code` is what a command ends with."""
+    """Base of all errors of this package; `exit_code` is the exit code of a command."""
 
     exit_code = 1
 
 
 class UsageError(StreamsxError):
-    """The user's: nothing was tried."""
+    """Mistake of the user; nothing was tried."""
 
     exit_code = 2
 
 
 class SettingError(UsageError):
-    """A setting that is unknown, has a bad value or contradicts another one."""
+    """Setting that is unknown, has a bad value or contradicts another one."""
 
 
 class TopologyError(UsageError):
-    """An app that cannot become a topology."""
+    """App that cannot become a topology."""
 
 
 class PartitionMismatch(TopologyError):
-    """Topics that one task reads together have different partition counts."""
+    """Different partition counts of topics that one task reads together."""
 
 
 class TableNotInTask(TopologyError):
-    """User code touches a table that the running task does not hold."""
+    """Access of user code to a table that the running task does not hold."""
 
 
 class NameClash(TopologyError):
-    """Two things of an app have one name."""
+    """Same name for two things of an app."""
 
 
 class NotOnSpark(TopologyError):
-    """An app that runs in a worker, and not on Spark."""
+    """App that runs in a worker, and not on Spark."""
 
 
 class NotSupported(UsageError):
-    """What Faust has and this version does not."""
+    """Feature of Faust that this version does not have."""
 
 
 class PartitionCountChanged(UsageError):
-    """A topic has another partition count than the app's state was made for."""
+    """Topic with another partition count than at the time when the app's state was made."""
 
 
 class ChangelogLost(UsageError):
-    """A changelog is gone, or made anew, and a store on disk may be the last copy of its table."""
+    """Changelog that is gone or made anew, while a store on disk may be the table's last copy."""
 
 
 class IncompatibleStore(UsageError):
-    """A store on disk, or in a snapshot, is not the one that this app wants."""
+    """Store, on disk or in a snapshot, that is not the one that this app needs."""
 
 
 class SnapshotNotPublished(UsageError):
-    """A snapshot that no changelog goes on from."""
+    """Snapshot that no changelog continues."""
 
 
 class StateOnSpark(UsageError):
-    """State that Spark has gone on with, and that was not handed over."""
+    """State that Spark has continued, and that was not handed over."""
 
 
 class WrongThread(UsageError):
-    """A table or topic that is used from another thread than the event loop's."""
+    """Use of a table or topic from another thread than the event loop's."""
 
 
 class GroupNotEmpty(UsageError):
-    """Workers run what Spark is to take over, or to hand over."""
+    """Running workers in a group that Spark is to take over, or to hand over."""
 
 
 class SnapshotAhead(UsageError):
-    """A snapshot and what Kafka has are not of one moment."""
+    """Snapshot and Kafka's data from different moments."""
 
 
 class NotFound(StreamsxError):
-    """An app id, instance, store or topic that is not there."""
+    """App id, instance, store or topic that does not exist."""
 
     exit_code = 3
 
 
 class NotHere(StreamsxError):
-    """A key of a table that is missing here, and that another worker may have.
+    """Key of a table that is missing here, and that another worker may have.
 
-    `partitions`: those of the table that this worker has.
+    `partitions`: the table's partitions on this worker.
     """
 
     def __init__(self, message: str, table: str, key: object, partitions: frozenset[int]) -> None:
         super().__init__(message)
-        self.table, self.key, self.partitions = table, key, partitions
+        self.table = table
+        self.key = key
+        self.partitions = partitions
 
 
 class WorldError(StreamsxError):
-    """The world's: worth another try."""
+    """Failure of the world outside, worth another try."""
 
 
 class BrokerUnreachable(WorldError):
@@ -125,111 +127,111 @@ class BrokerUnreachable(WorldError):
 
 
 class StoreLocked(WorldError):
-    """Another process holds the directory."""
+    """Directory that another process holds."""
 
 
 class DiskFailed(WorldError):
-    """The disk under a store or a state directory is full, or broken."""
+    """Disk under a store or a state directory that is full, or broken."""
 
 
 class DescriptorsUsedUp(WorldError):
-    """A file that cannot be opened, because this process may have no more of them open."""
+    """File that cannot be opened, because this process has no file descriptors left."""
 
 
 class TopicGone(WorldError):
-    """A topic vanished while it was in use."""
+    """Topic that vanished while in use."""
 
 
 class SnapshotFailed(WorldError):
-    """Where snapshots lie cannot be reached, read or written."""
+    """Snapshot location that cannot be reached, read or written."""
 
 
 class SparkGone(WorldError):
-    """The JVM of a session has ended."""
+    """JVM of a Spark session that has ended."""
 
 
 class StateConflict(WorldError):
-    """Somebody else writes snapshots to the same place."""
+    """Another writer of snapshots to the same place."""
 
 
 class DataError(StreamsxError):
-    """Bytes that are not what they should be."""
+    """Bytes that are corrupt or cannot be read."""
 
 
 class CorruptRecord(DataError):
-    """A record batch whose checksum or form is wrong."""
+    """Record batch with a wrong checksum or form."""
 
 
 class StoreCorrupt(DataError):
-    """A database that cannot be opened or read."""
+    """Database that cannot be opened or read."""
 
 
 STORE_FAULTS = (DescriptorsUsedUp, DiskFailed, StoreCorrupt, StoreLocked)
-"""What a store says that cannot be read or written."""
+"""Errors of a store that cannot be read or written."""
 
 
 class DecodeFailed(DataError):
-    """A key or value that its codec refuses."""
+    """Key or value that its codec refuses."""
 
 
 class RecordTooLarge(DataError):
-    """A record over the limit of its topic."""
+    """Record over the size limit of its topic."""
 
 
 class RecordRefused(DataError):
-    """A record that its topic does not take: its time, its key or its headers."""
+    """Record that its topic refuses because of its time, its key or its headers."""
 
 
 class ValueRefused(DataError):
-    """A value of a table that its codec refuses, or that is too large for its changelog."""
+    """Value of a table that its codec refuses, or that is too large for its changelog."""
 
 
 class GroupError(StreamsxError):
-    """What the coordinator says of this member."""
+    """Refusal of this member by the coordinator."""
 
 
 class Fenced(GroupError):
-    """The group went on without this member."""
+    """Membership that ended because the group went on without this member."""
 
 
 class InstanceIdTaken(GroupError):
-    """Another process runs with this static instance id."""
+    """Static instance id that another process runs with."""
 
 
 class ForeignProtocol(GroupError):
-    """The group speaks another protocol than ours."""
+    """Group that speaks another protocol than streamsx."""
 
 
 class RebalanceInProgress(GroupError):
-    """Finish the rebalance first."""
+    """Request that must wait for the end of a rebalance."""
 
 
 class TaskFailed(StreamsxError):
-    """A task that its policy stops, and its worker with it."""
+    """Task that its policy stops, and its worker with the task."""
 
 
 class TaskStopped(StreamsxError):
-    """A task that processes no more until it is started again; its worker goes on."""
+    """Task that processes no more until it is started again; its worker goes on."""
 
 
 class Bug(StreamsxError):
-    """Ours: stop and tell the story."""
+    """Bug of streamsx: the process stops and prints the story."""
 
 
 class InvalidTransition(Bug):
-    """A machine was given an event that its state does not know; carries the story."""
+    """Event that the state of a machine does not know; the message contains the story."""
 
 
 class InvariantBroken(Bug):
-    """What must hold does not."""
+    """Broken invariant."""
 
 
 class IllegalPlan(Bug):
-    """A plan that breaks its postconditions."""
+    """Plan that breaks its postconditions."""
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first error of a group of them, which is what a TaskGroup raises; else the error."""
+    """Return the first error of an exception group (TaskGroup raises groups), else the error."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,11 +1,12 @@
-"""Event loops in which nothing of ours fails unheard, and a thread that has one of its own.
+"""Event loops in which no error of streamsx stays unnoticed, and a thread with an event loop.
 
-What a task raises is heard by whoever awaits it. What a callback raises (a timer, a message from
-another thread, the end of a task, bytes that arrive) asyncio logs, and goes on: "the control
-thread's timer finds its member in a state that it does not know; heartbeats are sent no more; the
-thread lives on". Here it ends what the loop runs, with that error.
+An error in a task reaches the code that awaits the task. An error in a callback (a timer, a message
+from another thread, the end of a task, arriving bytes) is only logged by asyncio, and the loop goes
+on. The race: the control thread's timer finds its member in a state that does not know the event;
+no heartbeat is sent any more; the thread lives on. Under `guarded` such an error ends the main
+coroutine and is raised.
 
-Callbacks that users' code or a library has begun are theirs: logged, as asyncio does it.
+Errors in callbacks that users' code or a library has started are only logged, as asyncio does.
 """
 
 import asyncio
@@ -21,17 +22,19 @@ OURS = __name__.split(".")[0]
 
 
 def run(main: Coroutine[Any, Any, T], *, serves: bool = False) -> T:
-    """`asyncio.run`, `guarded`."""
+    """Run a coroutine with `asyncio.run`, `guarded`."""
     return asyncio.run(guarded(main, serves=serves))
 
 
 async def guarded(main: Coroutine[Any, Any, T], *, serves: bool = False) -> T:
-    """What it returns or raises; it is cancelled by the first error of ours that no task hears,
-    which is raised then. The traceback is logged at once.
+    """Await `main` and return its result.
 
-    `serves`: what a client has sent ends its connection, as asyncio has it, and no more.
+    The first error of streamsx in a callback cancels `main` and is raised then; its traceback is
+    logged at once. `serves`: an error in the protocol of a client's connection ends only that
+    connection, as asyncio does.
     """
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
     assert task is not None
     before = loop.get_exception_handler()
     unheard: list[BaseException] = []
@@ -54,18 +57,20 @@ async def guarded(main: Coroutine[Any, Any, T], *, serves: bool = False) -> T:
 
 
 async def wait(event: asyncio.Event, timeout_s: float | None) -> None:
-    """Until it is set, or the time is over."""
+    """Wait until the event is set, or until the time is over."""
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
 
 
 def is_ours(context: dict[str, Any]) -> bool:
-    """Whether asyncio has called code of this package, by what its exception handler is told.
+    """Return whether asyncio called code of this package, by the context of its exception handler.
 
-    Not an answer that nobody wanted any more, and nothing that says no more than a message.
+    The answer is False for a future whose result was not awaited any more, and for a context with
+    only a message.
     """
-    error, future = context.get("exception"), context.get("future")
+    error = context.get("exception")
+    future = context.get("future")
     if error is None or (future is not None and not isinstance(future, asyncio.Task)):
         return False
     called = (
@@ -78,14 +83,14 @@ def is_ours(context: dict[str, Any]) -> bool:
 Main = Callable[[], Coroutine[Any, Any, None]]
 
 Threads = Callable[[str, Main], asyncio.Future[None]]
-"""Runs a coroutine in a thread of that name, from now on; done, on the caller's loop, when it is
-over or has failed. A simulation has threads of its own."""
+"""Function that runs a coroutine in a new thread of a given name. The future, on the caller's loop,
+is done when the coroutine is over or has failed. A simulation has threads of its own."""
 
 
 def system_thread(name: str, main: Main) -> asyncio.Future[None]:
-    """The machine's; it ends with the process, if not before."""
+    """Run a coroutine in a thread of the machine, which ends with the process at the latest."""
     over: Future[None] = Future()
-    over.set_running_or_notify_cancel()  # who waits no more cancels nothing
+    over.set_running_or_notify_cancel()  # a cancelled waiter does not cancel the thread
 
     def run() -> None:
         try:

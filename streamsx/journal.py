@@ -1,8 +1,8 @@
-"""What happened, one line per decision: for people in the log, for programs as JSON Lines.
+"""Journal of a worker's decisions, one line each: for people in the log, for programs as JSON.
 
-The names of the events and their fields are contracts; each line of the file has `t` (unix
-seconds), `mono` (monotonic seconds), `instance` and `event`, and is flushed as it is written.
-Nothing is written per record.
+The file of events has JSON Lines. The names of events and fields are contracts. Each line has `t`
+(unix seconds), `mono` (monotonic seconds), `instance` and `event`, and is flushed as it is written.
+No line is written per record.
 """
 
 import json
@@ -21,18 +21,24 @@ LOG: Final = logging.getLogger("streamsx")
 QUIET: Final = frozenset(
     {"task", "commit", "gap", "calm_gap", "restore_progress", "first_record", "plan", "metrics"}
 )
-"""Events that come by the dozen: in the log only when it is told to tell everything."""
+"""Frequent events: in the log only at level DEBUG."""
 MONOTONIC: Final = frozenset({"at"})
-"""Fields for programs alone: monotonic seconds tell a reader of the log nothing."""
+"""Fields for programs alone: monotonic seconds mean nothing to a reader of the log."""
 DEADLINE: Final = "deadline"
-"""Field in unix seconds; the log has it as its own lines have their time."""
+"""Field in unix seconds; the log shows it as a time in UTC."""
 
 
 class Journal:
-    """Both threads write to it. Raises UsageError when the file cannot be opened."""
+    """Journal of one worker, written to by both threads.
+
+    Raises:
+        UsageError: the file cannot be opened.
+    """
 
     def __init__(self, instance: str, clock: Clock, path: Path | None = None) -> None:
-        self.instance, self._clock, self._path = instance, clock, path
+        self.instance = instance
+        self._clock = clock
+        self._path = path
         self._lock = threading.Lock()
         self._file: IO[str] | None = None
         if path is not None:
@@ -46,7 +52,7 @@ class Journal:
                 ) from None
 
     def __call__(self, event: str, **fields: object) -> None:
-        """Fields are what JSON knows; the log gets them as key=value."""
+        """Write an event with its fields, which JSON must know; the log shows them as key=value."""
         level = logging.DEBUG if event in QUIET else logging.INFO
         if event == "error":
             level = logging.ERROR
@@ -59,9 +65,9 @@ class Journal:
                 self._write(json.dumps(told) + "\n")
 
     def _write(self, text: str) -> None:
-        """A file that can be written no more ends itself, not the worker."""
+        """Write a line to the file; a file that fails is closed, and the worker goes on."""
         if self._file is None:
-            return  # the other thread has found that out
+            return  # closed by the other thread
         try:
             self._file.write(text)
             self._file.flush()
@@ -71,13 +77,13 @@ class Journal:
 
     def close(self) -> None:
         if self._file is not None:
-            with suppress(OSError):  # what it could not write it cannot write now
+            with suppress(OSError):  # the buffered rest cannot be written either
                 self._file.close()
             self._file = None
 
 
 def line(event: str, fields: dict[str, object]) -> str:
-    """`promoted task=1_0 lag=12`; values with spaces are quoted."""
+    """Return the log line, such as `promoted task=1_0 lag=12`; values with spaces are quoted."""
     shown = {name: value for name, value in fields.items() if name not in MONOTONIC}
     if isinstance(until := shown.get(DEADLINE), int | float):
         shown[DEADLINE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until))
@@ -90,7 +96,10 @@ def _quoted(value: object) -> str:
 
 
 def _end_of_torn_line(path: Path) -> str:
-    """What was being written when its process was killed must not swallow the next line."""
+    """Return the newline that is missing after a line that a killed process left unfinished.
+
+    Without the newline the unfinished line would swallow the next line.
+    """
     if not path.is_file():
         return ""  # a pipe, a terminal
     with path.open("rb") as file:

@@ -1,5 +1,7 @@
-"""Frozen values that every layer speaks of: tasks, partitions, roles, headers. No behaviour
-but how they are written."""
+"""Frozen values shared by every layer: tasks, partitions, roles, headers.
+
+The only behaviour is their text form.
+"""
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -9,15 +11,18 @@ from typing import Final, NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 Headers = list[tuple[str, bytes | None]]
-"""Of one record, in the order they came. Values may be null."""
+"""Headers of one record, in the order of arrival; values may be null."""
 BATCH_BYTES_MAX: Final = 1_000_000
-"""Uncompressed; Kafka's default for a topic is 1,048,588 with the header."""
+"""Limit before compression; Kafka's default for a topic is 1,048,588 with the header."""
 RECORD_BYTES_MAX: Final = BATCH_BYTES_MAX - 100
-"""Key and value; the rest is around them."""
+"""Limit of key and value; the rest of the batch surrounds them."""
 
 
 class TaskId(NamedTuple):
-    """One sub-topology on one partition number; written `SUBTOPOLOGY_PARTITION`, as in `1_0`."""
+    """Id of a task: one sub-topology on one partition number.
+
+    The text form is `SUBTOPOLOGY_PARTITION`, such as `1_0`.
+    """
 
     subtopology: int
     partition: int
@@ -27,7 +32,11 @@ class TaskId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "TaskId":
-        """The id that `str` wrote. Raises ValueError for anything else."""
+        """Return the id from the text form.
+
+        Raises:
+            ValueError: the text is no task id.
+        """
         with suppress(ValueError):
             subtopology, _, partition = text.partition("_")
             found = cls(int(subtopology), int(partition))
@@ -37,8 +46,10 @@ class TaskId(NamedTuple):
 
 
 def brief(tasks: Iterable[TaskId | str]) -> str:
-    """`0_0-3,5 1_2`: the partitions of each sub-topology, runs of them as first and last. `tasks`:
-    sorted, as ids or as written."""
+    """Return tasks as `0_0-3,5 1_2`: the partitions of each sub-topology, runs by first and last.
+
+    `tasks`: sorted, as ids or in the text form.
+    """
     pairs = (str(task).split("_") for task in tasks)
     return " ".join(
         f"{subtopology}_{','.join(_runs(int(partition) for _, partition in group))}"
@@ -47,14 +58,14 @@ def brief(tasks: Iterable[TaskId | str]) -> str:
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[str]:
-    """Ascending numbers, neighbours together."""
+    """Yield ascending numbers as text, consecutive numbers as one range."""
     for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in group]
         yield str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; written `TOPIC-PARTITION`, as Kafka's own tools do."""
+    """Partition of a topic; the text form is `TOPIC-PARTITION`, as in Kafka's own tools."""
 
     topic: str
     partition: int
@@ -64,7 +75,7 @@ class TopicPartition(NamedTuple):
 
 
 class Role(Enum):
-    """What a worker holds a task as."""
+    """Role in which a worker holds a task."""
 
     ACTIVE = "active"
     STANDBY = "standby"
@@ -72,5 +83,5 @@ class Role(Enum):
 
     @property
     def follows(self) -> bool:
-        """It restores what runs elsewhere."""
+        """Return whether a copy in this role restores a task that runs elsewhere."""
         return self is not Role.ACTIVE

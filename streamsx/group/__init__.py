@@ -1,4 +1,4 @@
-"""Consumer group of an app: one member's way through a rebalance, and the tools' view of the group.
+"""Consumer group of an app: one member's way through a rebalance, and a tool's view of the group.
 
-`member` decides, `session` performs. Not here: what the partitions mean to tasks (`tasks`).
+`member` decides and `session` performs. Not here: the meaning of partitions for tasks (`tasks`).
 """

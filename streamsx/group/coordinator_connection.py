@@ -1,8 +1,8 @@
-"""A lane to the coordinator: one connection, one request at a time, in order.
+"""One connection to the group coordinator that sends one request at a time, in order.
 
-A connection that is given up is aborted, never closed gracefully: else the kernel still delivers
-what it holds, after a network cut minutes later: an OffsetCommit behind newer ones, an old
-JoinGroup.
+A connection that is given up is aborted, never closed gracefully. After a graceful close the kernel
+still delivers the bytes in its buffer, minutes later if the network was cut: an OffsetCommit behind
+newer ones, or an old JoinGroup.
 """
 
 import asyncio
@@ -16,28 +16,35 @@ Ask = Callable[[Connection], Awaitable[None]]
 
 
 class CoordinatorConnection:
-    """`lost` is called when the requests of the lane are unanswered and over."""
+    """Connection for one kind of request, with a queue of requests that wait.
+
+    `lost` is called when the connection breaks: no request sent or queued on this connection will
+    be answered.
+    """
 
     def __init__(self, cluster: Cluster, name: str, lost: Callable[[], None]) -> None:
-        self._cluster, self._name, self._lost = cluster, name, lost
+        self._cluster = cluster
+        self._name = name
+        self._lost = lost
         self._asked: asyncio.Queue[tuple[int, int, Ask]] = asyncio.Queue()
         self._connection: Connection | None = None
         self._node = -1
-        """The broker at its other end."""
+        """Node id of the broker at the other end; -1 before the first connection."""
         self._epoch = 0
-        """Of what was asked before the last `close` nothing is done or told any more."""
+        """Number of calls of `close`. Requests queued under an older epoch are skipped, and their
+        failures are not reported."""
 
     def put(self, node: int, ask: Ask) -> None:
-        """To this broker, behind what waits already."""
+        """Queue a request for broker `node`, behind the requests that wait already."""
         self._asked.put_nowait((self._epoch, node, ask))
 
     def close(self) -> None:
-        """Abandon what was asked, and what waits to be."""
+        """Abandon the request in flight and all queued requests."""
         self._epoch += 1
         self._abort()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send queued requests one after the other until cancelled."""
         while True:
             epoch, node, ask = await self._asked.get()
             if epoch != self._epoch:
@@ -52,8 +59,11 @@ class CoordinatorConnection:
                     self._lost()
 
     async def _connected(self, node: int) -> Connection:
-        """To this broker and no other: "the coordinator moves; the old one lives, and says for ever
-        on the connection that stands that it is none"."""
+        """Return an open connection to broker `node`, never to another broker.
+
+        The race: the coordinator moves; the old coordinator stays alive; on the standing connection
+        the old coordinator answers NOT_COORDINATOR for ever.
+        """
         if node != self._node:
             self._abort()
         if self._connection is None or self._connection.closed:

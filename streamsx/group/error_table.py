@@ -1,6 +1,6 @@
-"""What an error code means, by request: the table, and the one look into it.
+"""Table of Kafka's error codes: the meaning of each code for each kind of request.
 
-Not here: what follows from a verdict (member.py, commits.py).
+Not here: the consequences of a verdict (`member`, `offset_commits`).
 """
 
 from enum import Enum
@@ -10,7 +10,7 @@ from streamsx.protocol.error_codes import RETRIABLE, ErrorCode
 
 
 class Verdict(Enum):
-    """What to do."""
+    """Reaction of a member to an error code."""
 
     GOOD = "done"
     FIND = "the coordinator is elsewhere or loading: find it, ask again"
@@ -47,28 +47,32 @@ TABLE: dict[int, tuple[Verdict, ...]] = {
     ErrorCode.FENCED_INSTANCE_ID: (FATAL, FATAL, FATAL, FATAL),
 }
 OTHERWISE = (FATAL, FATAL, IGNORE, REFUSE)
-"""For INCONSISTENT_GROUP_PROTOCOL, and codes that nobody knows."""
+"""Verdicts for INCONSISTENT_GROUP_PROTOCOL and for unknown codes."""
 PATIENCE = (PAUSE, PAUSE, IGNORE, FIND)
-"""For what is not in the table and may go away by itself."""
+"""Verdicts for retriable codes that are missing in the table."""
 
 MOVING = {
     (Heartbeat, FENCE): IGNORE,
     (OffsetCommit, FENCE): MOVED,
     (OffsetCommit, FORGET): MOVED,
 }
-"""What a refusal means to a member that was not STABLE, in one generation, from question to answer:
-the JoinGroup answer that explains it is on its way."""
+"""Verdicts that change for a member that was not STABLE in one generation from request to answer.
+Such a member ignores a fence or retries the commit, because the JoinGroup answer that explains the
+refusal is on the way."""
 
 
 def verdict(request: Request, code: int, *, stayed: bool = True) -> Verdict:
-    """Of Kafka's error code in the answer to this request."""
+    """Return the verdict on Kafka's error code `code` in the answer to `request`.
+
+    `stayed`: the member was STABLE in one generation from request to answer.
+    """
     kind = type(request)
     found = _cell(kind, code)
     return found if stayed else MOVING.get((kind, found), found)
 
 
 def denies(code: int) -> bool:
-    """Whether a partition with this code in the answer to a commit is refused for good."""
+    """Return whether an OffsetCommit answer with this code refuses the partition for good."""
     return _cell(OffsetCommit, code) is REFUSE
 
 

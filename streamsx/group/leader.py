@@ -1,7 +1,7 @@
-"""What a leader plans with: fresh partition counts of the source topics.
+"""Group leader's inputs: fresh partition counts of the source topics, and the call of the assignor.
 
-Every member watches them, for each may be elected. Not here: what a plan says (the assignor's),
-when one is due (the member's).
+Every member watches the counts, because every member may be elected leader. Not here: the content
+of a plan (`assignor`), and the moment when a plan is due (`member`).
 """
 
 import asyncio
@@ -19,14 +19,18 @@ from streamsx.protocol.error_codes import ErrorCode
 LOG = logging.getLogger("streamsx")
 METADATA_RETRY_S = 0.1
 METADATA_WAIT_S = 2.0
-"""CreateTopics returns before Metadata knows the topic: a plan without it stands for minutes."""
+"""Longest wait for the metadata of a new topic. CreateTopics returns before Metadata knows the
+topic, and a plan without the topic would stand for minutes."""
 TOPICS_EVERY_S = 5.0
-"""Until then nobody reads what is sent to a new partition."""
+"""Interval between two looks at the partition counts. Records sent to a new partition are not read
+before the next look."""
 
 
 class Leader:
-    """One per session, on its loop. `feed` is told of plans, and of topics with other counts than
-    before."""
+    """Leader's part of a session, on the session's event loop.
+
+    `feed` receives an event for each finished plan and for topics whose partition counts changed.
+    """
 
     def __init__(
         self,
@@ -35,12 +39,18 @@ class Leader:
         seat: SubscriptionBuilder,
         feed: Callable[[e.Event], None],
     ) -> None:
-        self._cluster, self._clock, self._seat, self._feed = cluster, clock, seat, feed
+        self._cluster = cluster
+        self._clock = clock
+        self._seat = seat
+        self._feed = feed
         self._counts = PartitionCounts()
 
     async def plan(self, asked: e.Assign) -> None:
-        """Who runs what, as of now, by who led when it was asked: counts may take a while, and a
-        member that is fenced meanwhile has no id any more."""
+        """Assign tasks to members with fresh partition counts, and feed the result as `Planned`.
+
+        The plan is made under the member id and generation of the request `asked`. Reading the
+        counts may take a while, and a member that is fenced meanwhile has no member id any more.
+        """
         await self._refresh_counts()
         wall_s = self._clock.wall()
         outcome = self._seat.assignor.assign(
@@ -59,14 +69,18 @@ class Leader:
         self._feed(e.Planned(asked.request, outcome.assignments, bool(outcome.error), ends))
 
     async def watch(self) -> None:
-        """Until cancelled: whoever leads has to plan with new counts."""
+        """Refresh partition counts every `TOPICS_EVERY_S` until cancelled.
+
+        Any member may become the leader, and the leader must plan with the new counts.
+        """
         while self._seat.topics:
             await asyncio.sleep(TOPICS_EVERY_S)
             await self._look()
 
     async def _refresh_counts(self) -> None:
-        """Fresh, and patient while a topic was just created."""
-        known, topics = self._counts.known, self._seat.topics
+        """Read the partition counts, and retry for `METADATA_WAIT_S` while a topic is unknown."""
+        known = self._counts.known
+        topics = self._seat.topics
         give_up_at = self._clock.now() + METADATA_WAIT_S
         await self._look()
         while len(known) < len(topics) and self._clock.now() < give_up_at:
@@ -74,15 +88,19 @@ class Leader:
             await self._look()
 
     async def _look(self) -> None:
-        """A topic that cannot be asked for is neither there nor gone."""
-        cluster, topics = self._cluster, self._seat.topics
+        """Read the partition counts once and feed the changes.
+
+        A topic whose metadata request failed counts neither as present nor as deleted.
+        """
+        cluster = self._cluster
+        topics = self._seat.topics
         if not topics:
             return
         try:
             await cluster.follow(topics)
             await cluster.refresh()
         except BrokerUnreachable:
-            return  # what is known stands
+            return  # keep the counts known so far
         answered = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         found = {t: cluster.partitions(t) for t in topics if cluster.error(t) in answered}
         changed = self._counts.heard(self._clock.now(), found)

@@ -1,44 +1,57 @@
-"""Until when the coordinator's answers allow tasks to run, and when the next heartbeat is due.
+"""Lease of a member: the time until which tasks may run, and the time of the next heartbeat.
 
-"m1 sends a heartbeat at 10.0; it arrives at 10.4; the answer arrives at 19.9": the coordinator
-counts a session from 10.4, so we count from 10.0, the time of *sending*. Only what extends a
-session there is a contact: a Heartbeat answered 0 or 27, an OffsetCommit or a JoinGroup answered
-0. The last has usually waited for others, so a heartbeat follows it at once.
+A contact is an answer that extends the session at the coordinator: a Heartbeat answered 0 or 27
+(REBALANCE_IN_PROGRESS), an OffsetCommit answered 0, or a JoinGroup answered 0. The lease counts
+from the time when the request was *sent*. The reason: m1 sends a heartbeat at 10.0; the heartbeat
+arrives at 10.4; the answer arrives at 19.9. The coordinator counts the session from 10.4, so 10.0
+is safe. A JoinGroup has usually waited for other members, so a heartbeat follows its answer at
+once.
 
-No session tells of a round that was closed without us: "m1's connection is cut when it has heard
-of a round; its heartbeats go on; at the rebalance timeout the round goes on without it": whoever
-has its tasks then runs beside it. Such a round begins behind the last heartbeat that was answered 0
-in the generation of our assignment, and cannot be closed without us for a rebalance timeout, so the
-lease is no longer than that either. "m1's SyncGroup does not arrive; its heartbeats do": at the
-rebalance timeout behind the JoinGroups it is removed, and the next round is closed at once: until
-it has an assignment nothing makes that time longer. It bites only in rounds that last so long.
+The session alone does not reveal a round that was closed without this member. The race: m1 is
+notified of a round; m1's connection is cut; its heartbeats go on; at the rebalance timeout the
+round continues without m1; the new owner of m1's tasks then runs beside m1. Such a round begins
+after the last heartbeat that was answered 0 in the generation of the current assignment. The round
+cannot be closed without m1 for a rebalance timeout. So the lease ends a rebalance timeout after
+that heartbeat, if the session does not end sooner.
 
-While tasks are being handed over heartbeats hurry: a round begins when the last member has heard
-of it.
+A second race: m1's SyncGroup does not arrive, and its heartbeats do; a rebalance timeout after the
+JoinGroups m1 is removed, and the next round is closed at once. So nothing extends this limit until
+m1 has an assignment. The limit matters only in rounds that last so long.
 
-Not here: what an answer says of the group.
+While tasks are handed over, heartbeats are sent more often, because a round begins only when the
+last member has noticed the rebalance.
+
+Not here: the meaning of an answer for the group.
 """
 
 from streamsx.group import member_events as e
 from streamsx.group.step_effects import Effects
 
-HURRY_INTERVAL_S, HURRY_S = 0.1, 10.0
+HURRY_INTERVAL_S = 0.1
+HURRY_S = 10.0
 
 
 class Lease:
-    """`until`: nothing of ours runs at or after it. A plain number: any thread may read it."""
+    """Lease of one member.
+
+    Tasks must not run at or after `until`, in monotonic seconds. `until` is a plain number, so any
+    thread may read it.
+    """
 
     def __init__(
         self, box: Effects, session_timeout_s: float, rebalance_timeout_s: float, interval_s: float
     ) -> None:
         self.until = self._hurry_until = self._at = 0.0
         self._session_until = self._round_until = 0.0
-        self._session_s, self._round_s = session_timeout_s, rebalance_timeout_s
-        self._box, self._interval_s = box, interval_s
+        self._session_s = session_timeout_s
+        self._round_s = rebalance_timeout_s
+        self._box = box
+        self._interval_s = interval_s
 
     def contact(self, at: float, *, steady: bool) -> None:
-        """`at`: when the request was sent whose answer shows that we are in the group; `steady`:
-        and that by the newest contact no round had begun which we are not in.
+        """Extend the lease from `at`, the time when the answered request was sent.
+
+        `steady`: no round without this member had begun at this contact.
         """
         self._at = max(self._at, at)
         self._session_until = self._at + self._session_s
@@ -49,7 +62,7 @@ class Lease:
 
     @property
     def limit(self) -> str:
-        """What bounds it, for people."""
+        """Return the reason for the end of the lease, for the log."""
         if self._session_until <= self._round_until:
             return f"the group has not answered for {self._session_s:g} s (session_timeout)"
         return f"a rebalance has lasted for {self._round_s:g} s (rebalance_timeout)"
@@ -62,12 +75,12 @@ class Lease:
             self._box.emit(e.Count("self-fence-total"))
 
     def beat(self) -> None:
-        """The next heartbeat is due after the interval."""
+        """Schedule the next heartbeat after the interval, or sooner while tasks are handed over."""
         hurries = self._box.now < self._hurry_until
         self._box.after(e.Timer.HEARTBEAT, HURRY_INTERVAL_S if hurries else self._interval_s)
 
     def hurry(self) -> None:
-        """Until the next round, if that comes soon."""
+        """Send heartbeats every `HURRY_INTERVAL_S` for `HURRY_S`, or until the next round."""
         self._hurry_until = self._box.now + HURRY_S
         self.beat()
 

@@ -1,17 +1,18 @@
-"""Whether and how a member is on its way out; and whom it removes as the leader.
+"""Departure of a member, and removal of other members by the leader.
 
-A *drain* lets others take everything first, until its deadline; a *halt* releases everything now.
-Either's deadline only ever moves closer: a signal that gives 25 s is not undone by a mark that
-gives 60. Marks come with every assignment, so only one newer than the last counts. A mark takes
-back what a mark has asked for: "a pod is ending; a tool says that its worker stays": it would be
-given tasks, and be killed with them.
+A *drain* lets other members take all tasks first, until the deadline. A *halt* releases all tasks
+now. The deadline of either only moves closer: a signal that gives 25 s is not undone by a mark that
+gives 60 s. Marks arrive with every assignment, so only a mark newer than the last one counts.
 
-A deadline of somebody else who was told to leave counts as long as the memory that has it is the
-newest. "a is to leave by 60 s, and the leader's plan says so; at 10 s a tool takes it back; the
-next plan, whoever makes it, says nothing of a": what the older plan has armed is void, or a is
-removed at 65 s although it stays.
+A mark takes back only a request that came by a mark. The reason: a pod is ending; a tool asks its
+worker to stay; the worker would receive tasks and be killed with them.
 
-Not here: what a leaving member releases, and when it is gone.
+The deadline of another leaving member counts only while the memory that contains the deadline is
+the newest. The race: `a` must leave by 60 s, and the leader's plan contains this deadline; at 10 s
+a tool takes the request back; the next plan, from any leader, does not mention `a`. The timer of
+the older plan must be void, or `a` is removed at 65 s although `a` stays.
+
+Not here: the releases of a leaving member, and the moment when the member is gone.
 """
 
 from streamsx.assignor.model import Mark, MarkState
@@ -20,13 +21,13 @@ from streamsx.group.step_effects import Effects
 
 
 class Leaving:
-    """`draining`, `halting`, `deadline` are there to be read."""
+    """State of a member's departure; `draining`, `halting` and `deadline` are public to read."""
 
     def __init__(self, box: Effects) -> None:
         self.draining = self.halting = False
         self.deadline: float | None = None
         self._told = False
-        """To leave, by its own process."""
+        """The member's own process asked for the departure."""
         self._marked_ms = -1
         self._box = box
 
@@ -40,7 +41,9 @@ class Leaving:
     def _drain(self, deadline: float | None) -> None:
         if self.halting:
             return
-        first, self.draining, before = not self.draining, True, self.deadline
+        first = not self.draining
+        self.draining = True
+        before = self.deadline
         deadlines = [at for at in (self.deadline, deadline) if at is not None]
         if deadlines:
             self.deadline = min(deadlines)
@@ -51,16 +54,20 @@ class Leaving:
             self._box.want("leaving")
 
     def heed(self, mark: Mark | None, deadline: float | None) -> None:
-        """`deadline`: the mark's, in the member's time."""
+        """Follow the mark from an assignment, if the mark is newer than the last one.
+
+        `deadline`: the mark's deadline, in monotonic seconds.
+        """
         if mark is None or mark.epoch_ms <= self._marked_ms:
             return
         self._marked_ms = mark.epoch_ms
         if mark.state is MarkState.LEAVING:
             self._drain(deadline)
         elif self.draining and self._told:
-            self._box.want("leaving")  # whoever planned this round has not expected it
+            self._box.want("leaving")  # the leader of this round planned with a staying member
         elif self.draining:
-            self.draining, self.deadline = False, None
+            self.draining = False
+            self.deadline = None
             self._box.disarm(e.Timer.DRAIN)
             self._box.emit(e.Stays())
             self._box.want("stays")
@@ -70,25 +77,27 @@ class Leaving:
             deadline = min(self.deadline, deadline)
         if not self or deadline != self.deadline:
             self._box.emit(e.IsLeaving(deadline))
-        self.draining, self.halting, self.deadline = False, True, deadline
+        self.draining = False
+        self.halting = True
+        self.deadline = deadline
         self._box.disarm(e.Timer.DRAIN)
         self._box.arm(e.Timer.STOP, deadline)
 
     def wait(self, until: float) -> None:
-        """For an answer, before it goes; no longer than it may stay."""
+        """Arm the STOP timer for an answer that is awaited, at most until the deadline."""
         at = until if self.deadline is None else min(until, self.deadline)
         self._box.arm(e.Timer.STOP, at)
 
 
 class Evictions:
-    """Who is to be out by when, by the newest plan."""
+    """Deadlines of leaving members, from the newest plan."""
 
     def __init__(self, box: Effects) -> None:
         self.ends: dict[str, float] = {}
         self._box = box
 
     def late(self) -> tuple[str, ...]:
-        """Whoever may still be there behind its deadline; each is told once."""
+        """Return the members whose deadline has passed, and forget them: each is returned once."""
         late = tuple(sorted(member for member, at in self.ends.items() if at <= self._box.now))
         for member in late:
             del self.ends[member]

@@ -1,47 +1,52 @@
-"""One member of a consumer group (KIP-429, KIP-345), as it faces the group.
+"""State machine of one member of a consumer group (KIP-429, KIP-345).
 
-Three rules carry it. A partition is ours until *we* release it: processing never waits for a
-rebalance. Silence suspends, only the coordinator's word loses: whoever runs tasks compares the time
-with `lease` and stands still after it, but what is owned stays owned until an answer says that the
-group went on without us. And nothing waits in here: what takes time is an effect, and its end an
+Three rules hold. First, a partition is owned until *this member* releases the partition: processing
+never waits for a rebalance. Second, silence of the coordinator suspends tasks, and only an answer
+of the coordinator takes tasks away. The data loop compares the time with `lease` and pauses after
+its end, but partitions stay owned until an answer shows that the group went on without this member.
+Third, the machine never waits: work that takes time is an effect, and the end of that work is an
 event.
 
-OUT      Before the start, and in the pause after a fence or a failed join. Only in the last
-         something may be owned; it runs on, and heartbeats keep the session.
-JOINING  A JoinGroup is in flight, or waits for a coordinator or for the word on a predecessor. It
-         claims all that is owned, which runs on and is committed meanwhile.
-SYNCING  The group has a generation; the leader plans, all others wait in SyncGroup. Nothing is
-         committed, because a coordinator between JoinGroup and SyncGroup refuses every commit.
-STABLE   The assignment is known; what is new runs, what is not in it any more is being released.
-         A wish, that is a reason to join again, is taken up at once.
-GONE     Left, or dead by a fatal error. At most the answer to our LeaveGroup is awaited.
+OUT      Before the start, and in the pause after a fence or a failed join. Partitions may be owned
+         only after a failed join; their tasks run on, and heartbeats keep the session.
+JOINING  A JoinGroup is in flight, or waits for a coordinator or for the end of a predecessor. The
+         JoinGroup claims all owned partitions, whose tasks run and commit meanwhile.
+SYNCING  The group has a generation; the leader plans, all other members wait in SyncGroup. Nothing
+         is committed, because a coordinator between JoinGroup and SyncGroup refuses every commit.
+STABLE   The assignment is known. New partitions run; partitions missing in the assignment are
+         being released. A wish (a reason to join again) is followed at once.
+GONE     Left, or ended by a fatal error. At most the answer to LeaveGroup is awaited.
 
-Claims. "m1 claims p in a JoinGroup; before the answer m1 releases p, as the round before wanted;
-the leader still sees the claim and withholds p from everybody": a release is a wish, and a wish
-that comes during a round makes the next one.
+Claims. The race: m1 claims p in a JoinGroup; before the answer m1 releases p, as the round before
+demanded; the leader still sees the claim and withholds p from every member. So a release is a wish,
+and a wish that comes during a round starts the next round.
 
-Eager members let go of everything before they join, so they claim nothing, and say what they ran
-until then: for groups with members that know no other way, in both bounces of an upgrade.
+Eager members release all partitions before they join. So eager members claim nothing, and report
+the partitions that they ran until then. Eager mode serves groups with members that know no other
+mode, in both rolling restarts of an upgrade.
 
-Fences. A member that is told that the group went on has lost everything: it lets go without a
-commit and joins claiming nothing, with generation -1, so that an old claim is never a zombie's
-(KIP-792). A SyncGroup of a member that was removed may never be answered: the join connection is
-closed. What a refusal means to a member that is between two generations: answers.py, commits.py.
+Fences. A member learns from an answer that the group went on without this member, and has lost all
+partitions. The member drops them without a commit and joins with no claims and generation -1, so
+that an old claim is never taken for a valid one (KIP-792). The SyncGroup of a removed member may
+never be answered, so the join connection is closed. For the meaning of a refusal between two
+generations see `error_table` and `offset_commits`.
 
-Who wins. An answer counts for the request that is in flight; any other is old. A leaver that has
-nothing left goes at once, whatever the group is doing. A halting member joins no more, since
-commits count in PreparingRebalance too, unless one of its commits needs the next generation.
+Precedence. An answer counts only for the request that is in flight; any other answer is old. A
+leaving member that owns nothing goes at once, in any state of the group. A halting member joins no
+more, because commits count in PreparingRebalance too, unless one of its commits needs the next
+generation.
 
-Static members (KIP-345) are known to the coordinator by an instance id that outlives them. One
-that comes back is given its old assignment, and the leader sees nothing of what it says, as that
-shows (`heard`): it joins once more, with the member id that it has been given. The coordinator does
-not drop one that has missed a round; it shows the leader what that said in an earlier one. "p is
-assigned to m in 5; m's JoinGroup comes too late for 6, in which the leader sees no claim of p and
-gives it away; it is answered in 7": m has lost everything, as a dynamic one would have been told.
+Static members (KIP-345) are known to the coordinator by an instance id that outlives the process. A
+static member that comes back receives its old assignment, and the leader sees nothing of its new
+subscription, as `heard` in the assignment shows. So the member joins once more, with the member id
+from the answer. The coordinator does not remove a static member that missed a round; the leader
+sees the subscription of an earlier round instead. The race: p is assigned to m in generation 5; m's
+JoinGroup comes too late for 6; in 6 the leader sees no claim of p and assigns p to another member;
+m's JoinGroup is answered in 7. m has lost all partitions, as a fence would show a dynamic member.
 
-Not here: what is held, and what the worker is told of it (holding.py), what is under way
-(calls.py), the lease (lease.py), ways out (leaving.py), error codes (answers.py), bytes, sockets,
-the plan.
+Not here: owned partitions and messages about them (`owned_partitions`), requests in flight
+(`pending_requests`), the lease (`lease`), departures (`leaving`), error codes (`error_table`),
+bytes, sockets, the plan.
 """
 
 from collections import deque
@@ -62,7 +67,7 @@ from streamsx.protocol.error_codes import ErrorCode, name_of
 
 
 class MemberState(Enum):
-    """In the order of TABLE's columns."""
+    """State of a member, in the order of TABLE's columns."""
 
     OUT = "out"
     JOINING = "joining"
@@ -72,14 +77,14 @@ class MemberState(Enum):
 
 
 class Cue(Enum):
-    """What follows from an event, or from what it has left behind."""
+    """Event that the machine raises itself after another event."""
 
     CUT = "the join lane's request is over, and nobody has said what became of it"
     WISH = "there is something that the leader must hear"
 
 
 class Unmoved(Enum):
-    """Nobody acts."""
+    """Entry of the table for an event that changes no state."""
 
     IMPOSSIBLE = "InvalidTransition"
     IGNORED = "on purpose"
@@ -91,12 +96,12 @@ What = type[e.Event] | e.Timer | Cue | Verdict | tuple[type[e.Request], Verdict]
 OUT, JOINING, SYNCING, STABLE, GONE = MemberState
 X, _ = Unmoved
 
-# What happens, the state after it for each state before it, and who acts. An answer is looked up by
-# its request and what it means, else by what it means. After each event a leaver that holds nothing
-# goes, a wish is taken up, what JOINING asks for is sent (`_enter`, the one door to JoinGroup), the
-# next commit flies, and who overstays is removed.
+# Each row: an event, the next state for each state before the event, and the method that acts. An
+# answer is looked up by its request and verdict, else by its verdict alone. After each event
+# `_follow` runs: a leaving member that owns nothing goes; a wish is followed; JOINING sends its
+# JoinGroup (only in `_enter`); the next commit is sent; members past their deadline are removed.
 TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
-    # what                            OUT      JOINING  SYNCING  STABLE   GONE  who
+    # event                           OUT      JOINING  SYNCING  STABLE   GONE  method
     e.Start:                         (JOINING, X,       X,       X,       X,    "_start"),
     e.Found:                         (OUT,     JOINING, SYNCING, STABLE,  _,    "_found"),
     e.Reply:                         (OUT,     JOINING, SYNCING, STABLE,  GONE, "_replied"),
@@ -111,25 +116,25 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     Verdict.REJOIN:                  (_,       _,       JOINING, _,       _,    "_anew"),
     Verdict.PAUSE:                   (_,       OUT,     OUT,     _,       _,    "_pause"),
     e.Timer.BACKOFF:                 (JOINING, _,       _,       _,       _,    "_anew"),
-    # The coordinator's word against us.
+    # The coordinator refuses this member.
     Verdict.FENCE:                   (OUT,     OUT,     OUT,     OUT,     _,    "_fence"),
     Verdict.FORGET:                  (OUT,     OUT,     OUT,     OUT,     _,    "_forget"),
     Verdict.FATAL:                   (GONE,    GONE,    GONE,    GONE,    _,    "_expelled"),
-    # What the leader must hear. A plan that is being replaced asks for no readiness; the next one
-    # does, anew.
+    # News for the leader. `Ready` counts in STABLE only: a plan that is being replaced needs no
+    # readiness, and the next plan asks again.
     e.Want:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.heard"),
     e.Ready:                         (_,       _,       _,       STABLE,  _,    "_ready"),
     e.PartitionsChanged:             (OUT,     JOINING, SYNCING, STABLE,  _,    "_regrown"),
     e.Timer.COLLECT:                 (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.collected"),
     e.Timer.EVICT:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_evict"),
-    # What is ours, and for how long.
+    # Owned partitions and the lease.
     e.Released:                      (OUT,     JOINING, SYNCING, STABLE,  _,    "holding.released"),
     e.Commit:                        (OUT,     JOINING, SYNCING, STABLE,  GONE, "_commits.ask"),
     e.Timer.REVOKE:                  (OUT,     JOINING, SYNCING, STABLE,  _,    "holding.expired"),
     e.Timer.HEARTBEAT:               (OUT,     JOINING, SYNCING, STABLE,  _,    "_beat"),
     e.Timer.FENCE:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "lease.ended"),
     e.Timer.FIND:                    (OUT,     JOINING, SYNCING, STABLE,  _,    "_calls.look"),
-    # Ways out.
+    # Departures.
     e.Leave:                         (OUT,     JOINING, SYNCING, STABLE,  _,    "leaving.drain"),
     e.Timer.DRAIN:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_stop"),
     e.Stop:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_stop"),
@@ -139,22 +144,27 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
 COLUMN = {state: i for i, state in enumerate(MemberState)}
 
 ROUND_SLACK_S = 5.0
-"""JoinGroup and SyncGroup wait this much longer than the slowest member may take: who gives up
-sooner makes everybody join again, for ever."""
-PREDECESSOR_S, LEAVE_S, LAST_COMMIT_S = 2.0, 5.0, 5.0
+"""Extra wait of JoinGroup and SyncGroup beyond the time that the slowest member may take. A member
+that gives up sooner makes every member join again, without end."""
+PREDECESSOR_S = 2.0
+LEAVE_S = 5.0
+LAST_COMMIT_S = 5.0
 TRIES_PER_SESSION = 3
-"""A heartbeat or commit that stays unanswered leaves time for another one."""
+"""Tries within one session: an unanswered heartbeat or commit leaves time for another one."""
 DEAF_S = 2.0
-"""A coordinator that has answered nothing for so long is not told that we leave: our successor in
-the state directory does it."""
-FULL_PAUSE_S, REPLAN_S = 10.0, 1.0
+"""A coordinator that has not answered for this long receives no LeaveGroup. The successor in the
+state directory ends the membership instead."""
+FULL_PAUSE_S = 10.0
+REPLAN_S = 1.0
 STORY_LENGTH = 200
 
 
 @dataclass(frozen=True, slots=True)
 class MemberConfig:
-    """Seconds, but for `jitter`: 0 to 1, other for each process, so that pauses differ, and
-    `nonce`, from which joins are counted, other for each process of one `group_instance_id`.
+    """Settings of a member, in seconds except for `jitter` and `nonce`.
+
+    `jitter`: 0 to 1, different for each process, so that pauses differ. `nonce`: the start number
+    of the joins, different for each process of one `group_instance_id`.
     """
 
     session_timeout_s: float = 45.0
@@ -181,12 +191,19 @@ class MemberConfig:
 
 
 class Member:
-    """`state`, `holding`, `leaving`, `lease` and the ids are there to be read."""
+    """State machine of one member.
+
+    `state`, `holding`, `leaving`, `lease` and the ids are public to read.
+    """
 
     def __init__(self, config: MemberConfig) -> None:
         self.state = OUT
-        self.member_id, self.generation, self.owned_generation = "", -1, -1
-        self.leader, self.nonce, self._comes_back = False, config.nonce, False
+        self.member_id = ""
+        self.generation = -1
+        self.owned_generation = -1
+        self.leader = False
+        self.nonce = config.nonce
+        self._comes_back = False
         self._box = Effects()
         self._calls = PendingRequests(self._box, config.jitter)
         self._revoke_timeout_s = config.revoke_timeout_s
@@ -195,17 +212,23 @@ class Member:
         self.lease = Lease(self._box, *config.lease_s)
         self.leaving = Leaving(self._box)
         self._evictions = Evictions(self._box)
-        self._asked: int | None = None  # the plan that is being made
+        self._asked: int | None = None  # request number of the plan that is being made
         self.story: deque[tuple[float, e.Event, tuple[e.Effect, ...]]] = deque(maxlen=STORY_LENGTH)
         self._predecessor: str | None = None
         self._static = config.group_instance_id is not None
         self._last: e.Left | e.Fatal = e.Left()
         self._round: e.JoinGroup | None = None
-        """What was said in this round, to be said again; None: a new one is to be opened."""
-        self._round_s, self._try_s = config.round_s, config.try_s
+        """JoinGroup of the round under way, to be sent again unchanged; None: the next one opens a
+        new round."""
+        self._round_s = config.round_s
+        self._try_s = config.try_s
 
     def step(self, now: float, event: e.Event) -> list[e.Effect]:
-        """Raises InvalidTransition, with the story, for an event that the state does not know."""
+        """Handle one event and return the effects to perform, in order.
+
+        Raises:
+            InvalidTransition: the state does not know the event; the message contains the story.
+        """
         out = self._box.open(now)
         if isinstance(event, e.Tick):
             self._box.fired(event.timer)
@@ -227,7 +250,7 @@ class Member:
             attrgetter(who)(self)(*given)
 
     def _follow(self) -> None:
-        """What the state asks for, whatever the event was."""
+        """Do the work that the state asks for after any event."""
         if self.state is GONE:
             return
         commits = self._calls.flying(e.OffsetCommit)
@@ -274,15 +297,17 @@ class Member:
                 self._farewell_over(event.error)
             elif isinstance(flight.body, e.Heartbeat | e.OffsetCommit):
                 self._heard(flight, event)
-            elif not isinstance(flight.body, e.LeaveGroup):  # of others: nobody waits for it
+            elif not isinstance(flight.body, e.LeaveGroup):  # removal of others needs no reaction
                 self._answered(flight, event)
 
     # Join, sync.
 
     def _enter(self) -> None:
-        """The one door: JoinGroup, of a new round or, with what was claimed and told at its first
-        try, of the one that was broken off. Every round would wait for a dead predecessor until its
-        session ends: one try to end it.
+        """Send the JoinGroup of a new round, or repeat that of a broken-off round.
+
+        The repeated JoinGroup carries the claims and metadata of its first try. A predecessor that
+        died would hold up every round until its session ends, so one LeaveGroup for the predecessor
+        goes first.
         """
         waits = not self._calls.known or self._calls.flying(e.ConnectionName.JOIN)
         if self.state is not JOINING or waits:
@@ -310,7 +335,7 @@ class Member:
         self._box.want(f"the last round ended with {name_of(code)}" if code else "retry")
 
     def _answered(self, flight: e.SendRequest, event: e.Reply) -> None:
-        """JoinGroup or SyncGroup. What is owned stays ours, unless we are out."""
+        """Handle the answer to JoinGroup or SyncGroup; only a fence takes owned partitions."""
         what = verdict(flight.body, event.error)
         answer = (type(flight.body), what)
         if answer in TABLE:
@@ -330,13 +355,14 @@ class Member:
     def _joined(self, flight: e.SendRequest, joined: e.Joined) -> None:
         self._named(flight, joined)
         if self._static and -1 < self.generation < joined.generation - 1:
-            self._fire(Verdict.FENCE)  # a round was closed without us
+            self._fire(Verdict.FENCE)  # a round was closed without this member
             return
         self.generation = joined.generation
         self.leader = joined.leader == joined.member_id
         self._calls.well()
         self.lease.contact(flight.at, steady=True)
-        self._asked, self._evictions.ends = None, {}
+        self._asked = None
+        self._evictions.ends = {}
         self._beat()
         if self.leader:
             self._asked = self._box.number()
@@ -345,9 +371,13 @@ class Member:
             self._ask(e.ConnectionName.JOIN, self._round_s, e.SyncGroup({}))
 
     def _planned(self, event: e.Planned) -> None:
-        """One that failed is tried again; one of a round that is over says nothing."""
+        """Send SyncGroup with the finished plan, and ask for a new round if the plan failed.
+
+        A plan of a round that is over is ignored.
+        """
         if event.request == self._asked:
-            self._asked, self._evictions.ends = None, dict(event.evictions)
+            self._asked = None
+            self._evictions.ends = dict(event.evictions)
             if event.failed:
                 self._box.emit(e.Count("failed-rebalance-total"))
                 self._box.want("the assignment failed", REPLAN_S)
@@ -359,7 +389,8 @@ class Member:
 
     def _synced(self, _: e.SendRequest, synced: e.Synced) -> None:
         returns = self._static and self.owned_generation < 0
-        self.owned_generation, halting = self.generation, self.leaving.halting
+        self.owned_generation = self.generation
+        halting = self.leaving.halting
         self.holding.apply(self.generation, synced, leader=self.leader, halting=halting)
         if returns and synced.view.heard != self.nonce:
             self._box.want("static return")
@@ -369,10 +400,13 @@ class Member:
         if synced.view.no_takers and self.leaving.draining:
             self._stop()
 
-    # Heartbeats, commits, and what the leader must hear.
+    # Heartbeats, commits, news for the leader.
 
     def _beat(self) -> None:
-        """Now, unless one is under way or no coordinator is known; and again after the interval."""
+        """Send a heartbeat now, and schedule the next one after the interval.
+
+        No heartbeat is sent while another is in flight or while the coordinator is unknown.
+        """
         if self.generation >= 0:
             self.lease.beat()
             if self._calls.known and not self._calls.flying(e.Heartbeat):
@@ -386,11 +420,12 @@ class Member:
         current = flight.generation == self.generation
         stable = current and self.state is STABLE
         what = verdict(flight.body, event.error, stayed=stable and flight.stable)
-        beats, code = current and isinstance(flight.body, e.Heartbeat), event.error
+        beats = current and isinstance(flight.body, e.Heartbeat)
+        code = event.error
         if what is Verdict.GOOD:
-            knows = self.owned_generation == self.generation  # what it was given in this one
+            knows = self.owned_generation == self.generation  # has this generation's assignment
             self.lease.contact(flight.at, steady=beats and not code and knows)
-            if not self._calls.flying(e.OffsetCommit):  # which may be refused all the while
+            if not self._calls.flying(e.OffsetCommit):  # a commit may be refused all the while
                 self._calls.well()
             if beats:
                 self._commits.taken_again()
@@ -403,42 +438,54 @@ class Member:
         elif what in TABLE:
             self._fire(what, event.error)
         if not current:
-            self._beat()  # sent before the JoinGroup was answered, it may have been no contact
+            self._beat()  # the answered one was sent before this generation: perhaps no contact
 
     def _ready(self, _: e.Ready) -> None:
         self._box.want("learner ready", COLLECT_S)
 
     def _regrown(self, event: e.PartitionsChanged) -> None:
-        """A plan that is being made, or has yet to be, has them."""
+        """Report changed partition counts, and ask for a new round as the leader.
+
+        A plan that is being made, or is still to come, contains the new counts already.
+        """
         self._box.emit(event)
         if self.leader and self._asked is None and self.state in (SYNCING, STABLE):
             self._box.want("topics changed")
 
     def _evict(self) -> None:
-        """One try, while the group counts us in; it leaves time for a heartbeat."""
+        """Remove members past their deadline with one LeaveGroup while the lease holds.
+
+        The timeout leaves time for a heartbeat on the same connection.
+        """
         may = self._calls.known and self._box.now < self.lease.until
         if may and not self._calls.flying(e.LeaveGroup) and (late := self._evictions.late()):
             gone = e.LeaveGroup(late, "it did not leave by its deadline")
             self._ask(e.ConnectionName.BEAT, min(LEAVE_S, self._try_s), gone)
         self._evictions.watch()
 
-    # Out.
+    # Departure.
 
     def _stop(self, event: e.Stop | None = None) -> None:
-        """Release everything and go. By itself it takes what is left of its time to leave, since
-        bodies may be at work (what was not released within `revoke_timeout` is lost), and enough
+        """Release all partitions and leave.
+
+        Without an event the deadline is the rest of the time to leave, because bodies may be at
+        work (a partition not released within `revoke_timeout` is lost), and at least enough time
         for a last commit.
         """
         self._comes_back = self._comes_back or (event is not None and event.comes_back)
-        now, until = self._box.now, self.leaving.deadline
+        now = self._box.now
+        until = self.leaving.deadline
         if until is None:
             until = now + self._revoke_timeout_s
         self.leaving.halt(event.deadline if event else max(now + LAST_COMMIT_S, until))
         self.holding.release_all()
 
     def _part(self) -> None:
-        """Nothing is owned or being committed: its time is over. Who has asked for a name waits a
-        moment for it: the group waits for whomever it named."""
+        """Leave, because nothing is owned and no commit is in flight.
+
+        A member without an id whose JoinGroup is in flight waits a moment for the answer: the group
+        would wait for a member that was given an id and is gone.
+        """
         if self.member_id or not self._calls.flying(e.JoinGroup):
             self._fire(e.Timer.STOP)
         else:
@@ -455,7 +502,7 @@ class Member:
         self._end(e.Refusal.FENCED, e.Fatal(why, code))
 
     def _end(self, why: e.Refusal, last: e.Left | e.Fatal) -> None:
-        """Let go of what is left, tell the group once, if it listens, and behind that `last`."""
+        """Drop all partitions, send one LeaveGroup if the coordinator answers, then emit `last`."""
         listens = self._calls.waited_s(e.ConnectionName.BEAT) < DEAF_S and not self._comes_back
         self._lose(why)
         self._last = last
@@ -479,11 +526,15 @@ class Member:
         self.member_id = ""
 
     def _lose(self, why: e.Refusal) -> None:
-        """All that is ours, and all that is under way."""
+        """Drop all partitions, close connections with requests in flight, and reset the ids."""
         self.holding.lose_all(why)
         self._box.emit(*(e.Close(lane) for lane in e.ConnectionName if self._calls.flying(lane)))
         self._calls.forget()
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
-        self._asked, self._evictions.ends, self._box.wish = None, {}, None
-        self.generation, self.owned_generation, self.leader = -1, -1, False
+        self._asked = None
+        self._evictions.ends = {}
+        self._box.wish = None
+        self.generation = -1
+        self.owned_generation = -1
+        self.leader = False
         self.lease.lost()

@@ -1,10 +1,11 @@
-"""What a member hears, what it asks for and what its worker is told: frozen values, one union each.
+"""Events, effects and worker messages of a group member: frozen values, one union of each kind.
 
-Whoever performs a `SendRequest` reports its fate exactly once: `Reply`, or `Disconnected` for its
-whole lane; after a `Close` nothing is reported of that lane any more. A lane is one connection, in
-order. The user data of a JoinGroup are built when its `SendRequest` is performed, once per nonce.
+The performer of a `SendRequest` reports its outcome exactly once: as `Reply`, or as `Disconnected`
+for the whole connection. After a `Close` no outcome is reported for that connection. A connection
+carries its requests in order. The user data of a JoinGroup are built when the `SendRequest` is
+performed, once per nonce.
 
-Not here: what follows from them (member.py) and what they look like in bytes.
+Not here: the reaction to an event (`member`) and the bytes of a request (`requests`).
 """
 
 from collections.abc import Mapping
@@ -17,29 +18,29 @@ from streamsx.assignor.wire import AssignmentView
 from streamsx.model import TopicPartition
 
 Partitions = tuple[TopicPartition, ...]
-"""Sorted."""
+"""Partitions in sorted order."""
 AnyPartitions = AbstractSet[TopicPartition]
 
 
 Offsets = Mapping[TopicPartition, tuple[int, str]]
-"""The next offset to read, and what the committer wants to find beside it."""
+"""Per partition, the next offset to read and the metadata string committed with the offset."""
 
 
 FOLLOWS = "the group is rebalancing"
-"""The reason of those who join again because somebody else did."""
+"""Join reason of a member that joins again because the group is rebalancing."""
 
 
 class ConnectionName(Enum):
-    """One connection each: a broker answers one request per connection at a time."""
+    """Connections of a member; a broker answers one request per connection at a time."""
 
     JOIN = "join"
     """JoinGroup and SyncGroup, which may wait for minutes."""
     BEAT = "beat"
-    """All others."""
+    """All other requests."""
 
 
 class Timer(Enum):
-    """What may be armed; arming again moves it."""
+    """Timers of a member; arming a timer again moves the timer."""
 
     HEARTBEAT = "heartbeat"
     FENCE = "fence"
@@ -57,8 +58,10 @@ class Timer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """`deadline`: until when a leaving member waits for others to take its tasks. `ran`: what an
-    eager member has let go of for this round.
+    """JoinGroup request of one round.
+
+    `deadline`: the time until which a leaving member waits for others to take its tasks. `ran`: the
+    partitions that an eager member released for this round.
     """
 
     claims: Partitions
@@ -72,14 +75,14 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroup:
-    """`assignments`: per member id; of the leader alone, empty from all others."""
+    """SyncGroup request; `assignments` by member id come from the leader alone."""
 
     assignments: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Nothing is said but who says it."""
+    """Heartbeat request, which carries only the member's identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class OffsetCommit:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    """`member_ids`: itself, or others that are gone; `why`: for people."""
+    """LeaveGroup request for this member or for members that are gone; `why` is for people."""
 
     member_ids: tuple[str, ...]
     why: str
@@ -103,7 +106,10 @@ Request = JoinGroup | SyncGroup | Heartbeat | OffsetCommit | LeaveGroup
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """`members`: for the leader alone. With MEMBER_ID_REQUIRED only the member id counts."""
+    """JoinGroup answer; only the leader receives `members`.
+
+    With MEMBER_ID_REQUIRED only the member id counts.
+    """
 
     generation: int
     member_id: str
@@ -113,8 +119,11 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """An assignment: what the leader says beside the partitions is the `view`; `deadline` is that
-    of its mark, in the member's time."""
+    """Assignment from a SyncGroup answer.
+
+    `view`: the leader's data beside the partitions. `deadline`: the deadline of the mark in the
+    view, in monotonic seconds.
+    """
 
     partitions: frozenset[TopicPartition]
     view: AssignmentView = AssignmentView()  # noqa: RUF009  # frozen
@@ -122,8 +131,8 @@ class Synced:
 
 
 Denied = Mapping[TopicPartition, int]
-"""Of a commit: partitions that were refused for good, by Kafka's code; the answer's error is what
-the others were told."""
+"""Partitions of a commit that were refused for good, with Kafka's code. The error of the same
+answer holds for all other partitions."""
 
 
 # Events.
@@ -131,33 +140,33 @@ the others were told."""
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`predecessor`: member id of a dead process that held this state directory."""
+    """Start of membership; `predecessor`: member id of a dead process with this state directory."""
 
     predecessor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Something the leader must hear of."""
+    """Reason to join again, because of news for the leader."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A learner or wanted standby has caught up, for the first time in this assignment."""
+    """First catch-up of a learner or of a wanted standby within this assignment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The coordinator's node id; None: nobody knows it now."""
+    """Node id of the coordinator; None: unknown at present."""
 
     node: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """`error`: Kafka's code; `body`: what its request asks for, None beside an error."""
+    """Answer to a request; `error`: Kafka's code; `body`: decoded answer, None beside an error."""
 
     request: int
     error: int
@@ -166,15 +175,17 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """All requests of the lane are unanswered and over: reset, refused, or out of time."""
+    """Connection failure (reset, refused or timed out): all its requests stay unanswered."""
 
     lane: ConnectionName
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Answers `Assign`. If it `failed`, the assignments return everybody's claims. `evictions`:
-    which members to remove and when, if this plan is still the newest.
+    """Answer to `Assign`.
+
+    If the plan `failed`, the assignments return the claims to all members. `evictions`: the members
+    to remove, each with its time, while this plan is the newest.
     """
 
     request: int
@@ -185,7 +196,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The worker has committed and let go, as the `Revoke` of this number wanted."""
+    """Release of partitions after a commit, in answer to the `Revoke` of this number."""
 
     tps: frozenset[TopicPartition]
     number: int
@@ -193,16 +204,19 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsChanged:
-    """Source topics that have other partition counts than before; 0: it is gone. The worker is told
-    too."""
+    """Source topics with changed partition counts, also for the worker; 0: the topic is gone."""
 
     counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`generation`: of the newest `OnAssignment` that the worker has taken in: "it loses p and is
-    given p again, and hears of neither, busy as it is; its next commit of p is an old one"."""
+    """Request of the worker to commit offsets.
+
+    `generation`: that of the newest `OnAssignment` that the worker has processed. The race: the
+    worker loses p and is assigned p again while it is too busy to process either message; its next
+    commit of p is an old one.
+    """
 
     id: int
     offsets: Offsets
@@ -211,15 +225,17 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Go as soon as others have taken everything, or at the deadline."""
+    """Request to leave as soon as other members have taken all tasks, or at the deadline."""
 
     deadline: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Release everything now, then go; at the deadline without. `comes_back`: a static member
-    stays one, for as long as its session."""
+    """Request to release all partitions now and leave; at the deadline without the release.
+
+    `comes_back`: a static member stays a member for the rest of its session.
+    """
 
     deadline: float
     comes_back: bool = False
@@ -227,7 +243,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """The worker does not answer any more: out, as lost."""
+    """Departure with all partitions lost, because the worker does not answer any more."""
 
     reason: str
 
@@ -248,13 +264,17 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Find:
-    """Ask any broker for the coordinator; answered by `Found`."""
+    """Lookup of the coordinator at any broker; answered by `Found`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Unanswered for `timeout_s`, the lane is aborted: `Disconnected`. Its member was known as
-    `member_id` in this `generation` when it was sent, `at`; `stable`: and in STABLE."""
+    """Request to the coordinator.
+
+    After `timeout_s` without an answer the connection is aborted: `Disconnected`. `at`, `member_id`
+    and `generation` are the send time and the member's ids at that time; `stable`: the member was
+    STABLE then.
+    """
 
     request: int
     node: int
@@ -269,14 +289,14 @@ class SendRequest:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Abort the lane's connection; its requests, sent or waiting, are abandoned."""
+    """Abort of the connection; its requests, sent or queued, are abandoned."""
 
     lane: ConnectionName
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """None: not any more."""
+    """Timer to fire `at`, in monotonic seconds; None disarms the timer."""
 
     timer: Timer
     at: float | None
@@ -284,7 +304,7 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Make the plan, as this leader; answered by `Planned`, when it may be none any more."""
+    """Request for a plan by the leader; answered by `Planned`, perhaps after its leadership."""
 
     request: int
     member_id: str
@@ -294,7 +314,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """A round begins; `generation` is the one that ends."""
+    """Start of a round; `generation` is the one that ends."""
 
     generation: int
     reason: str
@@ -302,7 +322,10 @@ class Joining:
 
 @dataclass(frozen=True, slots=True)
 class OnAssignment:
-    """The whole assignment, before the callbacks for its parts. `leader`: this member's plan."""
+    """Whole assignment, sent before the messages for its parts.
+
+    `leader`: this member made the plan.
+    """
 
     generation: int
     assigned: Partitions
@@ -312,15 +335,18 @@ class OnAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Begin. Also when empty: a round has ended."""
+    """Partitions to begin; sent even when empty, because a round has ended."""
 
     tps: Partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Commit and let go, then say `Released`; nobody waits for it. An assignment that names the
-    partition again takes nothing back: after the release comes another `Assigned`."""
+    """Partitions to commit and release; answered by `Released`, for which no round waits.
+
+    An assignment that names a partition again does not undo the revoke: another `Assigned` follows
+    the release.
+    """
 
     tps: Partitions
     number: int
@@ -328,14 +354,14 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Not ours any more: let go without a commit. `why`: for people."""
+    """Partitions to drop without a commit; `why` is for people."""
 
     tps: Partitions
     why: str = field(default="", compare=False)
 
 
 class Refusal(Enum):
-    """Why nothing of a commit was taken."""
+    """Reason why a whole commit was refused."""
 
     NOT_OWNED = "none of its partitions is owned"
     FENCED = "the group went on without this member"
@@ -347,8 +373,11 @@ NOT_OURS = 0
 
 @dataclass(frozen=True, slots=True)
 class CommitDone:
-    """`missing`: what is not committed: NOT_OURS any more, or refused by the broker for good, with
-    Kafka's code. `why`: nothing of it was taken."""
+    """End of a commit.
+
+    `missing`: partitions that are not committed, with NOT_OURS for a lost partition or Kafka's code
+    for a refusal for good. `why`: the reason if no partition was committed.
+    """
 
     id: int
     missing: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -363,16 +392,19 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """To disk, before anything is sent with this id: a successor of this process will need it.
-    None: it will not."""
+    """Member id to write to disk before any request with this id, for a successor process.
+
+    None: no successor needs the id.
+    """
 
     member_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class IsLeaving:
-    """The member is on its way out; monotonic second of its deadline, None without one. Repeated
-    when the deadline moves.
+    """Departure of the member, repeated when the deadline moves.
+
+    `deadline`: monotonic seconds; None without a deadline.
     """
 
     deadline: float | None
@@ -380,12 +412,15 @@ class IsLeaving:
 
 @dataclass(frozen=True, slots=True)
 class Stays:
-    """Whoever wanted it to leave has taken that back."""
+    """Withdrawal of a request to leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fatal:
-    """The process must end, not 0. `code`: Kafka's, if a broker said it."""
+    """Fatal error: the process must end with an exit code other than 0.
+
+    `code`: Kafka's code, if a broker refused the member.
+    """
 
     why: str
     code: int = 0
@@ -393,7 +428,10 @@ class Fatal:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Out of the group, cleanly; `why` its session may run on there, if it may."""
+    """Clean departure from the group.
+
+    `why`: the reason why the session may still run at the coordinator; empty if it does not.
+    """
 
     why: str = ""
 
@@ -402,5 +440,5 @@ ControlMessage = (
     Joining | OnAssignment | Assigned | Revoke | Lost | CommitDone | IsLeaving | Stays | Fatal
     | Left | PartitionsChanged
 )  # fmt: skip
-"""What the worker hears."""
+"""Messages from the member to the worker."""
 Effect = Find | SendRequest | Close | Arm | Assign | Count | Remember | ControlMessage

@@ -1,17 +1,19 @@
-"""Commits of offsets: one in flight, the others behind it, and what a rebalance does to them.
+"""Queue of a member's offset commits: one in flight, the others waiting.
 
-A classic coordinator knows one generation. "m1 commits at 21; the group moves to 22; the commit
-arrives": it is refused, although m1 holds the partition in 22 as it did in 21. A member that takes
-this for a fence drops everything, joins again, and does so for ever. So what the group's own move
-explains is no refusal: the commit waits until there is an assignment again, leaves out what was
-lost since it was asked for, and is sent in the new generation. That is KIP-1251's rule, kept by
-the client: what we hold without interruption cannot have been given away.
+A classic coordinator knows only one generation. The race: m1 commits at generation 21; the group
+moves to 22; the commit arrives and is refused, although m1 owns the partition in 22 as in 21. A
+member that takes this refusal for a fence drops all partitions, joins again, and repeats that
+without end. So a refusal that the group's own move explains is no failure. The commit waits for the
+next assignment, leaves out partitions that were lost since the commit was asked for, and is sent in
+the new generation. This is the rule of KIP-1251, kept by the client: a partition owned without
+interruption cannot have been given to another member.
 
-WAITING  to be sent, for the first time or because a connection broke.
-REFUSED  the group moved; first of all, and sent when the member is STABLE again, or a heartbeat
-         shows that its generation still counts: commits are taken then. "An eager member lets go
-         for a round; its last commit is refused": it joins when that is taken, and not before.
-FLYING   one request at a time, so that a partition's offsets arrive in the order of asking.
+WAITING  To be sent, for the first time or again after a broken connection.
+REFUSED  The group moved. The commit stays first in the queue, and is sent when the member is STABLE
+         again, or when a heartbeat shows that the generation still counts: commits are accepted
+         then. The race: an eager member releases all partitions for a round; its last commit is
+         refused. The member joins only after the commit is accepted.
+FLYING   In flight: one request at a time, so that a partition's offsets arrive in order.
 
 | state    | event                               | next    | effect                    |
 |----------|-------------------------------------|---------|---------------------------|
@@ -27,11 +29,11 @@ FLYING   one request at a time, so that a partition's offsets arrive in the orde
 | FLYING   | anything else; the connection broke | WAITING |                           |
 | any      | fail                                | -       | CommitDone(.. FENCED or GONE) |
 
-A partition that is denied (refused for good: may not be read, is not there) is told so; the others
-of its request are committed all the same, or tried again. Once some of a commit is denied, it ends
-as done, whatever becomes of the rest.
+A denied partition is refused for good (not authorised, or not there) and reported as such. The
+other partitions of the request are committed all the same, or tried again. Once a partition of a
+commit was denied, the commit ends as done, whatever happens to the rest.
 
-Not here: when the member may send at all, and what a refusal says of the member.
+Not here: the moment when the member may send, and the meaning of a refusal for the member.
 """
 
 from collections import deque
@@ -45,13 +47,16 @@ from streamsx.group.step_effects import Effects
 from streamsx.model import TopicPartition
 
 WAITING_MAX = 100
-"""Commits. Who asks waits for the answer before asking again; so many means that it does not."""
+"""Limit of queued commits. A caller awaits each commit before the next one, so more means a bug."""
 
 
 @dataclass(slots=True)
 class CommitAsked:
-    """`born`: the generation that it was asked under; `missing`: what it does not commit, as its
-    end will tell."""
+    """Commit that the worker has asked for.
+
+    `born`: the generation at the time of asking. `missing`: partitions that the commit leaves out,
+    reported in its `CommitDone`.
+    """
 
     id: int
     offsets: dict[TopicPartition, tuple[int, str]]
@@ -66,19 +71,21 @@ class CommitAsked:
 
 
 class OffsetCommits:
-    """Of one member, over its whole life. `since`: per owned partition, from which generation on.
+    """Queue of a member's commits, for its whole life.
 
-    The one in flight is the first of those that wait, until it is answered: whether a connection
-    that broke has brought it nobody knows, and the same offsets follow.
+    `since`: per owned partition, the generation since which the partition is owned. The commit in
+    flight stays first in the queue until its answer arrives. If the connection breaks, the outcome
+    is unknown, and the same offsets are sent again.
     """
 
     def __init__(self, box: Effects, since: Mapping[TopicPartition, int]) -> None:
-        self._box, self._since = box, since
+        self._box = box
+        self._since = since
         self._waiting: deque[CommitAsked] = deque()
 
     @property
     def refused(self) -> bool:
-        """Nothing is committed before there is another generation."""
+        """Return whether the first commit waits for another generation."""
         return bool(self._waiting) and self._waiting[0].refused
 
     def ask(self, commit: e.Commit) -> None:
@@ -90,7 +97,7 @@ class OffsetCommits:
         self._waiting.append(asked)
 
     def next(self, *, stable: bool) -> e.Offsets:
-        """What must be sent now, if anything; nothing is in flight."""
+        """Return the offsets to send now, or none; called while no commit is in flight."""
         while self._waiting and (stable or not self.refused):
             asked = self._waiting[0]
             if self._keeps(asked):
@@ -100,12 +107,15 @@ class OffsetCommits:
         return {}
 
     def taken_again(self) -> None:
-        """Its generation still counts."""
+        """Let a refused commit be sent again, because its generation still counts."""
         if self._waiting:
             self._waiting[0].refused = False
 
     def answered(self, verdict: Verdict, reply: e.Reply) -> None:
-        """The verdict, and the error, are of what is not denied for good."""
+        """Handle the answer to the commit in flight.
+
+        `verdict` and the error of `reply` concern the partitions that are not denied for good.
+        """
         asked = self._waiting[0]
         if isinstance(reply.body, Mapping):
             asked.leave_out(reply.body)
@@ -124,14 +134,19 @@ class OffsetCommits:
         self._waiting.clear()
 
     def _fail(self, asked: CommitAsked, why: e.Refusal) -> None:
-        """Where some of it was denied, that is its end."""
+        """End a commit with `why`; a commit with denied partitions ends as done instead."""
         asked.leave_out(dict.fromkeys(asked.offsets, e.NOT_OURS))
         denied = any(asked.missing.values())
         self._box.emit(e.CommitDone(asked.id, asked.missing, None if denied else why))
 
     def _keeps(self, asked: CommitAsked) -> bool:
-        """What is owned without interruption since it was asked for; nothing: it has failed."""
-        born, since = asked.born, self._since
+        """Drop partitions not owned without interruption since the commit was asked for.
+
+        Returns:
+            Whether partitions are left; without any, the commit has failed.
+        """
+        born = asked.born
+        since = self._since
         lost = [tp for tp in asked.offsets if since.get(tp, born + 1) > born]
         asked.leave_out(dict.fromkeys(lost, e.NOT_OURS))
         if not asked.offsets:

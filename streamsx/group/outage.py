@@ -1,5 +1,7 @@
-"""What is told of a group that cannot be reached, or is silent: at once, seldom while it lasts, and
-when it is over. It says so and does nothing about it: that is the member's.
+"""Warnings about a group that cannot be reached or does not answer.
+
+A warning is logged at once, seldom while the outage lasts, and when the outage is over. Not here:
+the reaction to an outage (`member`).
 """
 
 import math
@@ -11,15 +13,23 @@ TELL_EVERY_S = 30.0
 
 
 class Outage:
-    """Of one member. `warn` is given what is to be said; what lasts for `limit_s` is raised."""
+    """Outage reporter of one member.
+
+    `warn` receives each warning. An outage of `limit_s` raises the error.
+    """
 
     def __init__(self, warn: Callable[[str], None], limit_s: float = math.inf) -> None:
-        self._warn, self._limit_s = warn, limit_s
+        self._warn = warn
+        self._limit_s = limit_s
         self._away_since = self._suspended_since = math.inf
         self._tell_at = -math.inf
 
     def failed(self, now: float, why: WorldError) -> None:
-        """Nobody has said who coordinates the group."""
+        """Record that the coordinator of the group could not be found.
+
+        Raises:
+            WorldError: `why`, once the outage has lasted for `limit_s`.
+        """
         self._away_since = min(self._away_since, now)
         away_s = now - self._away_since
         if away_s >= self._limit_s:
@@ -29,14 +39,18 @@ class Outage:
             self._warn(f"broker_away for {away_s:.0f} s: {why}: asking until one answers")
 
     def found(self, now: float) -> None:
-        """Somebody has."""
+        """Record that the coordinator was found."""
         if self._away_since < math.inf:
             self._warn(f"broker_back after {now - self._away_since:.0f} s")
-        self._away_since, self._tell_at = math.inf, -math.inf
+        self._away_since = math.inf
+        self._tell_at = -math.inf
 
     def leased(self, now: float, until: float, limit: str) -> None:
-        """Tasks may run until then; 0: this member is in no group. `limit`: what has lasted for too
-        long if they may not."""
+        """Warn when tasks are suspended or resumed.
+
+        `until`: the end of the lease in monotonic seconds; 0: the member is in no group. `limit`:
+        the reason for the end of the lease.
+        """
         suspended = self._suspended_since < math.inf
         if suspended and until > now:
             self._warn(f"resumed: the group answers after {now - self._suspended_since:.0f} s more")

@@ -1,20 +1,21 @@
-"""What a member holds (KIP-429), and what its worker hears of that: begin, let go, lost.
+"""Partitions that a member owns (KIP-429), and the messages about them: begin, revoke, lost.
 
-owned      held: fetched, processed, committed; what the next JoinGroup claims
-assigned   the leader's last word; owned - assigned is what KIP-983 calls to_be_revoked
-revoking   asked to be given up and not yet released; within owned
-ran        let go of for a round by an eager member, until that round ends: some may come back
-since      per owned partition, the generation from which on it has been ours (KIP-1251)
+owned      fetched, processed and committed here; claimed by the next JoinGroup assigned   newest
+assignment of the leader; owned - assigned is KIP-983's to_be_revoked revoking   revoke sent and not
+yet released; a subset of owned ran        released for a round by an eager member, until that round
+ends: some may come back since      per owned partition, the generation since which this member owns
+it (KIP-1251)
 
-A partition that is assigned again while it is being revoked stays in `revoking`, because the worker
-may be anywhere on its way to letting go: "p is asked for; the worker commits and closes p; an
-assignment names p again; the word of the release arrives". The release ends it: p stays ours,
-without interruption, and the worker is told to begin again. Each revoke has a number that its
-release repeats: "p is asked for (1); lost by a fence; ours again; asked for (2); the answer to 1
-arrives": p still runs.
+A partition that is assigned again during its revoke stays in `revoking`, because the worker may be
+at any point of the release. The race: p is revoked; the worker commits and closes p; an assignment
+names p again; the message about the release arrives. The release ends the revoke: p stays owned
+without interruption, and the worker must begin p again.
 
-The other side of a member, which faces the group, is member.py. Not here: the life of a commit
-(commits.py), when anything is sent.
+Each revoke has a number that its release repeats. The race: p is revoked (1); p is lost by a fence;
+p is owned again; p is revoked (2); the answer to 1 arrives. p still runs.
+
+`member` faces the group. Not here: the life of a commit (`offset_commits`), and the moment when a
+request is sent.
 """
 
 from dataclasses import replace
@@ -26,26 +27,32 @@ from streamsx.group.step_effects import Effects
 from streamsx.model import TopicPartition
 
 COLLECT_S = 0.05
-"""Several releases, or several ready learners, make one round."""
+"""Window in which several releases, or several ready learners, are collected into one round."""
 NONE: frozenset[TopicPartition] = frozenset()
 
 
 class RevokeAsked(NamedTuple):
-    """`until`: when it is taken as lost."""
+    """Revoke in progress; the partition is lost at `until`, in monotonic seconds."""
 
     number: int
     until: float
 
 
 class OwnedPartitions:
-    """`to_be_revoked` is within `revoking`, that within `owned`; `commits` are of what is owned."""
+    """Partitions of one member.
+
+    `to_be_revoked` is a subset of `revoking`, and `revoking` of `owned`. `commits` holds the
+    commits of owned partitions.
+    """
 
     def __init__(self, box: Effects, revoke_timeout_s: float, *, eager: bool = False) -> None:
         self.assigned = self.ran = NONE
         self.revoking: dict[TopicPartition, RevokeAsked] = {}
         self.since: dict[TopicPartition, int] = {}
         self.commits = OffsetCommits(box, self.since)
-        self._box, self._revoke_timeout_s, self._eager = box, revoke_timeout_s, eager
+        self._box = box
+        self._revoke_timeout_s = revoke_timeout_s
+        self._eager = eager
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -56,11 +63,17 @@ class OwnedPartitions:
         return self.owned - self.assigned
 
     def apply(self, generation: int, synced: e.Synced, *, leader: bool, halting: bool) -> None:
-        """An assignment. What must go is asked for first, and nobody waits for it. Who is `halting`
-        begins nothing more, and learns nothing."""
-        self.assigned, self.ran, view = synced.partitions, NONE, synced.view
+        """Take in an assignment.
+
+        Revokes are sent before the new partitions, and the round does not wait for them. A
+        `halting` member begins no partitions and no learners.
+        """
+        self.assigned = synced.partitions
+        self.ran = NONE
+        view = synced.view
         if halting:
-            self.assigned, view = NONE, replace(view, learners=frozenset(), promises=frozenset())
+            self.assigned = NONE
+            view = replace(view, learners=frozenset(), promises=frozenset())
         begin = tuple(sorted(self.assigned - self.owned))
         self.since.update(dict.fromkeys(begin, generation))
         self._revoke()
@@ -72,7 +85,7 @@ class OwnedPartitions:
         self._revoke()
 
     def may_join(self) -> bool:
-        """An eager member lets go of everything first."""
+        """Return whether the member may join; an eager member releases all partitions first."""
         if self._eager and self.owned:
             ran = self.ran | self.owned
             self.release_all()
@@ -103,19 +116,26 @@ class OwnedPartitions:
             self._box.want("some partitions were not released in time")
 
     def watch(self) -> None:
-        """The timer of what is asked for."""
+        """Arm the timer of the revoke that expires first."""
         self._box.first(e.Timer.REVOKE, (asked.until for asked in self.revoking.values()))
 
     def _revoke(self) -> None:
-        """Asks for all that is to be revoked and was not asked for before."""
-        number, until = self._box.number(), self._box.now + self._revoke_timeout_s
+        """Revoke all partitions that are to be revoked and are not being revoked yet."""
+        number = self._box.number()
+        until = self._box.now + self._revoke_timeout_s
         asked = tuple(sorted(self.to_be_revoked - self.revoking.keys()))
         self.revoking.update(dict.fromkeys(asked, RevokeAsked(number, until)))
         if asked:
             self._box.emit(e.Revoke(asked, number))
 
     def _drop(self, tps: e.AnyPartitions, lost: str = "") -> bool:
-        """Whether there was any. `lost`: why the worker must let go of it."""
+        """Drop the owned ones of these partitions.
+
+        `lost`: the reason why the worker must drop them too; empty after a release.
+
+        Returns:
+            Whether there was any.
+        """
         gone = tuple(sorted(self.owned & tps))
         for tp in gone:
             del self.since[tp]

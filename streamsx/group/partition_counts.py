@@ -1,12 +1,12 @@
-"""How many partitions the source topics of a group have, from what brokers say now and then.
+"""Partition counts of a group's source topics, from the brokers' answers over time.
 
-Topics grow; only one that was deleted, and perhaps made anew, has fewer than before. But a broker
-that has just started, or just heard of a topic, may say so too for a moment: "b1 restarts; the
-leader asks it, hears of no topic at all, and takes every task from everybody". So less counts when
-nothing else has been heard for a while; and a topic of which nothing was ever heard has no count
-until then.
+Topics grow. Only a topic that was deleted, and perhaps created again, has fewer partitions than
+before. A broker that has just started, or has just learned of a topic, may report fewer for a
+moment. The race: b1 restarts; the leader asks b1 and sees no topics at all; the leader takes every
+task from every member. So a smaller count is accepted only when all answers for `GONE_AFTER_S` have
+reported fewer. A topic that was never seen has no count until then.
 
-Not here: asking, what a plan makes of it.
+Not here: the request to the broker, and the use of the counts in a plan.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,9 @@ from streamsx.topology.presence import GONE_AFTER_S
 
 
 class PartitionCounts:
-    """`known`: partitions by topic, 0 for one that is gone; those of which nothing is known are not
-    in it.
+    """Partition counts by topic.
+
+    `known`: the count of each topic, 0 for a topic that is gone; topics never seen are missing.
     """
 
     def __init__(self) -> None:
@@ -24,8 +25,10 @@ class PartitionCounts:
         self._less_since: dict[str, float] = {}
 
     def heard(self, now: float, found: Mapping[str, int]) -> dict[str, int]:
-        """What has changed by the newest answer. `found`: partitions of the topics that a broker
-        knows, 0 for one that it does not; a topic that is left out was not asked for.
+        """Take in an answer and return the topics whose counts changed.
+
+        `found`: partition counts of the topics that a broker knows, 0 for a topic unknown to the
+        broker. A topic missing in `found` was not asked for.
         """
         changed = {}
         for topic, count in found.items():

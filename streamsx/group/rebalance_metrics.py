@@ -1,11 +1,12 @@
-"""The rebalance metrics of consumers, by their names in KIP-429, of one member.
+"""Rebalance metrics of one member, by the names of Kafka's consumer metrics in KIP-429.
 
-An observer: it is shown each event of the member with its effects, and decides nothing. Latencies
-are of what stands for a consumer's callbacks: from the revoke to the release, and how long the
-worker took over what it was given or has lost. A rebalance lasts from what began it, which of an
-eager member is its first revoke, until the worker has taken its assignment in.
+An observer: each event of the member is passed in with its effects, and nothing is decided here.
+The latencies stand for those of a consumer's callbacks. The revoke latency runs from the revoke to
+the release. The other latencies are the worker's time to process assigned or lost partitions. A
+rebalance lasts from its start until the worker has processed its assignment; for an eager member
+the start is the first revoke.
 
-Not here: who reads them (a join carries them, the event `metrics` has them).
+Not here: the readers of the metrics (a join carries them, the event `metrics` has them).
 """
 
 from collections import deque
@@ -18,15 +19,17 @@ from streamsx.model import TopicPartition
 HOUR_S = 3600.0
 NEVER = -1.0
 BEGINS = e.Joining | e.Revoke
-"""A rebalance; of an eager member the latter, which else is within one."""
+"""Effects that begin a rebalance; `Revoke` does so for an eager member, else it lies within one."""
 FAILED = "failed-rebalance-total"
 
 
 class Latency:
-    """Seconds in, milliseconds out."""
+    """Count, total and maximum of durations: seconds in, milliseconds out."""
 
     def __init__(self) -> None:
-        self.count, self.total, self.max = 0, 0.0, 0.0
+        self.count = 0
+        self.total = 0.0
+        self.max = 0.0
 
     def add(self, seconds: float) -> None:
         self.count += 1
@@ -39,18 +42,24 @@ class Latency:
 
 
 class RebalanceMetrics:
-    """`observe` is called on the member's thread, `assigned` and `lost` on its worker's."""
+    """Metrics of one member.
+
+    `observe` is called on the member's thread, `assigned` and `lost` on the worker's.
+    """
 
     def __init__(self, now: float) -> None:
         self._since = now
-        self._revoked, self._assigned, self._lost = Latency(), Latency(), Latency()
-        self._rebalance, self._failed = Latency(), 0
+        self._revoked = Latency()
+        self._assigned = Latency()
+        self._lost = Latency()
+        self._rebalance = Latency()
+        self._failed = 0
         self._ended: float | None = None
         self._asked = dict[TopicPartition, tuple[int, float]]()
-        """Of what was asked for: the number of the newest revoke, and when that was."""
+        """Per revoked partition, the number of the newest revoke and its time."""
         self._began: float | None = None
         self._under_way: deque[float] = deque()
-        """When those rebalances began whose assignment the worker has yet to take in."""
+        """Start times of the rebalances whose assignment the worker has not processed yet."""
 
     def observe(self, now: float, event: e.Event, effects: Iterable[e.Effect]) -> None:
         if isinstance(event, e.Released):
@@ -68,7 +77,10 @@ class RebalanceMetrics:
                     self._failed += 1
 
     def _released(self, now: float, event: e.Released) -> None:
-        """Together, what was asked for together; others may have been asked for since."""
+        """Record one latency per revoke for the partitions released together.
+
+        A partition of another revoke, sent since, is left for its own release.
+        """
         asked = {tp: self._asked[tp] for tp in event.tps & self._asked.keys()}
         answered = {tp: at for tp, (number, at) in asked.items() if number == event.number}
         for at in {*answered.values()}:
@@ -77,7 +89,7 @@ class RebalanceMetrics:
             del self._asked[tp]
 
     def assigned(self, now: float, took_s: float) -> None:
-        """The worker has taken an assignment in."""
+        """Record that the worker has processed an assignment, in `took_s` seconds."""
         self._assigned.add(took_s)
         if self._under_way:
             self._rebalance.add(now - self._under_way.popleft())
@@ -87,9 +99,13 @@ class RebalanceMetrics:
         self._lost.add(took_s)
 
     def values(self, now: float) -> Mapping[str, float]:
-        """By name: milliseconds, numbers, per hour since the member began, seconds."""
+        """Return the metrics by name.
+
+        Units: milliseconds, counts, rates per hour since the member's start, seconds.
+        """
         hours = max(now - self._since, 1.0) / HOUR_S
-        ended, every = self._ended, self._rebalance
+        ended = self._ended
+        every = self._rebalance
         latencies = (self._revoked, self._assigned, self._lost)
         return dict(zip(METRICS, (
             *(figure for latency in latencies for figure in (latency.avg, latency.max)),

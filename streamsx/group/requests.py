@@ -1,6 +1,6 @@
-"""The member's requests and answers as the codec has them: values in, plain dicts out, and back.
+"""Encoding of a member's requests into the codec's dicts, and decoding of the answers.
 
-Not here: sending them, user data (the assignor's).
+Not here: the connection, and the user data (`assignor`).
 """
 
 from typing import Any
@@ -16,12 +16,12 @@ NO_EPOCH = -1
 
 
 def identity(group: str, member_id: str, instance_id: str | None) -> dict[str, Any]:
-    """In every request of a member. `instance_id`: of a static one."""
+    """Return the identity fields of every request; `instance_id` is that of a static member."""
     return {"group_id": group, "member_id": member_id, "group_instance_id": instance_id}
 
 
 def leave(group: str, *member_ids: str) -> dict[str, Any]:
-    """A coordinator knows static members by their member ids too."""
+    """Return the fields of LeaveGroup for these members; static members have member ids too."""
     members = [{"member_id": member_id, "group_instance_id": None} for member_id in member_ids]
     return {"group_id": group, "members": members}
 
@@ -29,7 +29,7 @@ def leave(group: str, *member_ids: str) -> dict[str, Any]:
 def request(
     group: str, config: MemberConfig, protocol: str, send: e.SendRequest, word: bytes = b""
 ) -> tuple[Api, dict[str, Any]]:
-    """`word`: the Subscription of a JoinGroup."""
+    """Return the API and fields of a request; `word` is the Subscription for a JoinGroup."""
     who = identity(group, send.member_id, config.group_instance_id)
     generation = send.generation
     match send.body:
@@ -66,14 +66,14 @@ def _committed(tp: TopicPartition, offset: int, metadata: str) -> dict[str, Any]
 
 
 def joined(number: int, reply: Any) -> e.Reply:
-    """With MEMBER_ID_REQUIRED there is a member id beside the error."""
+    """Return the answer to JoinGroup; MEMBER_ID_REQUIRED comes with a member id."""
     members = tuple((m.member_id, bytes(m.metadata)) for m in reply.members)
     body = e.Joined(reply.generation_id, reply.member_id, reply.leader, members)
     return e.Reply(number, reply.error_code, body)
 
 
 def committed(number: int, reply: Any) -> e.Reply:
-    """What is denied apart; the others are told one thing."""
+    """Return the answer to OffsetCommit: denied partitions, and one error for all others."""
     codes = {
         TopicPartition(topic.name, part.partition_index): part.error_code
         for topic in reply.topics
@@ -85,7 +85,10 @@ def committed(number: int, reply: Any) -> e.Reply:
 
 
 def left(number: int, reply: Any) -> e.Reply:
-    """What is said of the group, else of a member; who is not known has left."""
+    """Return the answer to LeaveGroup: the group's error, else the first of a member.
+
+    An unknown member counts as gone.
+    """
     codes = (told.error_code for told in (reply, *reply.members))
     good = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
     return e.Reply(number, next((code for code in codes if code not in good), 0))

@@ -1,14 +1,14 @@
-"""Drives a member: a coroutine with connections of its own to the coordinator.
+"""Driver of a group member: a coroutine with its own connections to the coordinator.
 
-It performs effects and feeds events; it decides nothing. A worker runs it in a thread of its own:
-user code may hold the data loop for seconds, and heartbeats, commits and plans go on. A tool runs
-it on the loop that it has.
+The driver performs effects and feeds events, and decides nothing. A worker runs the driver in a
+thread of its own. User code may block the data loop for seconds, and heartbeats, commits and plans
+go on. A tool runs the driver on the tool's own event loop.
 
-Nothing that belongs to a hand-over shares a connection with a request that may wait for minutes:
-JoinGroup and SyncGroup have a lane, heartbeats and commits another.
+A request that may wait for minutes shares no connection with the requests of a hand-over: JoinGroup
+and SyncGroup have one connection, heartbeats and commits another.
 
-Not here: tasks and stores (the data loop's), what is said at a join and what a plan says (`seat`),
-what requests look like (`requests`).
+Not here: tasks and stores (the data loop), the content of a subscription or plan
+(`subscription_builder`), the layout of requests (`requests`).
 """
 
 import asyncio
@@ -38,12 +38,14 @@ LOG = logging.getLogger("streamsx")
 
 
 class _Over(Exception):
-    """Ends the session: whatever it still waits for is given up."""
+    """Signal that ends the session; all requests in flight are abandoned."""
 
 
 class Session:
-    """`deliver` is called on the session's loop. `keep` is given each member id before anything is
-    sent with it, and None once no successor need end that membership.
+    """Membership of one process in a group.
+
+    `deliver` is called on the session's event loop. `keep` receives each member id before the first
+    request with that id, and None once no successor must end that membership.
     """
 
     def __init__(
@@ -56,23 +58,31 @@ class Session:
         outage: Outage,
         keep: Callable[[str | None], None] = lambda _: None,
     ) -> None:
-        self._clock, self._config, self._group, self.seat = clock, config, group, seat
-        self._deliver, self._keep, self._outage = deliver, keep, outage
+        self._clock = clock
+        self._config = config
+        self._group = group
+        self.seat = seat
+        self._deliver = deliver
+        self._keep = keep
+        self._outage = outage
         self.member = Member(config)
         self.metrics = RebalanceMetrics(clock.now())
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._posted: deque[e.Event] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.losses = 0
-        """How often tasks were taken away; any thread may read it."""
+        """Number of `Lost` messages so far; any thread may read this number."""
         self.failed = ""
-        """Why a round has failed, of the newest that has."""
+        """Reason of the newest failed round."""
 
     def post(self, event: e.Event) -> None:
-        """From any thread; waits for the session's start, and is nothing after its end."""
+        """Feed an event from any thread.
+
+        Events wait for the start of the session, and are dropped after its end.
+        """
         self._posted.append(event)
-        if self._loop is not None:  # else whoever sets it looks what is there
-            with suppress(RuntimeError):  # it is closed
+        if self._loop is not None:  # else `run` reads the queue right after setting the loop
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._heard)
 
     def _heard(self) -> None:
@@ -82,9 +92,15 @@ class Session:
                 self._feed(event)
 
     async def run(self, cluster: Cluster, predecessor: str | None = None) -> None:
-        """Until it has left the group, or must not be in it any more. `predecessor`: member id of a
-        dead process that kept it where this one does. Raises what `outage` does not bear."""
-        self._cluster, self._over = cluster, asyncio.Event()
+        """Run until the member has left the group or must not be a member any more.
+
+        `predecessor`: member id of a dead process that used the same state directory.
+
+        Raises:
+            WorldError: the outage has lasted for the limit of `outage`.
+        """
+        self._cluster = cluster
+        self._over = asyncio.Event()
         self._lanes = {which: self._lane(which) for which in e.ConnectionName}
         self._leading = Leader(cluster, self._clock, self.seat, self._feed)
         try:
@@ -105,7 +121,7 @@ class Session:
                 timer.cancel()
 
     def _begin(self, job: Coroutine[Any, Any, None], name: str) -> None:
-        """It ends by itself, or with the session."""
+        """Run a job that ends by itself or is cancelled with the session."""
         _ = self._tasks.create_task(job, name=name)
 
     def _lane(self, which: e.ConnectionName) -> CoordinatorConnection:
@@ -187,7 +203,7 @@ class Session:
         self._lanes[send.lane].put(send.node, ask)
 
     def _answer(self, send: e.SendRequest, reply: Any) -> e.Reply:
-        """What the member wants to know of a reply."""
+        """Return the member's view of a reply."""
         match send.body:
             case e.JoinGroup():
                 return requests.joined(send.request, reply)
@@ -218,8 +234,11 @@ class Session:
 
 
 def compile_codecs(connection: Connection) -> None:
-    """They are made at their first use, which takes 5 ms: "the members are answered, the marked one
-    joins again, the tool's SyncGroup comes": REBALANCE_IN_PROGRESS, and one more round for it."""
+    """Compile the codecs of SyncGroup and LeaveGroup ahead of their first use, which takes 5 ms.
+
+    The race: the members are answered; the marked member joins again; the tool's SyncGroup comes
+    too late. The answer is REBALANCE_IN_PROGRESS, and one more round follows.
+    """
     for api in (Api.SYNC_GROUP, Api.LEAVE_GROUP):
         version = connection.version(api)
         wire.request_encoder(api, version)

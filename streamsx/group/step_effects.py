@@ -1,7 +1,7 @@
-"""What one step asks for: its effects, its time, the timers that are armed, and the wish to join.
+"""Effects of one step of a member, with the time, the armed timers and the wish to join.
 
-A wish is a reason to join again, now or soon with others that come. Not here: what any of it means,
-and when a member may join.
+A wish is a reason to join again, now or soon together with others. Not here: the meaning of an
+effect, and the moment when a member may join.
 """
 
 import math
@@ -11,8 +11,10 @@ from streamsx.group import member_events as e
 
 
 class Effects:
-    """Of one member. `now` and `out` are those of the step under way; `wish`: the first reason that
-    has not been taken to the leader yet.
+    """Effects of one member.
+
+    `now` and `out` belong to the step under way. `wish`: the first reason to join again that no
+    round has taken up.
     """
 
     def __init__(self) -> None:
@@ -24,8 +26,9 @@ class Effects:
         self._serial = 0
 
     def open(self, now: float) -> list[e.Effect]:
-        """A new step; returns where its effects will be."""
-        self.now, self.out = now, []
+        """Begin a step and return the list that will hold its effects."""
+        self.now = now
+        self.out = []
         return self.out
 
     def emit(self, *effects: e.Effect) -> None:
@@ -46,7 +49,7 @@ class Effects:
         self.arm(timer, self.now + seconds)
 
     def first(self, timer: e.Timer, times: Iterable[float]) -> None:
-        """For the first of these, if there is any."""
+        """Arm the timer for the earliest of these times, or disarm the timer without any."""
         if due := sorted(times):
             self.arm(timer, due[0])
         else:
@@ -59,7 +62,7 @@ class Effects:
     def fired(self, timer: e.Timer) -> None:
         self._armed.pop(timer, None)
 
-    # What the leader must hear.
+    # Reasons to join again.
 
     def want(self, reason: str, within_s: float = 0.0) -> None:
         if not within_s:
@@ -75,7 +78,8 @@ class Effects:
         self.want(self._later)
 
     def taken(self) -> str:
-        """By a join, which tells of everything."""
-        reason, self.wish = self.wish or "", None
+        """Return the wish and clear the wish, because a join reports all changes."""
+        reason = self.wish or ""
+        self.wish = None
         self.disarm(e.Timer.COLLECT)
         return reason

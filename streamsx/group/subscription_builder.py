@@ -1,9 +1,10 @@
-"""A member's seat at the group: what it says when it joins, what it is told.
+"""Builder of a member's Subscription, and reader of its Assignment.
 
-Bytes and unix time are the group's, values and monotonic seconds the member's. Whose seat it is,
-its assignor says: a worker has the tasks of a topology, a tool has marks and nothing to run.
+Bytes and unix time belong to the group, values and monotonic seconds to the member. The assignor
+decides on the kind of member: a worker runs the tasks of a topology, a tool has marks and runs no
+tasks.
 
-Not here: when anything is said, asked or sent (member.py, session.py).
+Not here: the moment when a request is sent (`member`, `session`).
 """
 
 import math
@@ -21,26 +22,29 @@ NO_METRICS: Final[Mapping[str, float]] = {}
 
 
 class SubscriptionBuilder:
-    """`topics`: those it subscribes to; `scale_down_s`: for how long it leaves, where a mark does
-    not say until when. `report`: what the worker last published of its tasks; any thread may set
-    it. `zero` is the unix second at which the monotonic clock shows 0.
+    """Subscriptions and assignments of one member.
+
+    `topics`: the subscribed topics. `scale_down_s`: the time to leave, in seconds, for a mark
+    without a deadline. `report`: the newest state of the worker's tasks; any thread may set it.
+    `zero` in the methods is the unix second at which the monotonic clock shows 0.
     """
 
     def __init__(
         self, assignor: StreamsPartitionAssignor, topics: tuple[str, ...],
         scale_down_s: float = math.inf,
     ) -> None:  # fmt: skip
-        self.assignor, self.topics = assignor, topics
+        self.assignor = assignor
+        self.topics = topics
         self._scale_down_s = scale_down_s
         self.report = MemberMetadata("")
         self._fresh = True
         self._said = 0, b""
-        """The nonce of the last round, and what was said in it."""
+        """Nonce and Subscription bytes of the newest round."""
 
     def word(
         self, join: e.JoinGroup, zero: float, metrics: Mapping[str, float] = NO_METRICS
     ) -> bytes:
-        """Its Subscription, as of now; of a round that was asked before, the same bytes."""
+        """Return the Subscription as of now; the same bytes for a repeated join of one round."""
         if self._said[0] != join.nonce:
             ends = None if join.deadline is None else int((join.deadline + zero) * 1000)
             report = replace(
@@ -58,15 +62,22 @@ class SubscriptionBuilder:
         return self._said[1]
 
     def _copies(self, join: e.JoinGroup) -> dict[TaskId, Copy]:
-        """What it ran until this round runs, whatever its worker has made of it since, unless it
-        was being restored."""
+        """Return the copies to report, with the tasks of `join.ran` as running.
+
+        An eager member still reports these tasks as running during the round, even if the worker
+        has changed their role since, unless a task was being restored.
+        """
         ran = self.assignor.tasks_of(join.ran)
         told = self.report.copies.items()
         rest = {t: c for t, c in told if t not in ran or c.role is CopyRole.RESTORING}
         return dict.fromkeys(ran, RUNNING) | rest
 
     def given(self, data: bytes, zero: float) -> e.Synced:
-        """What an Assignment says. Raises DataError."""
+        """Return the content of an Assignment.
+
+        Raises:
+            DataError: the bytes cannot be read.
+        """
         assignment = Assignment.read(data)
         view = self.assignor.on_assignment(assignment.user_data)
         self._fresh = False

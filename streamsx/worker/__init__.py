@@ -1,4 +1,4 @@
 """Worker process: wiring, data loop, timers, topics of the app, start and end.
 
-Not here: what tasks do (`tasks`), how the group decides (`group`, `assignor`).
+Not here: the work of tasks (`tasks`), the decisions of the group (`group`, `assignor`).
 """

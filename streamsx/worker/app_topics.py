@@ -1,7 +1,7 @@
-"""The topics of an app: what is there when a worker starts, what it makes, and what vanishes.
+"""Topics of an app: check at the start of a worker, creation of missing topics, watch for losses.
 
-What may be made, and what a topic that is not there means, is decided in `topology/partitions` and
-`topology/presence`. Sources that vanish are the member's affair too (`group/partition_counts`).
+`topology/partitions` decides which topics may be created, and `topology/presence` decides on
+missing topics. The group member also watches the source topics (`group/partition_counts`).
 """
 
 import asyncio
@@ -40,16 +40,26 @@ ONLY_NOW = (
 
 
 class AppTopics:
-    """Of one worker."""
+    """Topics of one worker's app."""
 
     def __init__(self, given: WorkerContext) -> None:
-        self.cluster, self.topology, self.config = given.cluster, given.topology, given.config
-        self.directory, self.journal, self.clock = given.directory, given.journal, given.clock
+        self.cluster = given.cluster
+        self.topology = given.topology
+        self.config = given.config
+        self.directory = given.directory
+        self.journal = given.journal
+        self.clock = given.clock
 
-    # -- before anything has begun
+    # -- before tasks and the group begin
 
     async def layout(self) -> Layout:
-        """How many partitions each has or is to get. Raises what does not fit."""
+        """Return the partition count of each topic, existing or to be created.
+
+        Raises:
+            TopologyError: the topics or names in Kafka do not fit the app.
+            PartitionCountChanged: a topic has another count than at the time when the state was
+                made.
+        """
         if self.topology.otherwise:
             begun = await admin.committed_topics(self.cluster, self.topology.app_id)
             check_names(self.topology, begun, self.config.repartition_names)
@@ -62,7 +72,12 @@ class AppTopics:
         )
 
     async def make(self, layout: Layout, leftovers: Iterable[DormantPositions]) -> None:
-        """What is missing; `leftovers`: the stores on this disk. Raises ChangelogLost before."""
+        """Create the missing topics; `leftovers`: the stores on this disk.
+
+        Raises:
+            ChangelogLost: a changelog with state on this disk is gone; no topic is created then.
+            TopologyError: a changelog is not compacted.
+        """
         read = {tp.topic for positions in leftovers for tp, at in positions.items() if at}
         await self._refuse_lost(read)
         await self._tell_of_empty_tables({spec.name for spec in layout.create})
@@ -80,8 +95,16 @@ class AppTopics:
         await self.cluster.follow(self._names())
 
     async def _refuse_lost(self, changelogs: set[str]) -> None:
-        """`changelogs`: of which there is state on this disk."""
-        began, told, found = self.clock.now(), False, dict[str, bytes | None]()
+        """Refuse to start when a changelog with state on this disk is missing or was created anew.
+
+        `changelogs`: the changelogs with state on this disk.
+
+        Raises:
+            ChangelogLost: still missing after `GONE_AFTER_S`, or created anew.
+        """
+        began = self.clock.now()
+        told = False
+        found = dict[str, bytes | None]()
         while changelogs:
             found = await admin.topic_ids(self.cluster, changelogs)
             missing = sorted(topic for topic, topic_id in found.items() if topic_id is None)
@@ -98,7 +121,10 @@ class AppTopics:
                 refuse_lost(node.name, topic, before, found.get(topic, NO_ID), folder)
 
     async def _tell_of_empty_tables(self, missing: set[str]) -> None:
-        """New, or lost with every copy: nobody here can tell."""
+        """Warn of tables that begin empty although their source topics were read already.
+
+        Such a table is either new, or lost with every copy; this worker cannot distinguish the two.
+        """
         lost = [
             (node, plan.topics)
             for plan in self.topology.subtopologies
@@ -116,7 +142,11 @@ class AppTopics:
                 )
 
     async def _check_changelogs(self) -> None:
-        """A changelog that is not compacted loses state, sooner or later."""
+        """Refuse a changelog that is not compacted, because it loses state sooner or later.
+
+        Raises:
+            TopologyError: a changelog is not compacted.
+        """
         names = [spec.name for spec in self.topology.topics if spec.kind is TopicKind.CHANGELOG]
         for name, configs in (await admin.topic_configs(self.cluster, names)).items():
             policy = configs.get("cleanup.policy")
@@ -128,11 +158,14 @@ class AppTopics:
                 )
 
     async def without_offsets(self, layout: Layout) -> frozenset[str]:
-        """Return topics of tasks that feed state and keep none, where the group has offsets of no
-        partition of them, and the state has rows: to read them again would count twice.
+        """Return the topics of stateless tasks that feed state and have lost all committed offsets.
 
-        Once, before the group is joined: at the first start of an app its members commit, and make
-        state, while others begin.
+        The topics of a task count when the group has no offsets for any of their partitions, and
+        the state that the task feeds has rows: reading these topics again would count records
+        twice.
+
+        The check runs once, before the worker joins the group: at the first start of an app its
+        members commit, and make state, while others begin.
         """
         feeding = {
             plan.topics: self.topology.fed(plan)
@@ -151,14 +184,14 @@ class AppTopics:
         return frozenset(lost)
 
     async def _hold(self, topics: Iterable[str], layout: Layout) -> bool:
-        """Return whether there are records in any of these."""
+        """Return whether any of these topics has records."""
         tps = [TopicPartition(topic, n) for topic in topics for n in range(layout.counts[topic])]
         return holds(await admin.bounds(self.cluster, tps))
 
-    # -- at work
+    # -- while the worker runs
 
     async def noted(self) -> Presence:
-        """What is there now; and of which topics the stores on this disk are made."""
+        """Return the topics that exist now, and store the topic ids of this disk's stores."""
         found = await admin.topic_ids(self.cluster, self._names())
         for node in self._tables():
             if node.persistent:
@@ -168,18 +201,24 @@ class AppTopics:
         return Presence(found)
 
     def _note_sources(self, found: TopicIds) -> None:
-        """Keep which topics the app reads: brokers forget the offsets of a topic that is deleted,
-        and then nobody else knows that it was another one.
+        """Store the ids and partition counts of the topics that the app reads.
+
+        Brokers forget the offsets of a deleted topic. Then only these ids show that a topic of the
+        same name is another topic.
         """
         read = {topic for plan in self.topology.subtopologies for topic in plan.topics}
-        ids, counts = self.directory.source_ids(), self.directory.source_counts()
+        ids = self.directory.source_ids()
+        counts = self.directory.source_counts()
         now = {t: topic_id.hex() for t in read if (topic_id := found.get(t)) and topic_id != NO_ID}
         counts = {topic: self.cluster.partitions(topic) for topic in read} | counts
         if now != ids or counts != self.directory.source_counts():
             self.directory.remember_sources(ids | now, counts)
 
     async def watch(self, presence: Presence, fail: Callable[[StreamsxError], None]) -> None:
-        """Until cancelled; `fail` is told of a changelog that was made anew."""
+        """Watch the topics every `LOOK_EVERY_S` until cancelled.
+
+        `fail` receives the error for a changelog that was created anew.
+        """
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
@@ -189,9 +228,9 @@ class AppTopics:
                 continue
             for effect in presence.heard(self.clock.now(), found):
                 self._heard(effect, fail)
-                if effect.anew:  # its readers look at the metadata (`tasks/source_watch`)
+                if effect.anew:  # readers of the topic use the metadata (`tasks/source_watch`)
                     self._note_sources(found)
-                    with suppress(BrokerUnreachable):  # a fetch that is refused asks again
+                    with suppress(BrokerUnreachable):  # a refused fetch refreshes the metadata too
                         await self.cluster.refresh()
 
     def _heard(self, effect: Absence, fail: Callable[[StreamsxError], None]) -> None:

@@ -1,14 +1,15 @@
-"""The data loop: one turn runs each task a little, moves commits and restores on, and yields.
+"""Data loop: each turn runs every task a little, advances commits and restores, and yields.
 
-The turn has the budget, not the task: chunks are planned from the moving average of what each
-task's records cost, and the next turn goes on with the task where it ended. With 5 ms for each of
-eight tasks, fetch, produce and commit got one step in 40 ms, and a commit took 0.9 s instead of
-0.25. A single slow record cannot be cut; that is what the control thread is for.
+The turn has a time budget, and a task has none. Chunks are planned from the moving average of each
+task's cost per record, and the next turn continues with the task after the last one. With a budget
+of 5 ms for each of eight tasks, fetch, produce and commit got one step in 40 ms, and a commit took
+0.9 s instead of 0.25 s. A single slow record cannot be interrupted; the control thread exists for
+that case.
 
-A turn: seal slices, tasks round robin, write slices, restore slices, batches out, then
-`sleep(0)`, in which replies arrive and woken bodies run; longer behind a record that has held the
-loop. With nothing to do it waits for data or for the next time something is due. Without a lease
-nothing is processed, sealed or sent.
+The order of a turn: seal slices, tasks round robin, write slices, restore slices, batches out, then
+`sleep(0)`, in which replies arrive and woken bodies run. The sleep is longer after a record that
+has blocked the loop. An idle loop waits for data or for the next due time. Without a lease nothing
+is processed, sealed or sent.
 """
 
 import asyncio
@@ -29,32 +30,35 @@ TURN_S = 0.010
 CHUNK_S = 0.005
 CHUNK_RECORDS_MAX = 5000
 BATCHES_WAITING_MAX = 1
-"""In a task's queues, beside those that the fetcher holds: as columns they take twice the room."""
+"""Batches in a task's queue per source, beside those of the fetcher: as columns a batch takes twice
+the memory."""
 PRELOAD_ROWS = 1000
 REPORT_EVERY_S = 0.05
 TICK_EVERY_S = 1.0
 IDLE_MIN_S = 0.001
 IDLE_MAX_S = 0.25
-"""A lease can run out while nothing arrives."""
+"""Longest idle wait: a lease can run out while nothing arrives."""
 URGENT_SHARE = 0.5
-"""Of the time, for restores of tasks that nobody processes, while others have input."""
+"""Share of the time for restores of tasks that no worker processes, while others have input."""
 CALM_SHARE = 0.2
-"""Of the time, for learners, while tasks have input."""
+"""Share of the time for learners, while tasks have input."""
 HELD_S = 0.1
 BREATH_SHARE = 0.02
-"""Of a turn whose tasks took so long, for all else on the loop. "Each record takes 1 s; a task
-comes": its positions and bounds are 29 steps of the loop, 29 s; a connection is given 5 s, or less.
-"""
+"""Share of a turn longer than `HELD_S` that is left to the rest of the event loop. The reason: each
+record takes 1 s, and a task arrives. Reading its positions and bounds takes 29 steps of the loop,
+which is 29 s, but a connection has 5 s or less."""
 
 
 class RestoreShare:
-    """How much time restores may take beside tasks that have input."""
+    """Time budget of restores beside tasks with input."""
 
     def __init__(self, slice_s: float) -> None:
-        self._slice_s, self._earned_s, self._at = slice_s, 0.0, 0.0
+        self._slice_s = slice_s
+        self._earned_s = 0.0
+        self._at = 0.0
 
     def allowed(self, now: float, share: float) -> float:
-        """Seconds; saved up to one slice."""
+        """Return the seconds that a restore may take now; savings are limited to one slice."""
         self._earned_s = min(self._slice_s, self._earned_s + (now - self._at) * share)
         self._at = now
         return self._earned_s if self._earned_s >= self._slice_s / 2 else 0.0
@@ -64,27 +68,35 @@ class RestoreShare:
 
 
 class DataLoop:
-    """Owner of tasks and stores."""
+    """Loop that runs the tasks and stores of a worker, and owns them."""
 
     def __init__(
         self, given: WorkerContext, tasks: TaskDriver, producer: Producer, arrived: asyncio.Event,
         report: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._clock, self._slice_s = given.clock, given.config.restore_slice_s
-        self._tasks, self._committing, self._restorer = tasks, tasks.committing, tasks.restorer
-        self._fetcher, self._producer = tasks.fetcher, producer
-        self._arrived, self._report, self._tally = arrived, report, ThroughputLog(given.journal)
+        self._clock = given.clock
+        self._slice_s = given.config.restore_slice_s
+        self._tasks = tasks
+        self._committing = tasks.committing
+        self._restorer = tasks.restorer
+        self._fetcher = tasks.fetcher
+        self._producer = producer
+        self._arrived = arrived
+        self._report = report
+        self._tally = ThroughputLog(given.journal)
         self._order = deque[TaskId]()
         self._duty = RestoreShare(self._slice_s)
-        self._report_at, self._tick_at = 0.0, 0.0
+        self._report_at = 0.0
+        self._tick_at = 0.0
         self._leased = False
         self._crowding: Collection[TaskId] = frozenset()
-        """Tasks that wait for outputs, with too much at hand: they are fed no more."""
+        """Tasks with too many unsent or uncommitted records; they receive no more records
+        meanwhile."""
         self._held_s = 0.0
-        """How long the seals and tasks of this turn took."""
+        """Duration of the seals and tasks of this turn, in seconds."""
 
     async def run(self, ended: Callable[[], bool]) -> None:
-        """Turns until `ended`."""
+        """Run turns until `ended` returns True."""
         while not ended():
             self._arrived.clear()
             if self.turn():
@@ -93,7 +105,7 @@ class DataLoop:
                 await wait(self._arrived, self._idle_s())
 
     def turn(self) -> bool:
-        """One turn; whether it did anything."""
+        """Run one turn and return whether there was work to do."""
         now = self._clock.now()
         self._leased = self._producer.follow_lease()
         worked = False
@@ -113,7 +125,8 @@ class DataLoop:
 
     def _regularly(self, now: float) -> None:
         if self._tasks.changed or (now >= self._report_at and len(self._restorer)):
-            self._tasks.changed, self._report_at = False, now + REPORT_EVERY_S
+            self._tasks.changed = False
+            self._report_at = now + REPORT_EVERY_S
             self._tasks.handed_over()
             self._report()
         if now >= self._tick_at:
@@ -124,7 +137,7 @@ class DataLoop:
                 self._tally.regularly(now, self._behind)
 
     def _pass_over(self, now: float) -> None:
-        """Let tasks that are fed pass over the failures at the end of a quiet topic."""
+        """Let running tasks pass over failed records at the end of a quiet topic."""
         for active in self._tasks.actives.values():
             if not self._leased or active.suspended or active.paused:
                 active.held.clear()
@@ -132,8 +145,10 @@ class DataLoop:
                 active.pass_over(now, self._fetcher.caught_up)
 
     def _behind(self) -> int:
-        """Records that are not done: those that failed in a row and are held wait as well, as they
-        do for `status`. Of a task that has stopped nobody fetches more.
+        """Return the number of records that are not done.
+
+        Failed records in a row that are held count too, as in `status`. A stopped task fetches no
+        more.
         """
         return sum(
             max(self._fetcher.end(tp), active.task.taken[tp.topic]) - positions[tp.topic]
@@ -154,14 +169,18 @@ class DataLoop:
     # -- tasks
 
     def _run_tasks(self) -> int:
-        """Round robin from where the last turn ended, for as long as the turn's time lasts."""
+        """Run tasks round robin until the turn's time is over, and return the number of records.
+
+        The first task is the one after the last task of the previous turn.
+        """
         actives = self._tasks.actives
         if self._producer.full_elsewhere() or self._committing.full:
             return 0
         self._crowding = {*self._producer.crowding(), *self._committing.crowding}
         if len(self._order) != len(actives) or any(task not in actives for task in self._order):
             self._order = deque(sorted(actives))
-        until, done = self._clock.now() + TURN_S, 0
+        until = self._clock.now() + TURN_S
+        done = 0
         for _ in range(len(self._order)):
             active = actives[self._order[0]]
             self._order.rotate(-1)
@@ -203,7 +222,7 @@ class DataLoop:
         return records
 
     def _feed(self, active: Active) -> bool:
-        """Fetched batches into the task's queues; whether the fetcher holds more."""
+        """Move fetched batches into the task's queues, and return whether the fetcher has more."""
         more = False
         for tp in active.sources:
             while active.task.waiting(tp.topic) < BATCHES_WAITING_MAX:
@@ -224,7 +243,7 @@ class DataLoop:
     # -- restores
 
     def _restore(self, *, busy: bool) -> bool:
-        """All the time that nobody else wants; beside tasks with input, its share."""
+        """Restore for one slice, or beside tasks with input for the share that is due."""
         if not len(self._restorer):
             return False
         now = self._clock.now()

@@ -1,10 +1,11 @@
-"""The event loop of a driver that calls it: its time is moved by the driver, and by nothing else.
+"""Event loop of a driver: only the driver moves its time.
 
-What is ready runs; then, if somebody waits for a socket or a thread, the loop really waits for
-that; then it stops, and says when its next timer is due. So bodies may await what they like, a test
-that sleeps for an hour takes no time, and a driver that moves no time sees who waits for it.
+The loop runs the callbacks that are ready. If code waits for a socket or a thread, the loop really
+waits for that. Then the loop stops, and shows when its next timer is due. So bodies may await
+anything, a test that sleeps for an hour takes no time, and a driver that does not move time can see
+the waiting code.
 
-Not here: whose bodies they are, who moves the time.
+Not here: the bodies, and the moves of time.
 """
 
 import asyncio
@@ -17,11 +18,11 @@ from streamsx.worker.host import take_sends_as_tasks
 
 T = TypeVar("T")
 INSTANT_S: Final = 1e-6
-"""Timers this near are due: sums of floats are not exact."""
+"""Timers within this many seconds are due: sums of floats are not exact."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Where a loop would sleep."""
+    """Selector that stops the loop instead of sleeping."""
 
     loop: "DriverLoop"
 
@@ -29,7 +30,7 @@ class _Selector(selectors.DefaultSelector):
         ready = super().select(0)
         if ready or timeout == 0:
             return ready
-        if self.loop.waits_outside(sockets=len(self.get_map()) - 1):  # one is the loop's own
+        if self.loop.waits_outside(sockets=len(self.get_map()) - 1):  # one socket is the loop's own
             ready = super().select(self.loop.wait_s)
         if not ready:
             self.loop.idle(timeout)
@@ -37,19 +38,23 @@ class _Selector(selectors.DefaultSelector):
 
 
 class DriverLoop(asyncio.SelectorEventLoop):
-    """`wait_s`: how long, in real seconds, it waits for the next thing from outside; `waits`:
-    whether anybody may be waiting for it.
+    """Event loop with virtual time.
+
+    `wait_s`: the longest real wait for the next outside event, in seconds. `waits`: returns whether
+    any code may be waiting for an outside event.
     """
 
     def __init__(self, wait_s: float, waits: Callable[[], bool]) -> None:
         self.now_s = 0.0
         self.due_s: float | None = None
-        """When the next timer is due; None: there is none."""
-        self.wait_s, self._waits, self._threads = wait_s, waits, 0
+        """Time of the next timer; None: no timer is armed."""
+        self.wait_s = wait_s
+        self._waits = waits
+        self._threads = 0
         selector = _Selector()
         selector.loop = self
         self.thread: int | None = None
-        """The id of the thread that runs it just now."""
+        """Id of the thread that runs the loop at present; None: the loop does not run."""
         super().__init__(selector)
         take_sends_as_tasks(self)
 
@@ -57,7 +62,10 @@ class DriverLoop(asyncio.SelectorEventLoop):
         return self.now_s
 
     def idle(self, timeout_s: float | None) -> None:
-        """Nothing is ready, and the next timer is due after `timeout_s`."""
+        """Stop the loop, because no callback is ready and the next timer is due after `timeout_s`.
+
+        A timer within `INSTANT_S` is reached by moving the time instead.
+        """
         self.due_s = None if timeout_s is None else self.now_s + timeout_s
         if timeout_s is not None and timeout_s <= INSTANT_S:
             self.now_s += timeout_s
@@ -70,7 +78,7 @@ class DriverLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Any, *args: Any
     ) -> Any:
-        """In a thread, for which the loop really waits."""
+        """Run a function in a thread, for which the loop really waits."""
         future = super().run_in_executor(executor, func, *args)
         self._threads += 1
         future.add_done_callback(self._returned)
@@ -80,13 +88,17 @@ class DriverLoop(asyncio.SelectorEventLoop):
         self._threads -= 1
 
     def run_ready(self) -> None:
-        """Until nothing can go on without time. Within another loop too: that of an async test."""
+        """Run until no callback can run without a move of time.
+
+        The call is allowed within another running loop too, such as that of an async test.
+        """
         outer = asyncio._get_running_loop()
         task = asyncio.current_task(outer) if outer is not None else None
         if outer is not None and task is not None:
             asyncio.tasks._leave_task(outer, task)
         asyncio._set_running_loop(None)
-        before, self.thread = self.thread, get_ident()
+        before = self.thread
+        self.thread = get_ident()
         try:
             self.run_forever()
         finally:
@@ -96,7 +108,7 @@ class DriverLoop(asyncio.SelectorEventLoop):
                 asyncio.tasks._enter_task(outer, task)
 
     def call(self, fun: Callable[[], T]) -> T:
-        """What a function returns that wants to be called within a loop."""
+        """Call a function within the loop and return its result."""
 
         async def called() -> T:
             return fun()
@@ -109,7 +121,7 @@ class DriverLoop(asyncio.SelectorEventLoop):
         return task.result()
 
     def end(self) -> None:
-        """Cancel what is left, and close."""
+        """Cancel the remaining tasks and close the loop."""
         for task in asyncio.all_tasks(self):
             task.cancel()
         self.run_ready()

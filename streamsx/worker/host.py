@@ -1,4 +1,4 @@
-"""What user code outside of tasks reaches of a worker: timers, listeners, the app's own tasks."""
+"""Access to a worker for user code outside of tasks: timers, listeners, the app's own tasks."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -19,29 +19,33 @@ from streamsx.worker.late_topics import LateTopics
 
 
 class KeyPlaces:
-    """Which partition of a table a key belongs to: that of the records with this key.
+    """Partition of a key in a table: the partition of records with this key.
 
-    A body may use other keys than its records have: `table["total"] += 1`. Nobody can tell from a
-    key alone. But once such a key is found in another partition than its bytes say, no missing key
-    of that table is taken to be here.
+    A body may use other keys than those of its records: `table["total"] += 1`. A key alone does not
+    reveal that. But once such a key is found in another partition than its bytes lead to, no
+    missing key of that table is assumed to belong here.
     """
 
     def __init__(self, plans: Iterable[SubTopology], counts: Mapping[str, int]) -> None:
-        """`counts`: of each topic's partitions."""
+        """Create the lookup; `counts`: the partition count of each topic."""
         plan_of = {node.name: plan for plan in plans for node in plan.stores}
         self._sources = {name: plan.sources for name, plan in plan_of.items()}
         self._counts = {name: counts[plan.topics[0]] for name, plan in plan_of.items()}
         self._otherwise: set[str] = set()
-        """Tables with keys that are not those of their records."""
+        """Tables with keys other than those of their records."""
         self._told: set[str] = set()
 
     def found(self, name: str, key: Any, partition: int) -> None:
-        """Learn where a key is."""
+        """Learn the partition of a key."""
         if self._place(name, key) != partition:
             self._otherwise.add(name)
 
     def check(self, name: str, key: Any, here: frozenset[int]) -> None:
-        """Raise NotHere for a missing key that may be in a partition which is not here."""
+        """Check a missing key.
+
+        Raises:
+            NotHere: the key may be in a partition of another worker.
+        """
         count = self._counts.get(name, 0)
         if len(here) >= count or (name not in self._otherwise and self._place(name, key) in here):
             return
@@ -54,7 +58,7 @@ class KeyPlaces:
         )
 
     def tell_part(self, name: str, here: frozenset[int]) -> None:
-        """Warn once for each table."""
+        """Warn once for each table that is only partly on this worker."""
         count = self._counts.get(name, 0)
         if len(here) < count and name not in self._told:
             self._told.add(name)
@@ -66,12 +70,17 @@ class KeyPlaces:
             )
 
     def _place(self, name: str, key: Any) -> int | None:
-        """Return the partition; None where the key is none of its topics', or they differ."""
+        """Return the partition of a key.
+
+        Returns:
+            None: no topic of the table can have the key, or its topics lead to different
+                partitions.
+        """
         places = set[int | None]()
         for source in self._sources[name]:
             try:
                 raw = source.keys.encode(key)
-            except Exception:  # any codec's: no record has this key
+            except Exception:  # of any codec: no record has this key
                 return None
             places.add(None if raw is None else partition_of(raw, self._counts[name]))
         return places.pop() if len(places) == 1 else None
@@ -84,8 +93,10 @@ def _part(here: frozenset[int], count: int) -> str:
 
 
 class WorkerHost:
-    """The protocol `Host` over a worker. `producer` is not that of the tasks: what is sent here
-    belongs to no task's commit, and shares no fate with a task that is lost.
+    """Implementation of the protocol `Host` by a worker.
+
+    `producer` is not the producer of the tasks: a record sent here belongs to no task's commit, and
+    is not dropped with a lost task.
     """
 
     def __init__(
@@ -97,14 +108,21 @@ class WorkerHost:
         places: KeyPlaces,
         late: LateTopics,
     ) -> None:
-        self._clock, self.producer, self._tasks, self._leads = clock, producer, tasks, leads
+        self._clock = clock
+        self.producer = producer
+        self._tasks = tasks
+        self._leads = leads
         self.thread: int | None = get_ident()
         self._places = places
         self.send_late = late.send
 
     def to(self, topic: str, partition: int | None = None) -> Send:
-        """A sender that refuses more than the producer may hold: nobody waits for it here."""
-        send, full = self.producer.to(topic, partition), self.producer.full
+        """Return a sender that refuses records beyond the producer's limit.
+
+        No caller waits here until the producer has room.
+        """
+        send = self.producer.to(topic, partition)
+        full = self.producer.full
 
         def bounded(
             key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None
@@ -121,11 +139,11 @@ class WorkerHost:
         return self.producer.last_sent(topic, at_ms)
 
     def now_ms(self) -> int:
-        """Unix time."""
+        """Return unix time in milliseconds."""
         return int(self._clock.wall() * 1000)
 
     def stores(self, name: str) -> Mapping[int, CachedStore]:
-        """By partition: those of the tasks that run here."""
+        """Return the stores of the table's tasks that run here, by partition."""
         return {
             task.partition: active.task.stores[name]
             for task, active in sorted(self._tasks.actives.items())
@@ -133,9 +151,10 @@ class WorkerHost:
         }
 
     def look(self, name: str, key: Any) -> Any:
-        """Return the value of a key of a table; None where it is missing and belongs here.
+        """Return the value of a key of a table; None for a missing key that belongs here.
 
-        Raises NotHere.
+        Raises:
+            NotHere: the missing key may be on another worker.
         """
         stores = self.stores(name)
         for partition, store in stores.items():
@@ -156,8 +175,8 @@ class WorkerHost:
 def take_sends_as_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """Let `create_task(topic.send(...))` of this loop work.
 
-    A task wants a coroutine, and what a `send` gives is none: `asyncio.wait` takes no coroutines.
-    Without this, `create_task` would raise behind a record that was sent.
+    A task needs a coroutine, and the result of `send` is none: `asyncio.wait` takes no coroutines.
+    Without this factory `create_task` would raise after the record was sent.
     """
     given = loop.get_task_factory()
 

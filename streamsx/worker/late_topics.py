@@ -1,14 +1,14 @@
-"""Topics whose names are known when a record is there: looked up then, and made if they may be.
+"""Topics whose names are known only from a record: looked up then, and created if that is allowed.
 
-A router sends to `app.topic(name)` by what a record says. The first record for a topic waits here
-until the metadata have it; its body waits with it, and the other tasks go on. Whether the body
-awaits its `send` or not, its task is handed no more chunks meanwhile, and its position stays at
-that record: what waits here is not committed.
+A router sends to `app.topic(name)` with a name from a record. The first record for a topic waits
+here until the metadata contain the topic; its body waits too, and other tasks go on. Whether the
+body awaits `send` or not, its task receives no more chunks meanwhile, and its position stays at
+that record. So a record that waits here is not committed.
 
-"A topic is looked up while the broker is away": it is asked again until there is an answer, as for
-everything else that is sent.
+A topic that is looked up while the broker is away is looked up again until there is an answer, like
+every other send.
 
-Not here: topics that an app names before it starts (`topics`), what is sent to a known topic.
+Not here: topics that an app names before its start (`app_topics`), records for a known topic.
 """
 
 import asyncio
@@ -27,21 +27,22 @@ from streamsx.protocol.error_codes import RETRIABLE, ErrorCode, failure
 from streamsx.topology.internal_topics import TopicSpec
 
 PAUSE_S = 0.2
-"""Between two questions that had no answer."""
+"""Pause after a lookup without an answer."""
 ASKED_MAX = 10
-"""Answers that say "come again", until the topic is taken to have no leader for longer: then the
-record goes into a batch that waits for one."""
+"""Number of retriable errors until the topic counts as one without a leader for longer. Then the
+record goes into a batch that waits for a leader."""
 
 
 class LateSend(Done):
-    """A record that waits for its topic to be found; awaiting it waits for that.
+    """Record that waits for the lookup of its topic; awaiting this object waits for the lookup.
 
-    A failure that nobody has awaited is told in the log.
+    A failure that no code awaits is logged.
     """
 
     def __init__(self, job: asyncio.Task[Awaitable[RecordMetadata]]) -> None:
         super().__init__(job)
-        self._job, self._awaited = job, False
+        self._job = job
+        self._awaited = False
         job.add_done_callback(self._over)
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -61,7 +62,7 @@ class LateSend(Done):
         return self._job.cancelled()
 
     def cancel(self, msg: Any = None) -> bool:
-        """Give up waiting; return False where the record is sent already."""
+        """Give up waiting; return False if the record is sent already."""
         return self._job.cancel(msg)
 
     def result(self) -> Awaitable[RecordMetadata]:
@@ -77,8 +78,10 @@ class LateSend(Done):
 
 
 class LateTopics:
-    """Topics of a worker that are looked up while it runs. `arrived` is called when one is there,
-    or is not to be had: a task may go on.
+    """Lookups of topics while a worker runs.
+
+    `arrived` is called for each waiting record that is sent or has failed, because a task may go
+    on.
     """
 
     def __init__(
@@ -88,15 +91,19 @@ class LateTopics:
         spawn: Callable[..., object],
         arrived: Callable[[], object],
     ) -> None:
-        self._cluster, self._config = cluster, config
-        self._spawn, self._arrived = spawn, arrived
+        self._cluster = cluster
+        self._config = config
+        self._spawn = spawn
+        self._arrived = arrived
         self._looking: dict[str, asyncio.Future[None]] = {}
 
     def send(
         self, outbox: Outbox | Host, spec: TopicSpec, partition: int | None, record: SentRecord
     ) -> Done:
-        """Send a record as soon as its topic is there. What is awaited raises UsageError for one
-        that may not be made, with what the broker says of it.
+        """Send a record as soon as its topic is found.
+
+        The awaited result raises UsageError for a topic that may not be created, with the broker's
+        error.
         """
         running = RUNNING.get(None)
         release = None if running is None else running.inbox.hold()
@@ -116,7 +123,7 @@ class LateTopics:
         return LateSend(loop.create_task(later(), name=f"send to {spec.name}"))
 
     def _found(self, spec: TopicSpec) -> asyncio.Future[None]:
-        """Return the end of the one search for a topic."""
+        """Return the future of the only lookup of a topic."""
         found = self._looking.get(spec.name)
         if found is None:
             found = self._looking[spec.name] = asyncio.get_running_loop().create_future()
@@ -124,19 +131,19 @@ class LateTopics:
         return found
 
     async def _look(self, spec: TopicSpec, found: asyncio.Future[None]) -> None:
-        """Fail nobody but those who wait."""
+        """Look up a topic; a failure reaches only the waiting senders."""
         try:
             await self._find(spec)
         except UsageError as error:
             found.set_exception(error)
-            found.exception()  # heard by whoever waits
+            found.exception()  # marks the error as retrieved; the senders raise it
         else:
             found.set_result(None)
         finally:
             del self._looking[spec.name]
 
     async def _find(self, spec: TopicSpec) -> None:
-        """Look it up, make it if it may be, and follow it."""
+        """Look up a topic, create it if that is allowed, and follow its metadata."""
         asked = 0
         while asked < ASKED_MAX and (code := await self._asked(spec.name)) != ErrorCode.NONE:
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -154,7 +161,7 @@ class LateTopics:
                 await asyncio.sleep(PAUSE_S)
 
     async def _asked(self, topic: str) -> int:
-        """Return the broker's code for a topic."""
+        """Return the broker's error code for a topic."""
         while True:
             try:
                 told = await self._cluster.metadata([topic])
@@ -175,7 +182,7 @@ class LateTopics:
         made = NewTopic(spec.name, partitions, spec.replication, spec.config)
         try:
             await admin.create_topics(self._cluster, [made])
-        except WorldError as error:  # asked again
+        except WorldError as error:  # the lookup is repeated
             LOG.warning("topic not made yet: %s: %s", spec.name, error)
             return
         except StreamsxError as error:

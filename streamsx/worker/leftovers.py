@@ -1,8 +1,8 @@
-"""User code that does not end with its worker: cancelled, waited for, named, and left behind.
+"""User code that does not end with its worker: cancelled, awaited, logged by name, and left behind.
 
-`except CancelledError: pass` in a loop makes a body, a timer or a task of the app that ends for
-nobody. Everything of the worker is closed by then: it costs the record that it has at hand, which
-is not committed, and no more.
+A loop with `except CancelledError: pass` makes a body, a timer or a task of the app that never
+ends. All parts of the worker are closed by then. So the only loss is the record at hand, which is
+not committed.
 """
 
 import asyncio
@@ -20,12 +20,14 @@ PACKAGE = __name__.split(".")[0]
 
 
 async def end_leftovers(others: AbstractSet[asyncio.Task[Any]], seconds: float) -> list[str]:
-    """Cancel all that runs on this loop beside `others` and the caller, and wait for it. Log what
-    has not ended in time, and return it, one line each.
+    """Cancel and await all tasks on this loop except `others` and the caller.
+
+    Returns:
+        One line for each place with tasks that have not ended in time; these lines are logged too.
     """
     left = asyncio.all_tasks() - others - {asyncio.current_task()}
     for task in sorted(left, key=asyncio.Task.get_name):
-        if not task.cancelling():  # a second one would cut short what the first one has begun
+        if not task.cancelling():  # a second cancel would interrupt the cleanup of the first
             task.cancel()
     if left:
         _, left = await asyncio.wait(left, timeout=min(TOLD_AFTER_S, seconds))
@@ -44,7 +46,7 @@ async def end_leftovers(others: AbstractSet[asyncio.Task[Any]], seconds: float) 
 
 
 def _named(tasks: set[asyncio.Task[Any]]) -> list[str]:
-    """Return one line for each place in users' code, with the names of those that wait there."""
+    """Return one line for each place in user code, with the names of the tasks that wait there."""
     places = defaultdict[str, list[str]](list)
     for each in sorted(tasks, key=asyncio.Task.get_name):
         places[place_of(each)].append(each.get_name())
@@ -56,7 +58,7 @@ def _named(tasks: set[asyncio.Task[Any]]) -> list[str]:
 
 
 def place_of(task: asyncio.Task[Any]) -> str:
-    """Return the file and line where it waits, in users' code as far as there is some."""
+    """Return the file and line where a task waits, in user code if possible."""
     frames = list(_frames(task.get_coro()))
     own = [frame for frame in frames if frame[0] not in (PACKAGE, "asyncio")]
     _, file, line = (own or frames or [("", "unknown place", 0)])[-1]
@@ -64,7 +66,7 @@ def place_of(task: asyncio.Task[Any]) -> str:
 
 
 def _frames(coroutine: Any) -> Iterator[tuple[str, str, int]]:
-    """Yield package, file and line of each coroutine that waits, the outermost first."""
+    """Yield package, file and line of each waiting coroutine, the outermost first."""
     while iscoroutine(coroutine) and (frame := coroutine.cr_frame) is not None:
         package = str(frame.f_globals.get("__name__", "")).split(".")[0]
         yield package, frame.f_code.co_filename, frame.f_lineno

@@ -1,4 +1,7 @@
-"""Makes the parts of a worker and joins them: who is handed what stands here and nowhere else."""
+"""Wiring of a worker: creates its parts and connects them.
+
+Only this module decides which part receives which other part.
+"""
 
 import asyncio
 import socket
@@ -40,30 +43,29 @@ JITTER_STEPS = 1000
 
 
 class WorkerComponents:
-    """All parts of a worker; nothing of it runs yet."""
+    """All parts of a worker, created and not yet running."""
 
     def __init__(self, given: WorkerContext, partitions: Mapping[str, int]) -> None:
-        config, clock, assignor = given.config, given.clock, assignor_of(given, partitions)
+        config = given.config
+        clock = given.clock
+        assignor = assignor_of(given, partitions)
         self.arrived = arrived = asyncio.Event()
-        """Something is there to do."""
+        """Set when there is work for the data loop."""
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
         self.stores = StoreOpener(given, partitions, self.executor)
         self.session = session_of(given, assignor)
         self.limits = OutputLimits(given.cluster, clock, given.owner.spawn)
         self.producer = producer_of(given, self.limits, self._refused, self._leased, arrived.set)
-        """Of the tasks; the host has its own."""
+        """Producer of the tasks; the host has a producer of its own."""
         topics = given.topology.topics
         passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
-        self.failures, self.purging = (
-            FailureReports(clock),
-            RepartitionPurge(given.cluster, passing),
-        )
-        on_error, on_decode_error = (
-            FailureAction(config.on_error),
-            FailureAction(config.on_decode_error),
-        )
+        self.failures = FailureReports(clock)
+        self.purging = RepartitionPurge(given.cluster, passing)
+        on_error = FailureAction(config.on_error)
+        on_decode_error = FailureAction(config.on_decode_error)
         told = self.failures.report
-        most, passed = config.consecutive_failures_max, self.failures.passed
+        most = config.consecutive_failures_max
+        passed = self.failures.passed
         policy = Policy(on_error, on_decode_error, told, most, passed)
         owner = given.owner
         self.listening = listening = ListenerCalls(
@@ -79,7 +81,8 @@ class WorkerComponents:
             given, partitions, assignor, self.session, door, self.tasks, listening
         )
         self.loop = DataLoop(given, self.tasks, self.producer, arrived, self.link.publish)
-        word, fail = OnProduceError(config.on_produce_error), given.owner.fail
+        word = OnProduceError(config.on_produce_error)
+        fail = given.owner.fail
         outside = ProduceErrorsOutsideTasks(word, given.cluster.principal, clock, fail)
         producer = producer_of(given, self.limits, outside.refused)
         places = KeyPlaces(given.topology.subtopologies, partitions)
@@ -91,20 +94,21 @@ class WorkerComponents:
         self.tasks.refusing.refused(tp, code, record)
 
     def _leased(self) -> bool:
-        """The group counts this worker in as of now, and all it has ever taken away has been heard
-        of.
+        """Return whether the lease holds and the data loop has processed all losses.
 
-        The race: user code holds the data loop for a second; its member is fenced, joins again and
-        has a lease; the data loop goes on, and what it has in its hand is from before.
+        The race: user code blocks the data loop for a second; its member is fenced, joins again and
+        has a lease; the data loop goes on with records from before the fence.
         """
-        session, given = self.session, self._given
+        session = self.session
+        given = self._given
         if not given.topology.subtopologies:
             return True
         return session.losses == self.link.losses and given.clock.now() < session.member.lease.until
 
 
 def bounds_of(given: WorkerContext, partitions: Mapping[str, int]) -> LogBounds:
-    config, first = given.config, given.directory.source_counts()
+    config = given.config
+    first = given.directory.source_counts()
     known = {topic: min(count, first.get(topic, count)) for topic, count in partitions.items()}
     rule = OffsetReset(
         config.consumer_auto_offset_reset == LATEST,
@@ -138,7 +142,8 @@ def producer_of(
 
 
 def assignor_of(given: WorkerContext, partitions: Mapping[str, int]) -> StreamsPartitionAssignor:
-    topology, config = given.topology, given.config
+    topology = given.topology
+    config = given.config
     subtopologies = [
         Subtopology(
             plan.number,
@@ -170,7 +175,7 @@ def assignor_of(given: WorkerContext, partitions: Mapping[str, int]) -> StreamsP
 
 
 def eager(config: Config) -> bool:
-    """It lets go of everything before each join, as all did before KIP-429."""
+    """Return whether the worker releases all partitions before each join, as before KIP-429."""
     old = config.upgrade_from
     older = old == EAGER or (old and tuple(map(int, old.split("."))) < COOPERATIVE_SINCE)
     modes = config.rebalancing_mode == "upgrading", config.revoke_before_join == "all"
@@ -178,9 +183,14 @@ def eager(config: Config) -> bool:
 
 
 def session_of(given: WorkerContext, assignor: StreamsPartitionAssignor) -> Session:
-    """The group is named after the app. The member id lies in the state directory, for whoever
-    holds it next."""
-    group, config, directory = given.topology.app_id, given.config, given.directory
+    """Return the session of a worker.
+
+    The group has the app's name. The member id is stored in the state directory, for the next
+    process that uses the directory.
+    """
+    group = given.topology.app_id
+    config = given.config
+    directory = given.directory
     member = MemberConfig(
         session_timeout_s=config.session_timeout_s,
         rebalance_timeout_s=config.rebalance_timeout_s,

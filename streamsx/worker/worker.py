@@ -1,11 +1,11 @@
-"""Starts and stops everything of one worker: topics, threads, loops, signals.
+"""Worker of an app: start and end of its topics, threads, event loops and signal handlers.
 
-The main thread is the data loop: tasks, stores, fetching, producing, user code. The control thread
-is the group: heartbeats, commits of offsets, plans. Messages cross in both directions, in order;
-three values are read across without one: the lease, how often something was lost, and what the
-data loop has published of its tasks.
+The main thread runs the data loop: tasks, stores, fetching, producing, user code. The control
+thread runs the group member: heartbeats, offset commits, plans. Messages cross in both directions,
+in order. Three values are read across threads without a message: the lease, the number of losses,
+and the data loop's published report on its tasks.
 
-Not here: what the parts do (`assemble` makes them).
+Not here: the work of the parts (`wiring` creates them).
 """
 
 import asyncio
@@ -43,31 +43,30 @@ from streamsx.worker.leftovers import end_leftovers
 from streamsx.worker.wiring import WorkerComponents
 
 START_TIMEOUT_S = 30.0
-"""For brokers that come up together with their workers: to answer, and then, to each question of a
-start, that they are still loading.
-"""
+"""Limit for brokers that start together with their workers: for the first answer, and then for each
+request of the start that is answered with "still loading"."""
 STOP_NOW_S = 5.0
-"""A second signal, or a failure: one last commit may take this long."""
+"""Time for one last commit after a second signal or a failure."""
 CLOSING_MAX_S = 30.0
 CONTROL_END_S = 5.0
 LAST_WORDS_S = 1.0
-"""At least so long users' code has to end when it is cancelled."""
+"""Least time that cancelled user code has to end."""
 LAST_FLUSH_S = 5.0
 CLEANUP_EVERY_S = 60.0
 TIMEOUT_SHARE = 1 / 3
-"""Of the session: a broker that has neither taken a connection nor answered by then has vanished,
-and what it has not acknowledged by then is dropped by the kernel."""
+"""Share of the session timeout. A broker that has neither accepted a connection nor answered by
+then has vanished, and the kernel drops the connection if data stay unacknowledged for that long."""
 
 NamedService = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
-"""A name and what runs beside the tasks: timers, the app's own tasks."""
+"""Name and coroutine function of a job beside the tasks: timers, the app's own tasks."""
 
 
 class Worker:
-    """One worker of an app; `run` to the end, `stop` from a signal or another task.
+    """Worker of an app; `run` runs until the end, `stop` is for a signal or another task.
 
-    `hosted` is given what the app asks outside of its tasks; `begun` is called once, when all parts
-    are made and nothing of the group has begun. A simulation hands in threads, rows and randomness
-    of its own.
+    `hosted` receives the host for requests of the app outside of its tasks. `begun` is called once,
+    when all parts exist and the group has not begun. A simulation passes threads, rows and
+    randomness of its own.
     """
 
     def __init__(
@@ -86,37 +85,47 @@ class Worker:
         listeners: RebalanceListeners | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._topology, self._config, self._directory = topology, config, directory
-        self._journal, self._clock = journal, clock
-        self._services, self._hosted = services, hosted
-        self._tell_begun, self._threads, self._rows, self._rng = begun, threads, rows, rng
+        self._topology = topology
+        self._config = config
+        self._directory = directory
+        self._journal = journal
+        self._clock = clock
+        self._services = services
+        self._hosted = hosted
+        self._tell_begun = begun
+        self._threads = threads
+        self._rows = rows
+        self._rng = rng
         self._listeners = listeners or RebalanceListeners()
         self._starting: asyncio.Task[Any] | None = None
         self._error: Exception | None = None
         self._out_at: float | None = None
-        """Since when this worker is out of the group for good."""
+        """Time since when this worker is out of the group for good."""
         self._stopping = False
         self._security = security_of(config.broker_credentials, config.ssl_context)
         self._unreached = UnreachableAddresses()
         self._begun = False
-        """It may be in the group: to end is to leave."""
+        """The worker may be a member of the group, so an end requires leaving."""
         self._jobs: dict[asyncio.Task[None], None] = {}
         self._give_up_at: float | None = None
-        """When users' code that does not end is left behind; None while nobody has said so."""
+        """Time at which user code that does not end is left behind; None: no limit yet."""
         self.left_behind: list[str] = []
-        """Users' code that has not ended with this worker, by name and line."""
+        """User code that has not ended with this worker, by name and line."""
         self._users: set[asyncio.Task[None]] = set()
         self._control: asyncio.Future[None] | None = None
-        """The control thread, done when it is over."""
+        """Future of the control thread, done when the thread is over."""
         self._broken = False
-        """One of them has failed: all are being cancelled, and nothing can begin."""
+        """A job has failed: all jobs are being cancelled, and no new job can begin."""
         self._alone = not topology.subtopologies
-        """Timers only: there is no group to be in."""
+        """The app has timers only, and joins no group."""
 
     async def run(self) -> int:
-        """Until it has left the group. The exit code; raises what stopped it.
+        """Run until the worker has left the group, and return the exit code.
 
-        Raises BrokerUnreachable, UsageError and others before anything has begun.
+        Raises:
+            BrokerUnreachable: no broker answers at the start.
+            UsageError: the app, its settings or its topics are wrong; nothing has begun.
+            StreamsxError: the error that stopped the worker.
         """
         self._journal(
             "worker_started",
@@ -139,7 +148,7 @@ class Worker:
         except asyncio.CancelledError:
             if self._begun or not self._stopping:
                 raise
-            return 0  # told to stop before there was anything to leave
+            return 0  # stopped before the worker had joined
         except BaseExceptionGroup as group:
             raise first_of(group) from None
         if self._error is not None:
@@ -147,7 +156,8 @@ class Worker:
         return 1 if self._made.link.lost_leaving else 0
 
     async def _run(self) -> None:
-        others, cluster = asyncio.all_tasks(), self.connect()
+        others = asyncio.all_tasks()
+        cluster = self.connect()
         try:
             await cluster.start(START_TIMEOUT_S)
             given = WorkerContext(
@@ -165,15 +175,17 @@ class Worker:
             self.left_behind = await end_leftovers(others, self.patience_s())
 
     def patience_s(self) -> float:
-        """Return how long users' code may still take to end."""
+        """Return the seconds that user code may still take to end."""
         if self._give_up_at is None:
             return STOP_NOW_S
         return max(self._give_up_at - self._clock.now(), LAST_WORDS_S)
 
     def stop(self) -> None:
-        """Leave as soon as others have taken over, within `shutdown_timeout`; again: now. A static
-        member that comes back commits and goes, within that time too, but not one that was told to
-        leave.
+        """Leave as soon as others have taken over, within `shutdown_timeout`; a second call
+        hurries.
+
+        The second call leaves within `STOP_NOW_S`. A static member that comes back commits and
+        goes, within `shutdown_timeout` too, unless it was asked to leave.
         """
         now = self._clock.now()
         patience_s = STOP_NOW_S if self._stopping else self._config.shutdown_timeout_s
@@ -196,14 +208,15 @@ class Worker:
 
     @property
     def _limit_s(self) -> float:
-        """Seconds that a clean end may take."""
+        """Return the seconds that a clean end may take."""
         return min(self._config.shutdown_timeout_s, self._config.scale_down_timeout_s)
 
     def fail(self, error: Exception) -> None:
-        """What no retry mends: the other tasks commit, then this worker goes."""
+        """End the worker after an error that no retry cures; the other tasks commit first."""
         if self._error is not None:
             return
-        self._error, self._stopping = error, True
+        self._error = error
+        self._stopping = True
         self._give_up_at = self._clock.now() + STOP_NOW_S
         self._journal("error", what=f"{type(error).__name__}: {error}", where="worker")
         if isinstance(error, TaskFailed) and error.__cause__ is not None:
@@ -215,10 +228,10 @@ class Worker:
 
     @property
     def made(self) -> WorkerComponents | None:
-        """The parts, for who looks on; None until the topics are there."""
+        """Return the parts for an observer; None until the topics exist."""
         return getattr(self, "_made", None)
 
-    # -- what the parts call
+    # -- called by the parts
 
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         made = self._group.create_task(job, name=name)
@@ -227,7 +240,7 @@ class Worker:
         return made
 
     def spawn_users(self, job: Coroutine[Any, Any, None], *, name: str) -> None:
-        """Run users' code: when it does not end with this worker, the worker ends without it."""
+        """Run user code, which is left behind if it does not end with this worker."""
         made = self._loop.create_task(job, name=name)
         self._users.add(made)
         made.add_done_callback(self._users_over)
@@ -235,25 +248,25 @@ class Worker:
     def _users_over(self, job: asyncio.Task[None]) -> None:
         self._users.discard(job)
         if not job.cancelled() and isinstance(job.exception(), Exception):
-            job.result()  # what is raised here is a fault of ours, and ends the worker
+            job.result()  # an error here is a bug of streamsx, and ends the worker
 
     def _job_over(self, job: asyncio.Task[None]) -> None:
         del self._jobs[job]
         self._broken = self._broken or (not job.cancelled() and job.exception() is not None)
 
     def deliver(self, message: ControlMessage) -> None:
-        """From the control thread."""
-        with suppress(RuntimeError):  # the loop is over, and with it everybody who could hear
+        """Pass a message from the control thread to the data loop."""
+        with suppress(RuntimeError):  # the loop is closed, and all receivers have ended
             self._loop.call_soon_threadsafe(self._hear, message)
 
     def ended(self, error: Exception | None) -> None:
-        """Out of the group for good: what is still held is closed."""
+        """Close the remaining tasks, because the worker is out of the group for good."""
         self._error = self._error or error
         self._out_at = self._clock.now()
         self._made.tasks.feed(Ended())
 
     def connect(self) -> Cluster:
-        """Each thread has its own: connections belong to an event loop."""
+        """Return a new cluster client; each thread needs one, as connections belong to a loop."""
         share_s = self._config.session_timeout_s * TIMEOUT_SHARE
         bootstrap = ",".join(self._config.bootstrap)
         return Cluster(
@@ -267,10 +280,11 @@ class Worker:
         )
 
     def _hear(self, message: ControlMessage) -> None:
-        """Unless it ends by an error: then nothing can begin any more.
+        """Handle a message of the member, unless a failed job is ending the worker.
 
-        The race (seed 32): a full disk ends the closing of a store, and with it this worker; all
-        that it runs is being cancelled; its member hears that everything is lost, and says so.
+        The race (seed 32): a full disk fails the closing of a store, and with it this worker; all
+        jobs are being cancelled; the member reports that all partitions are lost. No new job can
+        begin then.
         """
         if not self._broken:
             self._made.link.hear(message)
@@ -279,7 +293,11 @@ class Worker:
     # -- at work
 
     async def _begin(self, made: WorkerComponents, topics: AppTopics, layout: Layout) -> Presence:
-        """The disk is looked at before a topic is made of which it may have the last copy."""
+        """Open the state directory, create topics and start the producers.
+
+        The disk is read before a topic is created, because the disk may have the last copy of its
+        state.
+        """
         await self._loop.run_in_executor(made.executor, self._directory.empty_trash)
         leftovers = made.stores.leftovers()
         await topics.make(layout, leftovers.values())
@@ -289,7 +307,7 @@ class Worker:
         await made.limits.learn([spec.name for spec in self._topology.topics])
         await made.producer.start()
         await made.host.producer.start()
-        self._hosted(made.host)  # before listeners are called, and bodies that ask it
+        self._hosted(made.host)  # before listeners and bodies can use the host
         await made.tasks.dormant.begin(leftovers)
         made.link.publish()
         return presence
@@ -324,7 +342,9 @@ class Worker:
         finally:
             made.producer.close()
             made.host.producer.close()
-            made.session.post(e.Silent("its data loop has ended"))  # nothing to one that has left
+            made.session.post(
+                e.Silent("its data loop has ended")
+            )  # no effect once the member has left
             for left in (*self._jobs, *self._users):
                 left.cancel()
             if self._control is not None:
@@ -333,9 +353,10 @@ class Worker:
             made.stores.snapshots.close()
 
     async def _in_group(self) -> None:
-        """On the control thread."""
-        directory, cluster = self._directory, self.connect()
-        predecessor = None  # of a static member the coordinator knows it
+        """Run the session on the control thread."""
+        directory = self._directory
+        cluster = self.connect()
+        predecessor = None  # a static member comes back under its instance id
         if not self._config.static_membership:
             predecessor = directory.predecessor(self._topology.app_id, socket.gethostname())
         try:
@@ -348,10 +369,15 @@ class Worker:
             self._made.link.crashed(error)
 
     def _over(self) -> bool:
-        """Out of the group, everything closed and everybody told, or given up."""
+        """Return whether the data loop may end.
+
+        The worker is out of the group, all stores are closed and all listeners are called, or their
+        time is over.
+        """
         if self._out_at is None:
             return False
-        now, out_for_s = self._clock.now(), self._clock.now() - self._out_at
+        now = self._clock.now()
+        out_for_s = self._clock.now() - self._out_at
         if out_for_s >= CLOSING_MAX_S:
             return True
         called = len(self._made.listening)
@@ -360,7 +386,7 @@ class Worker:
         return not (len(self._made.tasks.holdings) or called)
 
     async def _last_flush(self, producer: Producer) -> None:
-        """What timers have sent. Tasks have nothing left that is theirs to send."""
+        """Send the remaining records of timers; tasks have none of their own left."""
         try:
             async with asyncio.timeout(LAST_FLUSH_S):
                 await producer.flush()
@@ -368,7 +394,7 @@ class Worker:
             LOG.warning("not everything was sent: the broker did not take it in %s s", LAST_FLUSH_S)
 
     async def _serve(self, made: WorkerComponents) -> None:
-        """The app's own tasks and timers, once this worker's first tasks are restored."""
+        """Start the app's own tasks and timers, once this worker's first tasks are restored."""
         if not self._services:
             return
         await made.link.restored.wait()
@@ -376,7 +402,7 @@ class Worker:
             self.spawn_users(start(), name=name)
 
     async def _clean_up(self, made: WorkerComponents) -> None:
-        """Stores that no task here has had for a while."""
+        """Remove stores that no task here has used for a while."""
         while True:
             await asyncio.sleep(CLEANUP_EVERY_S)
             try:

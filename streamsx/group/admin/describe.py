@@ -1,11 +1,12 @@
-"""A group seen from outside: who is in it and who runs what, without joining it.
+"""Group seen from outside: its members and their tasks, without joining the group.
 
-DescribeGroups shows what members said at their last join and what they were given then, but only
-while the group is stable. In a rebalance it shows member ids and, in Kafka alone, what they were
-given before: not enough to say who runs what, so whoever wants to know asks again. Right after a
-tool has led the group nobody can say it either; its leaving starts the next rebalance.
+DescribeGroups returns the subscriptions of the last join and the assignments of that time, but only
+while the group is stable. During a rebalance DescribeGroups returns member ids and, in Kafka alone,
+the old assignments. That is not enough to name the owner of a task, so the caller asks again. Right
+after a tool has led the group, the owners are unknown too; the tool's departure starts the next
+rebalance.
 
-Not here: what the bytes mean (`streamsx.assignor.observer`).
+Not here: the decoding of the bytes (`streamsx.assignor.observer`).
 """
 
 import asyncio
@@ -21,23 +22,31 @@ from streamsx.errors import ForeignProtocol, NotFound
 from streamsx.protocol.consumer_protocol import PROTOCOL_TYPES
 
 LOOK_EVERY_S = 0.2
-DEAD, EMPTY, STABLE = "Dead", "Empty", "Stable"
+DEAD = "Dead"
+EMPTY = "Empty"
+STABLE = "Stable"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """`state`: Kafka's word for that of the group."""
+    """Description of a group; `state` is Kafka's name of the group's state."""
 
     state: str
     report: GroupReport
 
 
 async def look(cluster: Cluster, app: str) -> GroupDescription:
-    """At the group of an app, as it is now. Raises NotFound, ForeignProtocol, WorldError."""
+    """Describe the group of an app as of now.
+
+    Raises:
+        NotFound: the cluster has no group of this id.
+        ForeignProtocol: the group belongs to another program.
+        WorldError: the cluster does not answer.
+    """
     told = await describe_group(cluster, app)
     if told.state == DEAD:
         raise NotFound(f"no such app: {app}: this cluster has no group of that id: check the id")
-    stable = told.state == STABLE  # else the protocol is blank
+    stable = told.state == STABLE  # in other states the protocol is blank
     other = stable and told.protocol != StreamsPartitionAssignor.name
     if told.state != EMPTY and (other or told.protocol_type not in PROTOCOL_TYPES):
         raise ForeignProtocol(
@@ -56,9 +65,9 @@ async def settled(
     limit_s: float,
     waits: Callable[[GroupDescription], None] = lambda _: None,
 ) -> GroupDescription:
-    """The first look that says who runs what; after `limit_s` one that does not.
+    """Return the first description with known owners; after `limit_s` one without.
 
-    `waits` is told each look that does not. Raises as `look` does.
+    `waits` is called with each description without known owners. Raises the errors of `look`.
     """
     give_up_at = clock.now() + limit_s
     while True:

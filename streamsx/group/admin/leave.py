@@ -1,11 +1,11 @@
-"""Asks instances of an app to leave, or to stay after all, and follows what becomes of them.
+"""Requests to instances of an app to leave, or to stay after all, and the progress of each.
 
-It works with nothing but the broker: marks go in with an observer's visit, what comes of them is
-seen with DescribeGroups. Asking twice asks once: who leaves by then anyway is only watched. A mark
-that is lost ("b joins, hears 27 instead of an assignment, and joins once more as if it had just
-come: its mark has done its work") is seen to be missing and told again.
+Only the broker is needed: an observer brings marks into the group, and DescribeGroups shows the
+effect. Two requests count as one: an instance that leaves by then anyway is only watched. A lost
+mark is noticed and sent again. The race: b joins; b receives 27 (REBALANCE_IN_PROGRESS) instead of
+an assignment; b joins again as a newcomer, as if the mark had done its work.
 
-Not here: how far an instance is (`departures`), the visit (`observer`).
+Not here: the progress of one instance (`leave_progress`), the observer (`observer`).
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from streamsx.group.admin.leave_progress import LeaveProgress, LeaveState
 from streamsx.group.admin.observer import not_taken, tell
 
 LEAVE_TIMEOUT_S = 60.0
-"""The deadline of a mark, unless somebody says another one."""
+"""Deadline of a mark, unless the caller gives another one."""
 
 
 Going = Mapping[str, LeaveProgress]
-"""How far everybody is, by instance."""
+"""Progress of all instances, by name."""
 
 
 async def leave(
@@ -44,14 +44,21 @@ async def leave(
     swap_to: str | None = None,
     told: Callable[[Going, GroupReport], None] = lambda *_: None,
 ) -> Going:
-    """Mark instances as leaving, or as staying (`cancel`), then follow until each has left, stays
-    or is out of time; by instance. Without `wait`: until the group knows.
+    """Mark instances as leaving, or as staying (`cancel`), and follow them to the end.
 
-    `told` hears of each look, also of one that is not settled. Cancelled, it leaves the group;
-    marks that are in stay in. Raises NotFound for an app that the cluster does not know, UsageError
-    for more instances than a group remembers marks (64) and for a name that is not one worker's,
-    NotFound for a successor that is not there, GroupError when the group has not settled, or not
-    taken the marks, in time; ForeignProtocol, WorldError.
+    The end of an instance: it has left, stays, or is out of time. Without `wait` the end is the
+    moment when the group knows the marks. `told` is called with each description, also with one
+    that is not settled. On cancellation the tool leaves the group; marks in the group stay there.
+
+    Returns:
+        Progress by instance.
+
+    Raises:
+        NotFound: the cluster does not know the app, or the successor is not in the group.
+        UsageError: more instances than a group remembers marks (64), or a name of several workers.
+        GroupError: the group has not settled, or not taken the marks, in time.
+        ForeignProtocol: the group belongs to another program.
+        WorldError: the cluster does not answer.
     """
     names = sorted(set(instances))
     if len(names) > MARKS_MAX:
@@ -77,9 +84,10 @@ async def leave(
         if not wait:
             if not taken:
                 raise not_taken(app, patience_s)
-            # The group knows; whether it was in time nobody waits to see.
+            # The group knows the marks; the caller does not wait for the outcome.
             state = LeaveState.CANCELLED if cancel else LeaveState.LEAVING
-            asked, now_ms = {n: d for n, d in going.items() if not d.ended}, _now_ms(clock)
+            asked = {n: d for n, d in going.items() if not d.ended}
+            now_ms = _now_ms(clock)
             return going | {n: replace(d, state=state, seen_ms=now_ms) for n, d in asked.items()}
         if all(departure.ended for departure in going.values()):
             return going
@@ -93,7 +101,7 @@ async def leave(
 async def _ask(
     cluster: Cluster, clock: Clock, app: str, going: dict[str, LeaveProgress], report: GroupReport
 ) -> bool:
-    """Tell the group what it does not know yet. Whether it knows now."""
+    """Send the marks that the group does not know yet; return whether it knows all marks now."""
     now_ms = _now_ms(clock)
     wishes = {
         name: leave_progress.mark_to_send(departure, report, now_ms)
@@ -105,7 +113,8 @@ async def _ask(
     limit_s = (max(going[name].deadline_ms for name in marks) - now_ms) / 1000
     limit_s = limit_s if limit_s < math.inf else LEAVE_TIMEOUT_S
     going |= {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
-    of_type, limit_s = report.protocol_type, max(limit_s, LOOK_EVERY_S)
+    of_type = report.protocol_type
+    limit_s = max(limit_s, LOOK_EVERY_S)
     return await tell(cluster, clock, app, marks, limit_s, of_type)
 
 

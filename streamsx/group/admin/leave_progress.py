@@ -1,19 +1,19 @@
-"""What becomes of an instance that was asked to leave, or to stay after all: look by look.
+"""Progress of an instance that was asked to leave, or to stay after all.
 
-A departure is a value; each look at the group makes the next one. It ends as one of these:
+A progress is a value; each description of the group makes the next value. The end is one of these:
 
-LEFT       No process of that name is in the group, or another one is: it left and came back. What
-           others run by then has moved.
-TIMEOUT    Its deadline has passed and it was still there. It leaves all the same, now with tasks
-           that nobody has learned: they are what is left.
-CANCELLED  It is in the group and stays.
-UNKNOWN    It was not in the group to begin with.
+LEFT       No process of that name is in the group, or another process is: the instance left and
+           came back. Tasks that others run by then have moved.
+TIMEOUT    The deadline has passed and the instance was still there. The instance leaves all the
+           same, now with tasks that no other member has learned: these are the tasks `left`.
+CANCELLED  The instance is in the group and stays.
+UNKNOWN    The instance was not in the group at the start.
 
-Until then it is LEAVING, also one that was told to stay and has not heard of it. A group that
-rebalances shows nothing but member ids: "b's id is not listed" is a reason to note the time, not
-yet to say that b left, for a member that was fenced comes back under another id and still leaves.
+Until then the state is LEAVING, also for an instance that was asked to stay and does not know yet.
+A group that rebalances shows only member ids. A missing member id is a reason to note the time, and
+no proof that the instance left: a fenced member comes back under another id and still leaves.
 
-Not here: asking (`observer`), looking (`look`), when to do what (`marking`).
+Not here: sending marks (`observer`), describing a group (`describe`), the order of steps (`leave`).
 """
 
 import math
@@ -27,12 +27,12 @@ from streamsx.errors import NotFound, UsageError
 from streamsx.model import TaskId
 
 SETTLE_MS = 10_000
-"""How long to wait for a group to say who runs the tasks of somebody who is gone."""
+"""Wait for a group to name the new owners of a gone member's tasks, in milliseconds."""
 NO_MARK = Mark(MarkState.LEAVING)
 
 
 class LeaveState(Enum):
-    """In the words of `streamsx leave`."""
+    """State of a departure, in the words of `streamsx leave`."""
 
     LEAVING = "leaving"
     LEFT = "left"
@@ -43,12 +43,15 @@ class LeaveState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaveProgress:
-    """Of one instance. `members`: the ids it is known by; `tasks`: those it ran at the first look;
-    `left`: those of them that nobody else runs by now. `cancels`: it shall stay. `swap_to`: who
-    alone is to have them.
+    """Progress of one instance.
 
-    Unix milliseconds: `asked_ms`; `deadline_ms`, inf without one; `epoch_ms`, of the newest mark it
-    knows of; `seen_ms`, of the newest look, or if it is `gone` of the first that did not show it.
+    `members`: known member ids of the instance. `tasks`: the tasks that the instance ran at the
+    first look. `left`: those tasks that no other member runs by now. `cancels`: the instance was
+    asked to stay. `swap_to`: the only instance that may take the tasks.
+
+    Unix milliseconds: `asked_ms`; `deadline_ms`, inf without a deadline; `epoch_ms`, of the newest
+    known mark; `seen_ms`, of the newest look, or for a `gone` instance of the first look without
+    it.
     """
 
     instance: str
@@ -70,17 +73,21 @@ class LeaveProgress:
 
     @property
     def tasks_moved(self) -> int:
-        """How many of the tasks it ran at the first look others run by now."""
+        """Return the number of tasks from the first look that others run by now."""
         return len(self.tasks) - len(self.left)
 
     @property
     def ms(self) -> int:
-        """How long it took, or has taken."""
+        """Return the duration of the departure so far, in milliseconds."""
         return self.seen_ms - self.asked_ms
 
 
 def refuse_shared(names: Iterable[str], report: GroupReport) -> None:
-    """A mark goes by name: it would reach everybody who has it. Raises UsageError."""
+    """Refuse a name that several members share, because a mark would reach all of them.
+
+    Raises:
+        UsageError: a name is shared.
+    """
     members = [here.member for here in report.instances]
     owners = {report.labels[member.id]: member.instance or "" for member in members}
     for asked in names:
@@ -94,7 +101,12 @@ def refuse_shared(names: Iterable[str], report: GroupReport) -> None:
 
 
 def refuse_absent(successor: str, report: GroupReport) -> None:
-    """Who takes a seat is there, and stays. Raises NotFound, UsageError."""
+    """Refuse a successor that is absent or leaving.
+
+    Raises:
+        NotFound: no such instance.
+        UsageError: the successor is leaving too.
+    """
     if not (mine := _mine(successor, report)):
         raise NotFound(f"no such instance: {successor}: it takes over once it has joined: start it")
     if any(here.member.leaving for here in mine):
@@ -110,7 +122,7 @@ def begun(
     deadline_ms: float,
     swap_to: str | None = None,
 ) -> LeaveProgress:
-    """By the first look that says who runs what."""
+    """Return the initial progress, from the first description with known owners."""
     mine = _mine(instance, report)
     leaves = [here.member.leaving for here in mine if here.member.leaving]
     sooner = [leaving.deadline_ms for leaving in leaves if leaving.deadline_ms is not None]
@@ -132,12 +144,16 @@ def begun(
 
 
 def mark_to_send(departure: LeaveProgress, report: GroupReport, now_ms: int) -> Mark | None:
-    """What the group has yet to be told; None also when it cannot be seen whether it knows."""
+    """Return the mark that the group does not have yet.
+
+    Returns:
+        None: the group has the mark, or an unsettled group does not show it.
+    """
     if departure.ended or not report.settled:
         return None
     epoch_ms = max(now_ms, departure.epoch_ms + 1)  # another tool's clock may be ahead
     if departure.cancels:
-        knows = _cancels(_mark(departure.instance, report))  # and leaves by a signal
+        knows = _cancels(_mark(departure.instance, report))  # may still leave, by a signal
         return None if knows else Mark(MarkState.CANCELLED, epoch_ms=epoch_ms)
     due_ms = None if departure.deadline_ms == math.inf else int(departure.deadline_ms)
     ways = [here.member.leaving for here in _mine(departure.instance, report)]
@@ -148,7 +164,7 @@ def mark_to_send(departure: LeaveProgress, report: GroupReport, now_ms: int) -> 
 
 
 def after(departure: LeaveProgress, report: GroupReport, now_ms: int) -> LeaveProgress:
-    """As this look shows it."""
+    """Return the progress after another description of the group."""
     if departure.ended:
         return departure
     mine = _mine(departure.instance, report)
@@ -165,13 +181,13 @@ def after(departure: LeaveProgress, report: GroupReport, now_ms: int) -> LeavePr
     others = [here for here in report.instances if here.member.instance != departure.instance]
     left = departure.tasks.difference(*(here.active for here in others))
     lie = left.difference(*(here.active for here in report.instances))
-    if gone and lie and others and patient:  # a round is to come that gives them to somebody
+    if gone and lie and others and patient:  # the next round gives these tasks to other members
         return replace(noted, left=left)
     return replace(noted, left=left, state=_state(noted, report))
 
 
 def _state(noted: LeaveProgress, report: GroupReport) -> LeaveState:
-    """By a look that says who runs what."""
+    """Return the state shown by a description with known owners."""
     mine = _mine(noted.instance, report)
     mark = _mark(noted.instance, report)
     if any(here.member.leaving for here in mine):
@@ -182,7 +198,7 @@ def _state(noted: LeaveProgress, report: GroupReport) -> LeaveState:
 
 
 def _mine(instance: str, report: GroupReport) -> list[Instance]:
-    """More than one while a dead process of the same name has not been missed yet."""
+    """Return the members of this name: several, while a dead process is still a member."""
     return [here for here in report.instances if here.member.instance == instance]
 
 

@@ -1,13 +1,13 @@
-"""A tool in the group for a moment: it joins with marks, is answered, and leaves.
+"""Short membership of a tool in the group: the tool joins with marks, is answered, and leaves.
 
-An observer is a member that subscribes to nothing and owns nothing; nothing is handed over in a
-round that has one. It counts from the moment it has a member id: killed there, it holds the group
-in a rebalance until its session ends, and what is withheld at that moment stands still. So the
-session is short, and the tool leaves whatever happens.
+An observer is a member that subscribes to no topics and owns no partitions. A round with an
+observer hands nothing over. The observer counts from the moment it has a member id: killed then, it
+holds the group in a rebalance until its session ends, and withheld tasks stand still. So the
+session is short, and the tool leaves in every case.
 
-Not here: what marks say and who heeds them (`streamsx.assignor`), joining and leaving
-(`streamsx.membership`), looking at a group without joining it (`look`), what becomes of who was
-marked (`marking`).
+Not here: the content and effect of marks (`streamsx.assignor`), joining and leaving
+(`streamsx.group`), a view of the group without joining (`describe`), the progress of marked
+instances (`leave_progress`).
 """
 
 import asyncio
@@ -30,22 +30,28 @@ from streamsx.protocol.error_codes import ErrorCode, failure
 
 LOG = logging.getLogger("streamsx")
 SESSION_TIMEOUTS_S = (6.0, 10.0, 30.0)
-"""The shortest that the broker takes; Kafka's least is 6 s by default."""
+"""Session timeouts to try, shortest first: the broker has a minimum, 6 s by Kafka's default."""
 AGAIN_S = 0.2
-"""Each try makes a round for all: marks may stay out, where newer ones take all the room."""
+"""Pause between tries; each try makes a round for all members. Marks may stay out while newer ones
+take all the room."""
 UNREACHABLE_S = 10.0
-"""How long a cluster may be away, or without a coordinator for the group."""
+"""Longest time that the cluster may be away, or be without a coordinator for the group."""
 
 
 async def tell(
     cluster: Cluster, clock: Clock, group: str, marks: Mapping[str, Mark], timeout_s: float,
     protocol_type: str = PROTOCOL_TYPE,
 ) -> bool:  # fmt: skip
-    """Until the group has the marks in its memory, or newer ones of the same instances. False when
-    a leader was shown them in time and the group has not said what became of it.
+    """Bring marks into the group's memory.
 
-    Raises GroupError when nobody was, ForeignProtocol for a group of another program, WorldError
-    for a cluster that has not answered for 10 s.
+    Returns:
+        True when the group has these marks, or newer ones of the same instances; False when a
+            leader received the marks in time and the outcome is unknown.
+
+    Raises:
+        GroupError: no leader received the marks in time.
+        ForeignProtocol: the group belongs to another program.
+        WorldError: the cluster has not answered for 10 s.
     """
     give_up_at = clock.now() + timeout_s
     for session_s in SESSION_TIMEOUTS_S:
@@ -64,27 +70,35 @@ async def tell(
 
 
 class ToolMembership:
-    """One membership. `refused`: Kafka's code, if the group does not want it; `shown`: a leader was
-    told the marks; `taken`: everybody knows them.
+    """One membership of a tool.
 
-    "The leader has planned with the marks; a marked member joins again before the tool's SyncGroup
-    comes, and hangs": they are taken, and nobody is there to say so.
+    `refused`: Kafka's code, if the group refuses the tool. `shown`: a leader received the marks.
+    `taken`: all members know the marks.
+
+    The race: the leader has planned with the marks; a marked member joins again before the tool's
+    SyncGroup comes; SyncGroup hangs. The marks are in, and no answer confirms it.
     """
 
     def __init__(
         self, clock: Clock, group: str, marks: Mapping[str, Mark], session_s: float,
         protocol_type: str = PROTOCOL_TYPE,
     ) -> None:  # fmt: skip
-        self._clock, self._marks, self._session_s = clock, marks, session_s
+        self._clock = clock
+        self._marks = marks
+        self._session_s = session_s
         seat = SubscriptionBuilder(observing(marks, nonce=int(clock.wall() * 1000)), ())
         config = MemberConfig(session_timeout_s=session_s, protocol_type=protocol_type)
         outage = Outage(LOG.debug, UNREACHABLE_S)
         self.session = Session(clock, config, group, seat, self._hear, outage)
-        self.refused, self.shown, self.taken = 0, False, False
+        self.refused = 0
+        self.shown = False
+        self.taken = False
 
     async def pay(self, cluster: Cluster, limit_s: float) -> None:
-        """It has left by then, whatever has happened; also when who waits for it is cancelled: an
-        interrupt may come while a tool leaves the group, or one more, and not only before.
+        """Run the membership and leave within `limit_s`, whatever happens.
+
+        The tool also leaves when the caller is cancelled. An interrupt, or another one, may come
+        while the tool is leaving the group, and not only before.
         """
         member = asyncio.create_task(self.session.run(cluster), name="observer")
         limit = asyncio.get_running_loop().call_later(limit_s, self._leave)
@@ -108,7 +122,8 @@ class ToolMembership:
     def _hear(self, message: e.ControlMessage) -> None:
         match message:
             case e.OnAssignment(view=view):
-                kept, marks = view.memory.marks, self._marks.items()
+                kept = view.memory.marks
+                marks = self._marks.items()
                 self.taken = all(i in kept and kept[i].epoch_ms >= m.epoch_ms for i, m in marks)
                 if self.taken:
                     self._leave()
@@ -122,7 +137,7 @@ class ToolMembership:
 
 
 def not_taken(group: str, timeout_s: float, why: str = "") -> GroupError:
-    """`why`: how the last round ended, where it failed."""
+    """Return the error for marks that did not get in; `why` is the end of the last failed round."""
     return GroupError(
         f"the group did not take the marks: {group}: nothing in {timeout_s:g} s: "
         f"{why or 'is it rebalancing without end?'}"
