@@ -67,8 +67,8 @@ def change(service: Service, once: NamedOnce, validate_only: bool, asked: Any) -
     """
     once(asked.resource_type, asked.resource_name)
     if asked.resource_type != TOPIC:
-        told = "of topics alone: what a broker does is said when it is started"
-        raise Refused(ErrorCode.INVALID_REQUEST, error_message=told)
+        message = "of topics alone: what a broker does is said when it is started"
+        raise Refused(ErrorCode.INVALID_REQUEST, error_message=message)
     topic = topic_of(service, asked)
     configs = dict(topic.configs)
     if len({one.name for one in asked.configs}) < len(asked.configs):

@@ -45,7 +45,7 @@ class Cleaner:
         self._bytes_min = options.compacted_bytes_min
         self._loop = asyncio.get_running_loop()
         self._compacting: asyncio.Future[Compacted] | None = None
-        self._left: list[tuple[StoredTopic, Log]] = []
+        self._queue: list[tuple[StoredTopic, Log]] = []
         self._more = False
         self._timer = self._loop.call_later(self._interval_s, self._tick)
 
@@ -60,7 +60,7 @@ class Cleaner:
     def stop(self) -> None:
         """Stop looking at logs."""
         self._timer.cancel()
-        self._left.clear()
+        self._queue.clear()
 
     def look(self) -> None:
         """Look at all logs now."""
@@ -68,7 +68,7 @@ class Cleaner:
             if not log.failed and "delete" in listed(topic.config("cleanup.policy")):
                 self._guarded(self._expire, topic, log)
         if self._compacting is None:
-            self._left = [(topic, log) for topic, _, log in self._topics.logs()]
+            self._queue = [(topic, log) for topic, _, log in self._topics.logs()]
             self._compact_next()
 
     def _tick(self) -> None:
@@ -103,8 +103,8 @@ class Cleaner:
 
     def _compact_next(self) -> None:
         """Compact the next log that is due: each log once per look, one at a time."""
-        while self._left and self._compacting is None:
-            topic, log = self._left.pop()
+        while self._queue and self._compacting is None:
+            topic, log = self._queue.pop()
             compacted = "compact" in listed(topic.config("cleanup.policy"))
             if compacted and not (log.failed or log.closed):  # a deleted log is closed
                 self._guarded(self._begin, topic, log)
@@ -126,9 +126,9 @@ class Cleaner:
         )
         if job is not None:
             self._compacting = self._loop.run_in_executor(None, compact, job)
-            self._compacting.add_done_callback(lambda made: self._made(topic, log, job, made))
+            self._compacting.add_done_callback(lambda made: self._compacted(topic, log, job, made))
 
-    def _made(
+    def _compacted(
         self,
         topic: StoredTopic,
         log: Log,
@@ -153,8 +153,8 @@ class Cleaner:
                     one.path.unlink(missing_ok=True)
             # The compaction stopped early when its table of keys was full.
             self._more |= done.until < job.files[-1].next
-            told = "log_compacted folder=%s bytes=%d before=%d"
-            logger.info(told, log.folder, log.size, before)
+            message = "log_compacted folder=%s bytes=%d before=%d"
+            logger.info(message, log.folder, log.size, before)
 
         try:
             self._guarded(take, topic, log)

@@ -129,11 +129,16 @@ def compaction(log: Log, now_ms: int, *, lag_ms: int, tombstones_ms: int) -> Com
     closed = closed[: clean + max(1, bisect_right(sizes, DIRTY_BYTES_MAX))]
     if not closed or log.segments[len(closed)].base <= dirty_from:
         return None
-    heard = [offset for offset, at in log.compacted if at <= now_ms - tombstones_ms]
+    expired = [offset for offset, at in log.compacted if at <= now_ms - tombstones_ms]
     return CompactionJob(
-        tuple(closed), dirty_from, max(heard, default=0), log.segment_bytes, now_ms, tombstones_ms,
+        tuple(closed),
+        dirty_from,
+        max(expired, default=0),
+        log.segment_bytes,
+        now_ms,
+        tombstones_ms,
         tuple(log.producers.aborted),
-    )  # fmt: skip
+    )
 
 
 def leave_alone(log: Log, base: int) -> None:

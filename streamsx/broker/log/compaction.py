@@ -137,16 +137,16 @@ class CompactionFilter:
             for header, batch in batches(file.path, check=True):
                 if not placed(header, start, file.next):
                     raise CorruptRecord(f"a batch at {header.base_offset}, from {start} on")
-                found = found + len(batch)
+                found += len(batch)
                 start = header.last_offset + 1
-                self._hear(header, batch)
+                self._learn_batch(header, batch)
         except CorruptRecord as error:
             raise FileDamaged(file.base, f"{file.path}: {error}") from None
         if found != file.size:
             why = f"{found} bytes of whole batches, not {file.size}: it is shorter than it was"
             raise FileDamaged(file.base, f"{file.path}: {why}")
 
-    def _hear(self, header: Header, batch: memoryview) -> None:
+    def _learn_batch(self, header: Header, batch: memoryview) -> None:
         if header.control:
             return
         if (producer_id := header.producer_id) >= 0:
@@ -172,15 +172,15 @@ class CompactionFilter:
             begun = header.producer_id in self.begun
             self.begun.discard(header.producer_id)
             return batch if begun or header.base_offset >= self.job.forgotten_below else b""
-        left = b"" if self.aborted(header) else self._left(header, batch)
-        if not left and not self._last_word(header):
+        left = b"" if self.aborted(header) else self._remaining(header, batch)
+        if not left and not self._keeps_sequences(header):
             return b""
         self.staying.add(header.producer_id)
         if header.transactional:
             self.begun.add(header.producer_id)
         return left or emptied(header)
 
-    def _left(self, header: Header, batch: memoryview) -> bytes | bytearray | memoryview:
+    def _remaining(self, header: Header, batch: memoryview) -> bytes | bytearray | memoryview:
         """Return the records that stay. A batch damaged before it was written stays whole."""
         try:
             kept = [record for record in records_within(header, batch) if self._stays(record)]
@@ -190,7 +190,7 @@ class CompactionFilter:
         except DAMAGES:
             return batch
 
-    def _last_word(self, header: Header) -> bool:
+    def _keeps_sequences(self, header: Header) -> bool:
         """Return whether the header must stay for a producer that may continue from these
         sequences.
 
@@ -321,7 +321,7 @@ def batches(
             for start, size, header in scan(data, check=check):
                 whole = start + size
                 yield header, memoryview(data)[start:whole]
-            at = at + whole
+            at += whole
             most = READ_BYTES if whole else batch_bytes(data)
             if not whole and not len(data) < most <= end - at:
                 return  # the batch is cut short, or its length is damaged: allocate no memory

@@ -82,21 +82,21 @@ class Log:
         self.producers = ProducerState()
         self._appended_bytes = self._flushed_bytes = 0  # bytes found at the start count too
         # Bytes announced to waiters: to those that read everything, to those that read committed.
-        self._told_bytes = [0, 0]
+        self._announced_bytes = [0, 0]
         self._descriptors = descriptors
         folder.mkdir(exist_ok=True)
         for left in (*folder.glob("*.tmp"), *folder.glob(f"*{MADE}")):
             left.unlink()
         bases = sorted(int(path.stem) for path in folder.glob(SEGMENTS))
         self.segments = [Segment(folder, base, descriptors) for base in bases]
-        unflushed, told = (*read_note(self.folder, UNFLUSHED), None, None)[:2]
+        unflushed, seen = (*read_note(self.folder, UNFLUSHED), None, None)[:2]
         numbers = iter(read_note(self.folder, COMPACTED))
         self.compacted = list(zip(numbers, numbers, strict=False))
         """Pairs of the offset up to which the log was compacted, and the time (ms), as many as
         `cleaning` needs.
         """
         trusted = clean and unflushed is None
-        limit = sys.maxsize if told is None else told
+        limit = sys.maxsize if seen is None else seen
         while len(self.segments) > 1 and self.segments[-1].base > limit:
             # A segment that begins exactly at the limit stays, empty: the offsets before the limit
             # may be a hole.
@@ -117,7 +117,7 @@ class Log:
         if unflushed is not None:
             self._write_again(unflushed)
         self.flushed, self._flushed_bytes = self.mark()
-        self._tell()
+        self._wake_readers()
 
     @property
     def end(self) -> int:
@@ -169,7 +169,7 @@ class Log:
             self.segments.append(segment)
         self.producers.note(header, commits(header, batch), self._appended_bytes)
         self._appended_bytes += len(batch)
-        self._tell()
+        self._wake_readers()
         return header.base_offset
 
     def read(self, offset: int, most: int, *, committed: bool = False) -> bytes:
@@ -324,7 +324,7 @@ class Log:
         with suppress(OSError):  # the disk is failing; `note_failure` is called again later
             if not self.closed:
                 self.note_failure()
-        self._dismiss()
+        self._wake_all()
 
     def note_failure(self) -> None:
         """Write down for the next start which offsets are flushed and which offsets readers saw.
@@ -342,28 +342,28 @@ class Log:
         if self.failed or mark < (self.flushed, self._flushed_bytes):
             return
         self.flushed, self._flushed_bytes = mark
-        self._tell()
+        self._wake_readers()
 
     def close(self) -> None:
         """Close the files and wake all waiting readers."""
         self.closed = True
         for segment in self.segments:
             self._descriptors.close(segment.path)
-        self._dismiss()
+        self._wake_all()
 
-    def _tell(self) -> None:
+    def _wake_readers(self) -> None:
         """Wake waiting readers with the number of bytes that became visible to them."""
         self.producers.settle(self.high_watermark)
         visible = self._flushed_bytes if self.sync else self._appended_bytes
         begun = self.producers.first_unstable
-        told = self._told_bytes
+        before = self._announced_bytes
         stable = min(visible, begun.position) if begun else visible
-        self._told_bytes = [visible, stable]
+        self._announced_bytes = [visible, stable]
         for wake, committed in tuple(self.waiters.items()):
-            if more := self._told_bytes[committed] - told[committed]:
+            if more := self._announced_bytes[committed] - before[committed]:
                 wake(more)
 
-    def _dismiss(self) -> None:
+    def _wake_all(self) -> None:
         for wake in tuple(self.waiters):
             wake(sys.maxsize)
 

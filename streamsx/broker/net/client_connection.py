@@ -232,16 +232,16 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def close(self, why: str) -> None:
         """Close at once, drop unsent answers, and log the reason in one line."""
-        self._say_closed(why)
+        self._log_closed(why)
         self.abort()
 
     def hang_up(self, why: str) -> None:
         """Close after the unsent answers are sent, and log the reason in one line."""
-        self._say_closed(why)
+        self._log_closed(why)
         self._forget()
         self._transport.close()
 
-    def _say_closed(self, why: str) -> None:
+    def _log_closed(self, why: str) -> None:
         self._traffic.counts.hung_up += 1
         logger.warning("closed %s: %s", self.peer, why)
 

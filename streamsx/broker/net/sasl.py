@@ -119,13 +119,13 @@ class Authentication:
     def authenticate(self, data: bytes) -> ReplyBody:
         """Return the response to SaslAuthenticate."""
         try:
-            told = None if self._exchange is None else self._exchange.send(data)
+            reply = None if self._exchange is None else self._exchange.send(data)
         except StopIteration as end:
-            told = end.value
+            reply = end.value
         except (ValueError, KeyError, Error):  # UnicodeDecodeError is a ValueError
-            told = None
-        if told is not None:
-            return {"error_code": ErrorCode.NONE, "auth_bytes": told}
+            reply = None
+        if reply is not None:
+            return {"error_code": ErrorCode.NONE, "auth_bytes": reply}
         illegal = self.step in (Step.NEW, Step.DONE)
         code = ErrorCode.ILLEGAL_SASL_STATE if illegal else ErrorCode.SASL_AUTHENTICATION_FAILED
         why = "wrong user or password, or not what the mechanism wants"
@@ -146,23 +146,23 @@ class Authentication:
     def _scram(self, algorithm: str) -> Exchange:
         # client-first-message: no channel binding, no authorization as another user.
         flag, acts_for, bare = (yield b"").decode().split(",", 2)
-        said = attributes(bare)
-        self.user = said["n"].replace("=2C", ",").replace("=3D", "=")
-        if flag not in ("n", "y") or acts_for or not said["r"]:
+        given = attributes(bare)
+        self.user = given["n"].replace("=2C", ",").replace("=3D", "=")
+        if flag not in ("n", "y") or acts_for or not given["r"]:
             return None
         if (keys := self._users.keys(self.user, algorithm)) is None:
             return None
-        nonce = said["r"] + self._users.fresh().hex()
-        told = f"r={nonce},s={b64encode(keys.salt).decode()},i={ITERATIONS}"
+        nonce = given["r"] + self._users.fresh().hex()
+        server_first = f"r={nonce},s={b64encode(keys.salt).decode()},i={ITERATIONS}"
         # client-final-message: the client proves that it knows the password; the reply proves that
         # the server does.
-        final, _, proof = (yield told.encode()).decode().rpartition(",p=")
-        said = attributes(final)
-        signed = f"{bare},{told},{final}".encode()
+        final, _, proof = (yield server_first.encode()).decode().rpartition(",p=")
+        given = attributes(final)
+        signed = f"{bare},{server_first},{final}".encode()
         mask = hmac.digest(keys.stored, signed, algorithm)
         client = bytes(a ^ b for a, b in zip(b64decode(proof, validate=True), mask, strict=True))
         known = hmac.compare_digest(hash_of(algorithm, client), keys.stored)
-        if not known or said["r"] != nonce or b64decode(said["c"]) not in (b"n,,", b"y,,"):
+        if not known or given["r"] != nonce or b64decode(given["c"]) not in (b"n,,", b"y,,"):
             return None
         self.step = Step.DONE
         return b"v=" + b64encode(hmac.digest(keys.server, signed, algorithm))

@@ -96,8 +96,8 @@ class BrokerServer:
     _users: Users | None = field(init=False, default=None)
     _server: asyncio.Server = field(init=False)
     _sweep_timer: asyncio.TimerHandle = field(init=False)
-    _tell_timer: asyncio.TimerHandle = field(init=False)
-    _told: int = field(init=False, default=0)
+    _metrics_timer: asyncio.TimerHandle = field(init=False)
+    _logged_requests: int = field(init=False, default=0)
     """Number of requests when metrics were logged last."""
 
     @property
@@ -137,7 +137,7 @@ class BrokerServer:
             self.port = self._server.sockets[0].getsockname()[1]
             await self._server.start_serving()
             self._sweep()
-            self._tell()
+            self._log_metrics()
             self._closing = undo.pop_all()
         topics = len(self.service.topics.by_name)
         logger.info("broker_started at=%s data=%s topics=%d", self.bootstrap, self.folder, topics)
@@ -152,7 +152,7 @@ class BrokerServer:
             self._server.close()
             self._traffic.open = False
             self._sweep_timer.cancel()
-            self._tell_timer.cancel()
+            self._metrics_timer.cancel()
             for connection in tuple(self._traffic.connections):
                 connection.abort()
             await self.service.cleaner.close()
@@ -180,13 +180,13 @@ class BrokerServer:
             log_bytes=sum(log.size for *_, log in service.topics.logs()),
         )
 
-    def _tell(self) -> None:
+    def _log_metrics(self) -> None:
         """Log the metrics if any request came since they were logged last."""
         requests = self._traffic.counts.requests.total()
-        if requests != self._told:
-            self._told = requests
+        if requests != self._logged_requests:
+            self._logged_requests = requests
             logger.info("broker_metrics %s", in_a_line(self.metrics()))
-        self._tell_timer = asyncio.get_running_loop().call_later(TELL_S, self._tell)
+        self._metrics_timer = asyncio.get_running_loop().call_later(TELL_S, self._log_metrics)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -296,13 +296,16 @@ class BrokerServer:
         )
 
     def _connection(self) -> ClientConnection | TlsHandshake:
-        who = None if self._users is None else Authentication(self._users)
+        authentication = None if self._users is None else Authentication(self._users)
 
         def most(key: int) -> int:
             """Return the largest request allowed; small until the client is authenticated."""
-            return LARGE_BYTES if who and not who.done else frame_bytes_max(key)
+            known = authentication is None or authentication.done
+            return frame_bytes_max(key) if known else LARGE_BYTES
 
-        made = ClientConnection(self._traffic, self.limits, self._serve, self.clock.now, most, who)
+        made = ClientConnection(
+            self._traffic, self.limits, self._serve, self.clock.now, most, authentication
+        )
         tls = self.access.tls
         return made if tls is None else TlsHandshake(made, tls, HANDSHAKE_S)
 
