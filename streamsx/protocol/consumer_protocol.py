@@ -60,13 +60,13 @@ class Subscription:
         Raises:
             Malformed: The bytes are no subscription. No other error is raised.
         """
-        said = _codec(*SUBSCRIPTION)[1](data)
+        body = _codec(*SUBSCRIPTION)[1](data)
         return cls(
-            topics=tuple(said.topics),
-            user_data=said.user_data or b"",
-            owned=_partitions(said.owned_partitions),
-            generation=said.generation_id,
-            rack=said.rack_id,
+            topics=tuple(body.topics),
+            user_data=body.user_data or b"",
+            owned=_partitions(body.owned_partitions),
+            generation=body.generation_id,
+            rack=body.rack_id,
         )
 
 
@@ -94,8 +94,8 @@ class Assignment:
         """
         if not data:
             return cls()
-        said = _codec(*ASSIGNMENT)[1](data)
-        return cls(_partitions(said.assigned_partitions), said.user_data or b"")
+        body = _codec(*ASSIGNMENT)[1](data)
+        return cls(_partitions(body.assigned_partitions), body.user_data or b"")
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:

@@ -281,7 +281,7 @@ def pieces(
             if header.attributes & TRANSACTION:
                 visible.keeps(header)
             next_offset = header.base_offset + header.last_offset_delta + 1
-            records = records + header.records
+            records += header.records
             end = at + size
     except CorruptRecord as error:
         damage = error

@@ -51,8 +51,8 @@ class WireMessage:
     """Decoded struct. An attribute that was not on the wire has its default from the class."""
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({said})"
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
 
 
 class Field(NamedTuple):

@@ -207,7 +207,7 @@ def by_topic(
     topics: defaultdict[str, list[object]] = defaultdict(list)
     for tp, part in parts:
         topics[tp.topic].append(part)
-    return [{name: topic, partitions: said} for topic, said in topics.items()]
+    return [{name: topic, partitions: entries} for topic, entries in topics.items()]
 
 
 def load(name: str, version: int, kind: SchemaKind) -> type[Schema]:
