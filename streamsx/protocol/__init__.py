@@ -1,5 +1,5 @@
-"""Kafka's protocol: bytes to values and values to bytes. Pure.
+"""Kafka protocol: conversion between bytes and values. Pure.
 
-Requests and responses, record batches, the partitioner, error codes, and the text beside each
-committed offset. Not here: connections (`client`).
+Contains requests and responses, record batches, the partitioner, error codes, and the metadata of
+committed offsets. Not here: connections (`client`).
 """

@@ -1,21 +1,22 @@
-"""Text that stands beside each committed offset: stream time, and one table of named values.
+"""Metadata text of each committed offset: stream time, and a table of named values.
 
-    AQAAAYvP5WgA {"i":"0f...","r":{"1a2b3c4d":10}}          of a worker
-    spark AQAAAYvP5WgA{"r":{"1a2b3c4d":10}} s3://bucket/a   while Spark goes on from there
+    AQAAAYvP5WgA {"i":"0f...","r":{"1a2b3c4d":10}}          from a worker
+    spark AQAAAYvP5WgA{"r":{"1a2b3c4d":10}} s3://bucket/a   while Spark continues from there
 
-The first word is all that workers before the table wrote, and all that they read: they find the
-stream time and repeat what readers ahead of the offset have done. In Spark's mark the table stands
-in that word too, because older runs take all behind it for the place. An empty table is left out.
+Workers from before the table wrote and read the first word only. From a new text they read the
+stream time, and repeat the records that readers ahead of the offset have processed. In Spark's mark
+the table is part of that word, because older runs take the text behind the word for the location.
+An empty table is left out.
 
 | key | value |
 |---|---|
 | `v` | version of the table, absent for 1; raised for a change that older readers must not ignore |
-| `r` | reader (`topology/nodes:reader_name`) -> how far it is ahead of the offset |
+| `r` | reader (`topology/nodes:reader_name`) -> how far the reader is ahead of the offset |
 | `i` | id of the topic, 32 hex digits |
 
-A new key needs no new version: readers pass over keys that they do not know.
+A new key needs no new version: readers skip keys that they do not know.
 
-Not here: when a commit is made, what a task does with its readers' positions.
+Not here: when a commit is made, how a task uses the positions of its readers.
 """
 
 import base64
@@ -38,12 +39,12 @@ ON_SPARK: Final = "spark "
 
 
 class OffsetMetadata(NamedTuple):
-    """Values beside one partition's offset.
+    """Metadata of one partition's committed offset.
 
     `stream_time`: in ms, -1 before the first record; `readers`: how far each reader is ahead of the
-    offset, without those that are not; `topic_id`: of the topic that the offset is of, 32 hex
-    digits; `spark`: URI under which Spark goes on from there, so that nobody else may; `newer`:
-    version of a table that a later release wrote and this one cannot read, else 0.
+    offset, without readers at the offset; `topic_id`: id of the offset's topic, 32 hex digits;
+    `spark`: URI under which Spark continues from the offset, so that no other worker may; `newer`:
+    version of a table that a later release wrote and this release cannot read, otherwise 0.
     """
 
     stream_time: int = -1
@@ -53,7 +54,7 @@ class OffsetMetadata(NamedTuple):
     newer: int = 0
 
     def encode(self) -> str:
-        """Return the text, however long it is: see `fitted`."""
+        """Return the text at any length; `fitted` shortens the values beforehand."""
         header = base64.b64encode(HEADER.pack(HEADER_VERSION, self.stream_time)).decode()
         table = self._table()
         if self.spark is not None:
@@ -70,12 +71,13 @@ class OffsetMetadata(NamedTuple):
 
     @classmethod
     def decode(cls, text: str) -> "OffsetMetadata":
-        """Read what any release wrote. Text of somebody else's gives the defaults."""
+        """Read the text of any release. A text of another application gives the defaults."""
         header, _, table = text.partition(" ")
         spark = None
         if text.startswith(ON_SPARK):
             word, _, spark = text.removeprefix(ON_SPARK).partition(" ")
-            header, table = word[:HEADER_CHARACTERS], word[HEADER_CHARACTERS:]
+            header = word[:HEADER_CHARACTERS]
+            table = word[HEADER_CHARACTERS:]
         try:
             version, stream_time = HEADER.unpack(base64.b64decode(header, validate=True))
         except (ValueError, struct.error):
@@ -85,8 +87,12 @@ class OffsetMetadata(NamedTuple):
         return _with(cls(stream_time, spark=spark), table)
 
     def fitted(self, limit: int = TEXT_BYTES_MAX) -> tuple["OffsetMetadata", dict[str, int]]:
-        """Drop readers until the text fits into `limit` bytes, those least ahead first, because
-        they repeat least. Returns what is left, and the dropped readers.
+        """Drop readers until the text fits into `limit` bytes.
+
+        Readers least ahead are dropped first, because they repeat the fewest records.
+
+        Returns:
+            The remaining metadata, and the dropped readers.
         """
         excess = len(self.encode().encode()) - limit
         dropped: dict[str, int] = {}
@@ -100,7 +106,7 @@ class OffsetMetadata(NamedTuple):
 
 
 def _with(bare: OffsetMetadata, table: str) -> OffsetMetadata:
-    """Add what a table says, as far as it is one."""
+    """Add the values of a table, as far as the table is valid."""
     try:
         values = orjson.loads(table or "{}")
     except orjson.JSONDecodeError:
@@ -114,7 +120,7 @@ def _with(bare: OffsetMetadata, table: str) -> OffsetMetadata:
 
 
 def _readers(found: Any) -> Mapping[str, int]:
-    """Keep what can be a reader's entry."""
+    """Keep the valid entries of readers."""
     if not isinstance(found, dict):
         return {}
     return {name: n for name, n in found.items() if type(n) is int and n > 0}

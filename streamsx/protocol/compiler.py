@@ -1,13 +1,15 @@
-"""Functions compiled from a schema: bytes to a message, a dict to bytes.
+"""Compiler of schemas: generates functions that decode bytes to a message, and encode a dict to
+bytes.
 
-One function per struct and version, written as source text and compiled: runs of fixed-size fields
-become one `struct.Struct`, and nothing is looked up by name while it runs. Which schema belongs to
-which request, and the frames around it, are `wire`'s.
+Each struct and version has one function, generated as source text and compiled. Runs of fixed-size
+fields become one `struct.Struct`, and no name is looked up at run time. Not here: which schema
+belongs to which request, and the frames around messages (`wire`).
 
-A decoder trusts nothing. A slice is never longer than what is left, so a length that lies makes the
-position run past the end; what is read there fails, and `decode` looks at the end as well. Only an
-array's length is looked at beforehand, for its elements are made one by one: they cost far more
-than the few bytes of each, and whoever reads what strangers send says how many there may be.
+A decoder does not trust its input. A slice is never longer than the remaining bytes, so a wrong
+length moves the position past the end; reads there fail, and `decode` checks the end as well. Only
+the length of an array is checked beforehand, because its elements are created one by one: they cost
+far more than the few bytes of each. A caller that reads input of strangers passes the largest
+number of elements.
 """
 
 import struct
@@ -23,30 +25,36 @@ from streamsx.protocol.schema import FIXED, Field, Schema, fields, message_type,
 
 VARINT_BYTES_MAX = 5
 STRING_BYTES_MAX = (1 << 15) - 1
-"""What the length of a string could say before KIP-482. As in Kafka, newer versions have no longer
-ones: "a group with a longer name commits; whoever lists groups in an old version gets no answer".
+"""Longest string whose length fits into the format before KIP-482. As in Kafka, newer versions
+accept no longer strings either: otherwise a group with a longer name could commit, and a client
+that lists groups in an old version would get no answer.
 """
 
 ElementsLeft = list[int]
-"""One number: so many more elements the arrays of a message may have together."""
+"""List of one number: how many more elements the arrays of a message may have together."""
 Decoder = Callable[[memoryview, int, int, ElementsLeft], tuple[Any, int]]
-"""(data, position, end, room) -> (message, position behind it)."""
+"""Function (data, position, end, room) -> (message, position behind the message)."""
 Encoder = Callable[[Mapping[str, Any], bytearray], None]
-"""Appends the message to the bytes."""
+"""Function that appends a message to the bytes."""
 
 
 class Malformed(DataError):
-    """Bytes that are not what their schema says. Whoever sent them is to be hung up on."""
+    """Error for bytes that do not match their schema. The connection to their sender is to
+    be closed.
+    """
 
 
 def decode(
     decoder: Decoder, data: Buffer, start: int = 0, *, whole: bool = True,
     elements_max: int = sys.maxsize,
 ) -> Any:  # fmt: skip
-    """The message at `start`; with `whole`, bytes left over behind it are an error, and so are more
-    elements than `elements_max` in all of its arrays.
+    """Return the message at `start`.
 
-    Raises Malformed and nothing else, whatever the bytes are.
+    With `whole`, bytes left over behind the message are an error. More elements than `elements_max`
+    in all arrays together are an error too.
+
+    Raises:
+        Malformed: The bytes are no such message. No other error is raised, whatever the bytes are.
     """
     view = memoryview(data)
     try:
@@ -61,7 +69,7 @@ def decode(
 
 
 def get_varint(data: memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint and the position behind it."""
+    """Return an unsigned varint and the position behind the varint."""
     number = shift = 0
     for _ in range(VARINT_BYTES_MAX):
         byte = data[position]
@@ -82,7 +90,7 @@ def put_varint(out: bytearray, number: int) -> None:
 
 
 class SourceText:
-    """The text of one function and the names it uses."""
+    """Source text of one function, and the values that the text refers to."""
 
     def __init__(self, head: str) -> None:
         self._lines = [head]
@@ -91,7 +99,7 @@ class SourceText:
         }  # fmt: skip
 
     def name(self, value: object) -> str:
-        """A name for a value that the text may use."""
+        """Return a name under which the text can use the value."""
         name = f"x{len(self._names)}"
         self._names[name] = value
         return name
@@ -105,14 +113,14 @@ class SourceText:
         self.add(depth, f"{into}, = {self.name(packing.unpack_from)}(b, p)", f"p += {packing.size}")
 
     def function(self) -> Any:
-        """The function that the text defines; it is called `made`."""
-        # As dataclasses do. The text comes from schemas alone, never from what was received.
+        """Compile the text and return the function that it defines under the name `made`."""
+        # dataclasses do the same. The text is made from schemas only, never from received bytes.
         exec("\n".join(self._lines), self._names)  # noqa: S102
         return self._names["made"]
 
 
 def _runs(schema: type[Schema]) -> list[list[Field]]:
-    """The untagged fields, neighbours of fixed size together."""
+    """Return the untagged fields; neighbours of fixed size are grouped."""
     untagged = (field for field in fields(schema) if field.tag is None)
     runs = groupby(untagged, key=lambda field: "" if _fixed(field) else field.name)
     return [list(run) for _, run in runs]
@@ -123,7 +131,7 @@ def _fixed(field: Field) -> bool:
 
 
 def _is_number(field: Field) -> bool:
-    """Whether `struct` knows an array of them as one."""
+    """Return whether `struct` can pack an array of this kind at once."""
     return field.kind in FIXED and field.kind != "uuid"
 
 
@@ -132,19 +140,24 @@ def _packing(run: list[Field]) -> struct.Struct:
 
 
 def _compact(schema: type[Schema], field: Field) -> bool:
-    """Whether its length is a varint. A client id's never is: KIP-511 lets a broker that does not
-    know the version of an ApiVersions request read the header all the same.
+    """Return whether the length of a field is a varint.
+
+    The length of a client id never is: KIP-511 lets a broker that does not know the version of an
+    ApiVersions request still read the header.
     """
     return schema.__flexible__ and (schema.__name__, field.name) != ("RequestHeader", "client_id")
 
 
-# Decoders: in the text `b` is the data, `p` the position, `e` the end, `r` the room for elements,
-# `o` the message.
+# Names in the text of decoders: `b` is the data, `p` the position, `e` the end, `r` the room for
+# elements, `o` the message.
 
 
 @cache
 def decoder(schema: type[Schema], newest: type[Schema]) -> Decoder:
-    """Reads the struct; what it gives has the attributes of the newest version too."""
+    """Return a function that decodes the struct.
+
+    A decoded message has the attributes of the newest version too.
+    """
     source = SourceText("def made(b, p, e, r):")
     source.add(0, f"o = {source.name(message_type(schema, newest))}()")
     for run in _runs(schema):
@@ -164,7 +177,7 @@ def decoder(schema: type[Schema], newest: type[Schema]) -> Decoder:
 def _decode_field(
     source: SourceText, depth: int, field: Field, newest: type[Schema], into: str, *, compact: bool
 ) -> None:
-    """Read it `into` a name of the text."""
+    """Append lines that read a field `into` a name of the text."""
     if _fixed(field):
         source.unpack(depth, into, _packing([field]))
     elif field.struct and not field.array:
@@ -181,13 +194,16 @@ def _decode_field(
 
 
 READ = {"string": 'str(b[p:p + n], "utf8")', "bytes": "bytes(b[p:p + n])", "records": "b[p:p + n]"}
-"""How the `n` bytes at `p` become a value. Records stay a view of the frame."""
+"""Expressions that turn the `n` bytes at `p` into a value. Records stay a view of the frame."""
 
 
 def _decode_length(
     source: SourceText, depth: int, field: Field, into: str, *, compact: bool
 ) -> None:
-    """`n`, then the branch in which it is not null; its lines go one level deeper."""
+    """Append lines that read the length `n`, and begin the branch for values that are not null.
+
+    The lines of the branch go one level deeper.
+    """
     text = field.kind == "string" and not field.array
     if compact:
         source.add(depth, "n = b[p] - 1", "p += 1")
@@ -206,12 +222,13 @@ def _decode_length(
 def _decode_elements(
     source: SourceText, depth: int, field: Field, newest: type[Schema], into: str, *, compact: bool
 ) -> None:
-    """The `n` elements of an array."""
+    """Append lines that read the `n` elements of an array."""
     complaint = f'raise Malformed(f"{field.name}: {{n}} elements in {{e - p}} bytes")'
     source.add(depth, f"if n > e - p: {complaint}", "r[0] -= n")
     source.add(depth, f'if r[0] < 0: raise Malformed("{field.name}: too many elements")')
     if _is_number(field):
-        code, unpack = FIXED[field.kind], source.name(struct.unpack_from)
+        code = FIXED[field.kind]
+        unpack = source.name(struct.unpack_from)
         source.add(depth, f'{into} = list({unpack}(f">{{n}}{code}", b, p))')
         source.add(depth, f"p += {struct.calcsize('>' + code)} * n")
     else:
@@ -222,7 +239,9 @@ def _decode_elements(
 
 
 def _decode_tagged(source: SourceText, schema: type[Schema], newest: type[Schema]) -> None:
-    """Known tags must fill their size exactly, unknown ones are skipped."""
+    """Append lines that read tagged fields: known tags must fill their size exactly, others are
+    skipped.
+    """
     source.add(0, "n, p = b[p], p + 1", "if n > 127: n, p = get_varint(b, p - 1)")
     source.add(0, "while n:")
     source.add(1, "t, p = get_varint(b, p)", "z, p = get_varint(b, p)", "z += p", "left = n - 1")
@@ -234,14 +253,15 @@ def _decode_tagged(source: SourceText, schema: type[Schema], newest: type[Schema
     source.add(1, "n, p = left, z")
 
 
-# Encoders: in the text `o` is the dict, `w` the bytes, `v` a field's value.
+# Names in the text of encoders: `o` is the dict, `w` the bytes, `v` the value of a field.
 
 
 @cache
 def encoder(schema: type[Schema]) -> Encoder:
-    """Writes a dict: absent keys as defaults, keys that the version lacks not at all.
+    """Return a function that encodes a dict.
 
-    None where this version knows no null is written as empty: a newer version may know it.
+    Absent keys are written as defaults; keys that the version lacks are ignored. A None where this
+    version has no null is written as empty, since a newer version may allow null.
     """
     source = SourceText("def made(o, w):")
     source.add(0, "get = o.get")
@@ -259,7 +279,7 @@ def encoder(schema: type[Schema]) -> Encoder:
 
 
 def _encode_field(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
-    """Append `v`."""
+    """Append lines that write `v`."""
     if _fixed(field):
         source.add(depth, f"w += {source.name(_packing([field]).pack)}(v)")
     elif field.struct and not field.array:
@@ -283,7 +303,10 @@ def _encode_field(source: SourceText, depth: int, field: Field, *, compact: bool
 
 
 def _encode_length(source: SourceText, depth: int, field: Field, *, compact: bool) -> None:
-    """The length of `v`, then the branch in which it is not None; its lines go one level deeper."""
+    """Append lines that write the length of `v`, and begin the branch for values that are not None.
+
+    The lines of the branch go one level deeper.
+    """
     text = field.kind == "string" and not field.array
     null = -1 if field.nullable or field.kind == "records" else 0
     if compact:
@@ -297,7 +320,9 @@ def _encode_length(source: SourceText, depth: int, field: Field, *, compact: boo
 
 
 def _encode_tagged(source: SourceText, schema: type[Schema]) -> None:
-    """The tagged fields that differ from their default, in order, each with its size."""
+    """Append lines that write tagged fields other than their default, in order, each with
+    its size.
+    """
     tagged = [field for field in fields(schema) if field.tag is not None]
     if not tagged:
         source.add(0, "w.append(0)")
@@ -315,7 +340,9 @@ def _encode_tagged(source: SourceText, schema: type[Schema]) -> None:
 
 
 def _blank(field: Field) -> bytes:
-    """A nested struct with defaults alone, which needs no tag; no other field is ever so."""
+    """Return the bytes of a nested struct with defaults only, which is not written; empty for other
+    fields.
+    """
     blank = bytearray()
     if field.struct and not field.array:
         encoder(field.struct)({}, blank)
@@ -323,7 +350,7 @@ def _blank(field: Field) -> bytes:
 
 
 def _is_set(field: Field) -> str:
-    """The condition under which `v` is not the default."""
+    """Return the condition under which `v` is not the default."""
     if field.default is None:
         return "v is not None"
     if field.array:

@@ -1,7 +1,8 @@
-"""Decompression that cannot be made to fill the memory.
+"""Decompression with a limit on memory.
 
-A batch of 3 kB can hold 100 MB of zeros. aiokafka's functions return whatever comes out; these
-write into a buffer that grows up to a limit. Compressing is left to aiokafka's batch builder.
+A batch of 3 kB can hold 100 MB of zeros. aiokafka's functions return any amount of output; the
+functions here write into a buffer that grows up to a limit. Not here: compression (aiokafka's batch
+builder).
 """
 
 import struct
@@ -14,11 +15,13 @@ from streamsx.errors import DataError
 EXPANDED_BYTES_MAX = 64 << 20
 EXPANDED_BYTES_MIN = 64 << 10
 GROWTH = 8
-"""The first buffer is 8 times the compressed bytes, as is each next one: JSON shrinks 4-6 times.
-One buffer of 64 MiB would be simplest, but Python fills it with zeros: 30 ms per batch."""
+"""Growth factor: the first buffer is 8 times the compressed bytes, and each next one is 8 times
+larger. JSON shrinks 4-6 times. One buffer of 64 MiB would be simplest, but Python fills the buffer
+with zeros: 30 ms per batch.
+"""
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-"""Kafka's names of them; their numbers in the attributes of a batch."""
+"""Codec names of Kafka, and their numbers in the attributes of a batch."""
 
 Into = Callable[[memoryview, memoryview], int]
 INTO: dict[int, Into] = {
@@ -33,13 +36,16 @@ _block_length = struct.Struct(">i")
 
 
 class NotExpandable(DataError):
-    """Compressed bytes that are damaged, of an unknown codec, or too large once expanded."""
+    """Error for compressed bytes that are damaged, of an unknown codec, or too large when
+    expanded.
+    """
 
 
 def expand(codec: int, payload: memoryview, head: int) -> memoryview:
-    """The decompressed payload behind `head` bytes for the caller to fill.
+    """Decompress a payload, leaving `head` bytes in front for the caller to fill.
 
-    Raises NotExpandable, also when there would be more than EXPANDED_BYTES_MAX.
+    Raises:
+        NotExpandable: The bytes are damaged, or expand to more than EXPANDED_BYTES_MAX.
     """
     try:
         if codec == CODECS["snappy"]:
@@ -66,20 +72,22 @@ def _expand(into: Into, payload: memoryview, head: int) -> memoryview:
 
 
 def _expand_snappy(payload: memoryview, head: int) -> memoryview:
-    """Each block says first how long it will be."""
+    """Decompress snappy; each block begins with its decompressed length."""
     blocks = _xerial_blocks(payload) if payload[: len(XERIAL)] == XERIAL else [payload]
     size = sum(snappy.decompress_raw_len(block) for block in blocks)
     if size > EXPANDED_BYTES_MAX:
         raise DecompressionError(f"{size} bytes")
-    out, at = memoryview(bytearray(head + size)), head
+    out = memoryview(bytearray(head + size))
+    at = head
     for block in blocks:
         at += snappy.decompress_raw_into(block, out[at:])
     return out[:at]
 
 
 def _xerial_blocks(payload: memoryview) -> list[memoryview]:
-    """The framing of the Java library: a header, then blocks with their length in front."""
-    blocks, at = [], XERIAL_HEADER_BYTES
+    """Split the framing of the Java library: a header, then blocks with their length in front."""
+    blocks = []
+    at = XERIAL_HEADER_BYTES
     while at < len(payload):
         (length,) = _block_length.unpack_from(payload, at)
         if not 0 < length <= len(payload) - at - _block_length.size:

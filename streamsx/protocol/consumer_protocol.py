@@ -1,9 +1,9 @@
-"""What members of a consumer group tell each other through the coordinator, which reads none of it.
+"""Consumer protocol: messages between members of a group, which the coordinator passes on unread.
 
 A Subscription travels in JoinGroup, an Assignment in SyncGroup (KIP-429 owned partitions, KIP-792
-their generation, KIP-881 rack). Versions 0 to 3 are read, a newer one as 3, for they only grow at
-the end; subscriptions are written as 3, assignments as 0, which every client can read. What the
-user data say is the assignor's.
+their generation, KIP-881 rack). Versions 0 to 3 are read. A newer version is read as 3, because
+versions only grow at the end. Subscriptions are written as version 3, assignments as version 0,
+which every client can read. Not here: the content of the user data (the assignor).
 """
 
 from collections.abc import Callable, Iterable
@@ -18,24 +18,32 @@ PROTOCOL_TYPE = "consumer"
 PROTOCOL_TYPES = (PROTOCOL_TYPE, "stream")
 NO_GENERATION = -1
 
-SUBSCRIPTION, ASSIGNMENT = ("subscription", 3), ("assignment", 0)
-"""What they are called, and the version that is written."""
+SUBSCRIPTION = ("subscription", 3)
+"""Name of the schema, and the version that is written."""
+ASSIGNMENT = ("assignment", 0)
+"""Name of the schema, and the version that is written."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member wants and holds when it joins."""
+    """Subscription of a member: the topics that it wants and the partitions that it owns
+    at the join.
+    """
 
     topics: tuple[str, ...]
     user_data: bytes = b""
     owned: tuple[TopicPartition, ...] = ()
     generation: int = NO_GENERATION
-    """In which it came to hold them; NO_GENERATION also for versions that do not tell."""
+    """Generation in which the member got its partitions; NO_GENERATION also for versions without
+    the field.
+    """
     rack: str | None = None
-    """None if it did not say."""
+    """Rack of the member; None if the member sent none."""
 
     def write(self) -> bytes:
-        """Topics and partitions sorted, so that equal subscriptions are equal bytes."""
+        """Encode, with topics and partitions sorted, so that equal subscriptions give
+        equal bytes.
+        """
         body = {
             "topics": sorted(self.topics),
             "user_data": self.user_data,
@@ -47,38 +55,47 @@ class Subscription:
 
     @classmethod
     def read(cls, data: Buffer) -> "Subscription":
-        """Raises Malformed and nothing else."""
-        said = _codec(*SUBSCRIPTION)[1](data)
+        """Decode a subscription.
+
+        Raises:
+            Malformed: The bytes are no subscription. No other error is raised.
+        """
+        body = _codec(*SUBSCRIPTION)[1](data)
         return cls(
-            topics=tuple(said.topics),
-            user_data=said.user_data or b"",
-            owned=_partitions(said.owned_partitions),
-            generation=said.generation_id,
-            rack=said.rack_id,
+            topics=tuple(body.topics),
+            user_data=body.user_data or b"",
+            owned=_partitions(body.owned_partitions),
+            generation=body.generation_id,
+            rack=body.rack_id,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the leader gives a member."""
+    """Assignment of a member, made by the leader."""
 
     partitions: tuple[TopicPartition, ...] = ()
     user_data: bytes = b""
 
     def write(self) -> bytes:
-        """Partitions sorted, so that equal assignments are equal bytes."""
+        """Encode, with partitions sorted, so that equal assignments give equal bytes."""
         body = {"assigned_partitions": _by_topic(self.partitions), "user_data": self.user_data}
         return _codec(*ASSIGNMENT)[0](body)
 
     @classmethod
     def read(cls, data: Buffer) -> "Assignment":
-        """No bytes at all are no partitions: what SyncGroup answers a member that the leader left
-        out. Raises Malformed and nothing else.
+        """Decode an assignment.
+
+        Empty bytes are an empty assignment: SyncGroup sends them to a member that the leader left
+        out.
+
+        Raises:
+            Malformed: The bytes are no assignment. No other error is raised.
         """
         if not data:
             return cls()
-        said = _codec(*ASSIGNMENT)[1](data)
-        return cls(_partitions(said.assigned_partitions), said.user_data or b"")
+        body = _codec(*ASSIGNMENT)[1](data)
+        return cls(_partitions(body.assigned_partitions), body.user_data or b"")
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
@@ -95,6 +112,6 @@ FromBytes = Callable[[Buffer], Any]
 
 @cache
 def _codec(name: str, newest: int) -> tuple[ToBytes, FromBytes]:
-    """Made when it is first needed, for that is when kio's schemas are imported."""
+    """Build encoder and decoder on first use, since building them imports kio's schemas."""
     schemas = {v: load(f"consumer_protocol_{name}", v, "data") for v in range(newest + 1)}
     return record_encoder(schemas[newest], newest), record_decoder(schemas, newer=True)

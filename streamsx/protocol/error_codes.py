@@ -1,6 +1,6 @@
-"""Kafka's error codes: which are worth another try, which of our exceptions they are.
+"""Error codes of Kafka: whether a code is retriable, and which exception a code becomes.
 
-What a member or a producer does about a code depends on what it is doing, and stands there.
+Not here: the reaction of a member or a producer to a code, which depends on its current work.
 """
 
 from enum import IntEnum, unique
@@ -11,15 +11,18 @@ from streamsx import errors
 
 @unique
 class ErrorCode(IntEnum):
-    """The codes that we answer or act on, with Kafka's names and numbers, and the exception that
-    each becomes: the user's, a topic's, a record's or the group's where the code says so.
+    """Error codes that this project returns or handles, with Kafka's names and numbers.
+
+    Each code has the exception that it becomes: an error of the user, a topic, a record or the
+    group where the code identifies one.
     """
 
     kind: type[errors.StreamsxError]
 
     def __new__(cls, number: int, kind: type[errors.StreamsxError] = errors.StreamsxError) -> Self:
         made = int.__new__(cls, number)
-        made._value_, made.kind = number, kind
+        made._value_ = number
+        made.kind = kind
         return made
 
     UNKNOWN_SERVER_ERROR = -1
@@ -103,15 +106,18 @@ class ErrorCode(IntEnum):
 RETRIABLE = frozenset(
     code for code in ErrorCode if issubclass(code.kind, errors.WorldError | errors.CorruptRecord)
 )
-"""The same request may succeed later, perhaps at another broker."""
+"""Codes after which the same request may succeed later, perhaps at another broker."""
 
 
 def name_of(code: int) -> str:
-    """Kafka's name, or the number of one that is not in our list."""
+    """Return Kafka's name of a code, or its number if the code is not listed."""
     return ErrorCode(code).name if code in set(ErrorCode) else f"error code {code}"
 
 
 def failure(code: int, where: str, advice: str = "") -> errors.StreamsxError:
-    """The exception for a code: `NAME: where: advice`. `advice` may be the broker's own words."""
+    """Return the exception for a code, with the text `NAME: where: advice`.
+
+    `advice` may be the broker's own error message.
+    """
     kind = ErrorCode(code).kind if code in set(ErrorCode) else errors.StreamsxError
     return kind(": ".join(part for part in (name_of(code), where, advice) if part))

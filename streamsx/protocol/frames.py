@@ -1,10 +1,10 @@
-"""Cuts what a connection receives into frames: 4 bytes of length, then so many bytes. Pure.
+"""Framing of received bytes: 4 bytes of length, then as many bytes of content. Pure.
 
-Small frames are cut from one scratch buffer; a large one is received straight into a buffer of its
-own, which is then the caller's: a reader's records lie in it, and a broker changes in place what it
-carries and writes it to disk from there. At a broker that buffer is pages of the kernel, which are
-taken when something comes into them and given back with the frame: a length alone, of which nothing
-follows, costs its sender nothing and would cost us all of it.
+Small frames are cut from one scratch buffer. A large frame is received directly into a buffer of
+its own, which then belongs to the caller: a reader's records are views of that buffer, and a broker
+changes a request in place and writes it to disk from there. In a broker the buffer consists of
+kernel pages, which are allocated when bytes arrive and freed with the frame. Otherwise a length
+without content would cost its sender nothing and the broker the whole size.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,64 +15,82 @@ from streamsx.protocol.compiler import Malformed
 
 SCRATCH_BYTES = 64 << 10
 LARGE_BYTES = 16 << 10
-"""A frame of this size is not waited for in the scratch buffer."""
+"""Size from which on a frame is not collected in the scratch buffer."""
 BELIEVED_BYTES = 128 << 10
-"""A larger one is not believed: its memory is taken as it comes."""
+"""Size up to which memory is allocated at once; a larger frame gets memory as its bytes arrive."""
 
 Frame = bytearray | memoryview
-"""Memory that can be read and written, of its size."""
+"""Readable and writable memory with the size of one frame."""
 
 _length = Struct(">i")
 _key = Struct(">h")
 
 
 class Frames:
-    """Give the caller `buffer()`, and then say with `received` how much came into it."""
+    """Cutter of frames: the caller fills `buffer()`, and passes the number of bytes to
+    `received`.
+    """
 
     def __init__(
         self, least: int, most: int, *, believed: int = BELIEVED_BYTES,
         of_api: Callable[[int], int] | None = None,
     ) -> None:  # fmt: skip
-        """`least`, `most`: bytes that a frame may have; `believed`: those for which memory is
-        taken at once; `of_api`: how many a large request of this key may have, where frames are
-        requests.
+        """Create an empty cutter.
+
+        Args:
+            least: Smallest size of a frame in bytes.
+            most: Largest size of a frame in bytes.
+            believed: Size up to which memory is allocated at once.
+            of_api: Returns the largest size of a large request by API key; for frames that are
+                requests.
         """
-        self._least, self._most, self._believed = least, most, believed
+        self._least = least
+        self._most = most
+        self._believed = believed
         self._of_api = of_api or (lambda _: most)
-        self._scratch = bytearray()  # "512 are accepted at once, 412 of them too many": 32 MiB
+        # Allocated with the first bytes: 512 connections may be accepted at once, 412 of them too
+        # many, and their scratch buffers would take 32 MiB.
+        self._scratch = bytearray()
         self._large: Frame | None = None
         self._filled = self._size = 0
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go; never empty."""
+        """Return the memory for the next bytes; never empty."""
         if not self._scratch:
             self._scratch = bytearray(SCRATCH_BYTES)
         return memoryview(self._scratch if self._large is None else self._large)[self._filled :]
 
     @property
     def held(self) -> int:
-        """Bytes taken for the large frame that is being received, if one is."""
+        """Return the bytes allocated for the large frame in progress, 0 if there is none."""
         if self._large is None:
             return 0
         return len(self._large) if isinstance(self._large, bytearray) else self._filled
 
     def received(self, count: int) -> Iterator[Frame]:
-        """The frames that are whole now: take all of them. Raises Malformed for a length that
-        cannot be, behind the frames that came before it.
+        """Yield the frames that are complete now; the caller must take all of them.
+
+        Raises:
+            Malformed: A length is out of range; raised after the frames before it.
         """
         self._filled += count
         if self._large is None:
             yield from self._cut()
         elif self._filled == self._size:
-            frame, self._large, self._filled = self._large, None, 0
+            frame = self._large
+            self._large = None
+            self._filled = 0
             yield frame
 
     def forget(self) -> None:
-        """Nothing more comes: lets go of what has."""
-        self._large, self._filled = None, 0
+        """Drop the bytes of an incomplete frame."""
+        self._large = None
+        self._filled = 0
 
     def _cut(self) -> Iterator[Frame]:
-        scratch, start, end = self._scratch, 0, self._filled
+        scratch = self._scratch
+        start = 0
+        end = self._filled
         while end - start >= _length.size:
             (size,) = _length.unpack_from(scratch, start)
             if not self._least <= size <= self._most:
@@ -87,7 +105,8 @@ class Frames:
                 (key,) = _key.unpack_from(scratch, body)
                 if size > (most := self._of_api(key)):
                     raise Malformed(f"request {key} of {size} bytes: {most} can be")
-                self._large, self._size = self._room(size), size
+                self._large = self._room(size)
+                self._size = size
                 self._filled = end - body
                 self._large[: self._filled] = scratch[body:end]
                 return

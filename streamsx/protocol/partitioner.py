@@ -1,7 +1,7 @@
-"""Which partition a key belongs to: murmur2, as Java's clients and Faust compute it; and which
-partitions there are to be asked for.
+"""Partitioner: murmur2 of the key, as Java's clients and Faust compute it; and a check of
+partitions.
 
-Where a record without a key goes is the producer's.
+Not here: the partition of a record without a key (the producer).
 """
 
 import struct
@@ -15,10 +15,16 @@ _words = struct.Struct("<I").iter_unpack
 
 
 def check_place(topic: str, partition: int | None, partitions: int) -> None:
-    """`partitions`: of the topic, 0 when it is not known. None leaves the choice to the key.
+    """Check a topic and a partition before a send.
 
-    Raises NotFound for the topic, UsageError for the partition: as for Kafka's clients, a negative
-    one is none, and not the last.
+    Args:
+        partition: None leaves the choice to the key.
+        partitions: Number of partitions of the topic, 0 if the topic is not known.
+
+    Raises:
+        NotFound: The topic is not known.
+        UsageError: There is no such partition. As in Kafka's clients, a negative number is no
+            partition, and does not count from the end.
     """
     if not partitions:
         raise NotFound(
@@ -29,15 +35,16 @@ def check_place(topic: str, partition: int | None, partitions: int) -> None:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """0 to `partitions` - 1.
+    """Return the partition of a key, from 0 to `partitions` - 1.
 
-    0.9 us for a key of 11 bytes (1.5 with aiokafka's murmur2): who sends many remembers them.
+    Takes 0.9 us for a key of 11 bytes (1.5 us with aiokafka's murmur2), so frequent senders cache
+    the results.
     """
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def murmur2(data: bytes) -> int:
-    """Unsigned; Kafka's is the same number read as a signed one."""
+    """Return the hash as an unsigned number; Kafka reads the same 32 bits as a signed number."""
     length = len(data)
     h = _SEED ^ length
     for (word,) in _words(data[: length & ~3]):

@@ -1,9 +1,9 @@
-"""What a message consists of, read from kio-style dataclasses.
+"""Description of messages, read from dataclasses in kio's style.
 
-kio has one class per message and version; types and metadata say how each field travels. Here they
-become a flat description for `compiler`, and one message type per struct that bears the attributes
-of the newest version. Nothing is encoded or decoded here, and kio itself is not imported: the
-coordinator's own records are described by dataclasses of the same style.
+kio has one class per message and version; types and metadata describe how each field is encoded.
+Here the classes become a flat description for `compiler`, and one message type per struct with the
+attributes of the newest version. Not here: encoding and decoding. kio itself is not imported, since
+the coordinator's own records are described by dataclasses of the same style.
 """
 
 import dataclasses
@@ -27,33 +27,36 @@ FIXED = {
     "datetime_i64": "q",
     "uuid": "16s",
 }
-"""Kinds of fixed size and their `struct` codes: times are ints of milliseconds, uuids 16 bytes."""
+"""Kinds of fixed size and their `struct` codes: times are ints of milliseconds, UUIDs are
+16 bytes.
+"""
 
 UUID_ZERO = bytes(16)
 EMPTY = {"string": "", "bytes": b"", "records": b"", "uuid": UUID_ZERO, "bool": False}
 
 
 class Schema(Protocol):
-    """A dataclass whose fields say in their metadata how they travel, as kio's do:
-    `kafka_type` (a key of FIXED, `string`, `bytes` or `records`; not for nested dataclasses) and,
-    where it travels as a tagged field, `tag`. Arrays are tuples; `| None` means nullable.
+    """Dataclass whose field metadata describes the encoding, as in kio.
+
+    The metadata keys are `kafka_type` (a key of FIXED, `string`, `bytes` or `records`; absent for
+    nested dataclasses) and, for a tagged field, `tag`. Arrays are tuples; `| None` means nullable.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     __flexible__: ClassVar[bool]
-    """Compact lengths, and tagged fields at the end (KIP-482)."""
+    """Whether lengths are compact and tagged fields stand at the end (KIP-482)."""
 
 
 class WireMessage:
-    """A decoded struct. Attributes that were not on the wire have their default, of the class."""
+    """Decoded struct. An attribute that was not on the wire has its default from the class."""
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({said})"
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
 
 
 class Field(NamedTuple):
-    """One field of a struct."""
+    """Field of a struct."""
 
     name: str
     kind: str
@@ -66,27 +69,31 @@ class Field(NamedTuple):
 
 @cache
 def fields(schema: type[Schema]) -> tuple[Field, ...]:
-    """In the order they travel; tagged ones last, by tag."""
+    """Return the fields in the order of the wire; tagged fields are last, by tag."""
     found = [_field(field) for field in dataclasses.fields(schema)]
     return tuple(sorted(found, key=lambda f: -1 if f.tag is None else f.tag))
 
 
 @cache
 def message_type(schema: type[Schema], newest: type[Schema]) -> type[WireMessage]:
-    """The type of a decoded struct: attributes of the newest version and of this one."""
+    """Return the type of a decoded struct, with the attributes of the newest version and
+    of this one.
+    """
     attributes = {f.name: _absent(f) for each in (newest, schema) for f in fields(each)}
     return type(schema.__name__, (WireMessage,), attributes)
 
 
 def newest_of(field: Field, newest: type[Schema]) -> type[Schema]:
-    """The newest version of a nested struct: what the newest outer one has under the same name."""
+    """Return the newest version of a nested struct: the field of the same name in the newest outer
+    struct.
+    """
     assert field.struct
     same = (f.struct for f in fields(newest) if f.name == field.name and f.struct)
     return next(same, field.struct)
 
 
 def _absent(field: Field) -> object:
-    """What an attribute is when it was not on the wire."""
+    """Return the value of an attribute that was not on the wire."""
     if field.struct and not field.array and not field.nullable:
         return message_type(field.struct, field.struct)()
     return field.default
@@ -108,14 +115,16 @@ def _is_struct(annotation: object) -> typing.TypeGuard[type[Schema]]:
 
 
 def _not_none(annotation: object) -> tuple[object, bool]:
-    """The type without `| None`, and whether that was there."""
+    """Return the type without `| None`, and whether `| None` was there."""
     if typing.get_origin(annotation) not in (types.UnionType, typing.Union):
         return annotation, False
     return next(t for t in typing.get_args(annotation) if t is not types.NoneType), True
 
 
 def _default(given: object, kind: str, *, array: bool, nullable: bool) -> object:
-    """As it travels. kio has None for a null uuid or time: 0 and -1 on the wire."""
+    """Return a default in its wire form. kio has None for a null uuid or time: 0 and -1 on
+    the wire.
+    """
     if array:
         return None if given is None else ()
     if kind.startswith("timedelta") and hasattr(given, "total_seconds"):
@@ -123,7 +132,7 @@ def _default(given: object, kind: str, *, array: bool, nullable: bool) -> object
     if isinstance(given, bool | float | str):
         return given
     if isinstance(given, int):
-        return int(given)  # a plain one: kio's have types of their own
+        return int(given)  # a plain int: kio has integer types of its own
     if kind in FIXED:
         return EMPTY.get(kind, -1 if nullable else 0)
     return None if nullable or kind == "struct" else EMPTY[kind]

@@ -1,12 +1,12 @@
-"""Requests and responses as frames: one decoder and one encoder per (api, version).
+"""Requests and responses as frames: one decoder and one encoder per (API, version).
 
-Handlers and callers are written once for all versions: what is decoded has the attributes of the
-newest version (absent ones have their default), and what is encoded is a plain dict, of which a
-version takes the fields it knows. Field names are kio's: Kafka's in snake case, times without
-`_ms` (they are ints of milliseconds here). Broker and client share all of it.
+Handlers and callers are written once for all versions. A decoded message has the attributes of the
+newest version; absent ones have their default. An encoder takes a plain dict and writes the fields
+that the version knows. Field names are kio's: Kafka's in snake case, times without `_ms` (they are
+ints of milliseconds here). Broker and client share all of this module.
 
-kio's module of a version is imported when that version is first used, 4-12 ms each. Reading and
-writing sockets is not done here, nor is the choice of a version.
+kio's module of a version is imported when that version is first used, 4-12 ms each. Not here:
+reading and writing sockets, and the choice of a version.
 """
 
 import sys
@@ -25,15 +25,16 @@ from streamsx.protocol.schema import Schema
 SchemaKind = Literal["request", "response", "header", "data"]
 Body = Mapping[str, Any]
 FrameDecoder = Callable[[Buffer], tuple[Any, Any]]
-"""frame -> (header, message)."""
+"""Function frame -> (header, message)."""
 REQUEST_ELEMENTS_MAX = 1 << 16
-"""In all arrays of a request together: a broker has 10,000 partitions, and each may have a topic
-and some configurations of its own. A frame of a megabyte could have 400,000, and cost a second.
+"""Limit of elements in all arrays of a request together. A broker has 10,000 partitions, and each
+may have a topic and some configurations of its own. A frame of a megabyte could have 400,000
+elements, and cost a second.
 """
 
 
 class FrameEncoder(Protocol):
-    """Gives the frame with its length in front; a response has no client id."""
+    """Encoder that returns the frame with its length in front; a response has no client id."""
 
     def __call__(
         self, correlation_id: int, body: Body, client_id: str | None = None
@@ -47,7 +48,7 @@ _version = Struct(">h")
 
 @unique
 class Api(IntEnum):
-    """The requests we serve or send, by their key."""
+    """API keys of the requests that this project serves or sends."""
 
     PRODUCE = 0
     FETCH = 1
@@ -85,9 +86,10 @@ class Api(IntEnum):
 
 
 def request_head(frame: Buffer) -> tuple[int, int, int]:
-    """Api, version and correlation id, with which every request begins, whatever its version.
+    """Return API key, version and correlation id, with which every request of any version begins.
 
-    Raises Malformed if there are fewer bytes.
+    Raises:
+        Malformed: There are fewer bytes.
     """
     if len(frame) < _head.size:
         raise Malformed(f"a request of {len(frame)} bytes")
@@ -97,7 +99,11 @@ def request_head(frame: Buffer) -> tuple[int, int, int]:
 
 @cache
 def versions(api: int) -> tuple[int, int]:
-    """The oldest and the newest version that there are schemas for. Raises Malformed for none."""
+    """Return the oldest and the newest version that kio has a schema for.
+
+    Raises:
+        Malformed: The API is unknown.
+    """
     index = _kio()
     if api not in index.api_key_map:
         raise Malformed(f"api {api}: unknown")
@@ -107,7 +113,8 @@ def versions(api: int) -> tuple[int, int]:
 
 @cache
 def _decoder(kind: SchemaKind, api: int, version: int, *, whole: bool = True) -> FrameDecoder:
-    header, body = _header(api, version, kind), _schema(api, version, kind)
+    header = _header(api, version, kind)
+    body = _schema(api, version, kind)
     read_header = decoder(header, header)
     read_body = decoder(body, _schema(api, versions(api)[1], kind))
 
@@ -136,12 +143,13 @@ def _encoder(kind: SchemaKind, api: int, version: int) -> FrameEncoder:
     return encode
 
 
-# Each of (api, version). Made for what has no schema, it raises Malformed; so do decoders for bytes
-# that are no such frame, and they raise nothing else. Tagged fields of a header are never written.
+# Factories: each takes (api, version) and returns a decoder or an encoder, or raises Malformed if
+# there is no schema. Decoders raise Malformed for bytes that are no such frame, and no other error.
+# Tagged fields of a header are never written.
 
 request_decoder = partial(_decoder, "request", whole=False)
-"""Bytes left over behind the message are no error, as they are none to Kafka: librdkafka 2.16 asks
-for all topics with three too many (Metadata v13).
+"""Decoder of requests. Bytes left over behind the message are no error, as in Kafka: librdkafka
+2.16 sends three extra bytes when it requests all topics (Metadata v13).
 """
 request_encoder = partial(_encoder, "request")
 response_decoder = partial(_decoder, "response")
@@ -149,9 +157,10 @@ response_encoder = partial(_encoder, "response")
 
 
 def record_encoder(schema: type[Schema], version: int) -> Callable[[Body], bytes]:
-    """For values outside requests, as in `__consumer_offsets`: 2 bytes of version, then the body.
+    """Return an encoder for values outside requests, as in `__consumer_offsets`.
 
-    A schema that kio lacks is a dataclass in its style (`schema.Schema`).
+    The format is 2 bytes of version, then the body. A schema that kio lacks is a dataclass in kio's
+    style (`schema.Schema`).
     """
     write = encoder(schema)
 
@@ -166,10 +175,13 @@ def record_encoder(schema: type[Schema], version: int) -> Callable[[Body], bytes
 def record_decoder(
     schemas: Mapping[int, type[Schema]], *, newer: bool = False
 ) -> Callable[[Buffer], Any]:
-    """Reads what `record_encoder` wrote with any of these versions.
+    """Return a decoder for bytes that `record_encoder` wrote in any of these versions.
 
-    With `newer` a version above them is read as the newest one and what follows is left alone:
-    such formats only ever grow at their end. Raises Malformed and nothing else.
+    With `newer`, a higher version is read as the newest one and the bytes behind are ignored: such
+    formats only ever grow at their end.
+
+    Raises:
+        Malformed: Raised by the decoder, as its only error.
     """
     newest = max(schemas)
     known = {version: decoder(schema, schemas[newest]) for version, schema in schemas.items()}
@@ -191,15 +203,15 @@ def by_topic(
     name: str = "name",
     partitions: str = "partitions",
 ) -> list[dict[str, Any]]:
-    """What is said of each partition as bodies have it: what is of one topic together."""
+    """Group the entries of partitions by topic, in the form of request bodies."""
     topics: defaultdict[str, list[object]] = defaultdict(list)
     for tp, part in parts:
         topics[tp.topic].append(part)
-    return [{name: topic, partitions: said} for topic, said in topics.items()]
+    return [{name: topic, partitions: entries} for topic, entries in topics.items()]
 
 
 def load(name: str, version: int, kind: SchemaKind) -> type[Schema]:
-    """A schema of kio's."""
+    """Return a schema of kio."""
     kio = _kio()
     found: type[Schema] = kio.load_entity_schema(name, version, kio.EntityType[kind])
     return found
@@ -207,12 +219,13 @@ def load(name: str, version: int, kind: SchemaKind) -> type[Schema]:
 
 @cache
 def _kio() -> ModuleType:
-    """kio's index of schemas, with hypothesis left alone.
+    """Import kio's index of schemas without hypothesis.
 
-    kio describes its types to hypothesis, and to do so imports it wherever it is installed: in a
-    new folder 130 MiB and 1 CPU-second of a worker, and a `.hypothesis` in that folder. A None in
-    `sys.modules` is how an import is told that there is none. A process that uses hypothesis
-    already, as tests do, gives kio what it asks for.
+    kio describes its types to hypothesis, and therefore imports hypothesis wherever it is
+    installed. In a new folder that costs a worker 130 MiB and 1 CPU-second, and leaves a
+    `.hypothesis` in that folder. A None in `sys.modules` makes an import fail as if the package
+    were not installed. A process that already uses hypothesis, as tests do, gives kio the real
+    package.
     """
     absent = "hypothesis" not in sys.modules
     if absent:
@@ -236,6 +249,6 @@ def _header(api: int, version: int, kind: SchemaKind) -> type[Schema]:
     flexible = _schema(api, version, kind).__flexible__
     if kind == "request":
         return load("request_header", 2 if flexible else 1, "header")
-    # A client reads the answer to ApiVersions before it knows which version the broker chose: that
-    # one header never became flexible (KIP-511).
+    # A client reads the response to ApiVersions before it knows which version the broker chose, so
+    # the header of that response never became flexible (KIP-511).
     return load("response_header", 1 if flexible and api != Api.API_VERSIONS else 0, "header")

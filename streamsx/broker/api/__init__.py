@@ -1,1 +1,1 @@
-"""The requests that are served: which, in `served`; the answers, by what they are about."""
+"""Request handlers of the embedded broker: the table in `served`, the handlers by subject."""

@@ -1,4 +1,4 @@
-"""Records that clients append: each batch by itself, or why not."""
+"""Handler of Produce: appends each batch, or returns the reason for its refusal."""
 
 from functools import partial
 from typing import Any
@@ -17,17 +17,20 @@ from streamsx.protocol.record_batch import Header
 
 NO_OFFSET = -1
 ABORTABLE_SINCE = 11
-"""The version that knows the code 120."""
+"""Produce version from which on clients know error code 120."""
 ADDS_SINCE = 12
-"""The version in which a batch adds its partition to its transaction (KIP-890)."""
+"""Produce version from which on a batch adds its partition to its transaction (KIP-890)."""
 
 
 def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
-    """The offset of each batch; with `sync`, once it is on the disk."""
-    acks, responses, logs = call.body.acks, list[ReplyBody](), list[Log]()
-    once, expansions = NamedOnce(), Expansions()
+    """Append all batches and return their offsets; with `sync`, reply once they are on the disk."""
+    acks = call.body.acks
+    responses = list[ReplyBody]()
+    logs = list[Log]()
+    once = NamedOnce()
+    expansions = Expansions()
     for asked in call.body.topic_data:
-        name = getattr(asked, "name", None)  # newer versions name topics by id alone
+        name = getattr(asked, "name", None)  # newer versions have topic ids only
         answered = partial(append, service, call, name, asked.topic_id, logs, once, expansions)
         partitions = each(asked.partition_data, answered, "index", base_offset=NO_OFFSET)
         responses.append(
@@ -47,7 +50,13 @@ def append(
     service: Service, call: ServedRequest, name: str | None, topic_id: bytes, logs: list[Log],
     once: NamedOnce, expansions: Expansions, asked: Any,
 ) -> ReplyBody:  # fmt: skip
-    """Appends one batch to one partition, whose log joins `logs`. Raises what `each` knows."""
+    """Append one batch to one partition, and add the log of the partition to `logs`.
+
+    Raises:
+        Refused: The batch may not be appended.
+        CorruptRecord: The batch is damaged.
+        OSError: The disk refused.
+    """
     once(name, topic_id, asked.index)
     topic = service.topics.find(name, topic_id)
     log = topic.log(asked.index)
@@ -71,10 +80,15 @@ def append(
 
 
 def admit(service: Service, call: ServedRequest, place: tuple[str, int], header: Header) -> None:
-    """A batch of a transaction that holds this topic and partition; newer producers add it by
-    writing (KIP-890). Raises Refused if it does not.
+    """Check that the transaction of a batch may write to this partition.
+
+    Newer producers add a partition to the transaction by writing to it (KIP-890).
+
+    Raises:
+        Refused: The partition does not belong to the transaction.
     """
-    owner, adds = (header.producer_id, header.producer_epoch), call.version >= ADDS_SINCE
+    owner = (header.producer_id, header.producer_epoch)
+    adds = call.version >= ADDS_SINCE
     if (transactional_id := call.body.transactional_id) is None:
         raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     code = service.groups.may_write(transactional_id, owner, place, adds=adds)
@@ -85,7 +99,11 @@ def admit(service: Service, call: ServedRequest, place: tuple[str, int], header:
 
 
 def stored(reply: ReplyBody, logs: list[Log]) -> ReplyBody:
-    """What did not reach the disk is to be sent again; `logs`: of what was appended, in order."""
+    """Replace the offsets of batches that did not reach the disk by an error, so that clients
+    retry.
+
+    `logs` are the logs of the appended batches, in order.
+    """
     appended = iter(logs)
     for topic in reply["responses"]:
         for partition in topic["partition_responses"]:

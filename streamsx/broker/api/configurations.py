@@ -1,4 +1,4 @@
-"""Configurations of topics and, to be read alone, of the broker: each resource by itself."""
+"""Handlers of configurations: those of topics, and read-only those of the broker."""
 
 from functools import partial
 from typing import Any
@@ -11,30 +11,36 @@ from streamsx.broker.service import NODE_ID, Service
 from streamsx.broker.topics import NAME, StoredTopic
 from streamsx.protocol.error_codes import ErrorCode
 
-TOPIC, BROKER = 2, 4
+TOPIC = 2
+BROKER = 4
 ALL_BROKERS = ""
-"""Of these nothing is set."""
+"""Resource name of all brokers; no configuration is set there."""
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
 def describe(service: Service, call: ServedRequest) -> ReplyBody:
-    """All of a topic or of the broker, or those that were asked for."""
+    """Return the configurations of each resource: all of them, or the requested ones."""
     found = partial(find, service, NamedOnce())
     return {"results": each(call.body.resources, found, "resource_type", "resource_name")}
 
 
 def alter(service: Service, call: ServedRequest) -> ReplyBody:
-    """Of a topic; all of its changes or none."""
+    """Change configurations of each topic: all changes of a topic, or none."""
     changed = partial(change, service, NamedOnce(), call.body.validate_only)
     return {"responses": each(call.body.resources, changed, "resource_type", "resource_name")}
 
 
 def find(service: Service, once: NamedOnce, asked: Any) -> ReplyBody:
-    """The configurations of one. Raises Refused."""
+    """Return the configurations of one resource.
+
+    Raises:
+        Refused: The resource is unknown or named twice.
+    """
     once(asked.resource_type, asked.resource_name)
     given: dict[str, str] = {}
     if asked.resource_type == TOPIC:
-        known, given = CONFIGS, topic_of(service, asked).configs
+        known = CONFIGS
+        given = topic_of(service, asked).configs
     elif (asked.resource_type, asked.resource_name) == (BROKER, ALL_BROKERS):
         known = {}
     elif (asked.resource_type, asked.resource_name) == (BROKER, str(NODE_ID)):
@@ -48,17 +54,21 @@ def find(service: Service, once: NamedOnce, asked: Any) -> ReplyBody:
         }
     else:
         raise Refused(ErrorCode.INVALID_REQUEST)
-    if wanted := asked.configuration_keys:  # none at all are all, as null is
+    if wanted := asked.configuration_keys:  # an empty list requests all, as null does
         known = {name: config for name, config in known.items() if name in wanted}
     return {"configs": told(known, given, read_only=asked.resource_type == BROKER)}
 
 
 def change(service: Service, once: NamedOnce, validate_only: bool, asked: Any) -> ReplyBody:
-    """The changes of one topic. Raises Refused."""
+    """Apply the changes of one topic.
+
+    Raises:
+        Refused: The resource is not a topic, or a change is not valid.
+    """
     once(asked.resource_type, asked.resource_name)
     if asked.resource_type != TOPIC:
-        told = "of topics alone: what a broker does is said when it is started"
-        raise Refused(ErrorCode.INVALID_REQUEST, error_message=told)
+        message = "of topics alone: what a broker does is said when it is started"
+        raise Refused(ErrorCode.INVALID_REQUEST, error_message=message)
     topic = topic_of(service, asked)
     configs = dict(topic.configs)
     if len({one.name for one in asked.configs}) < len(asked.configs):
@@ -76,15 +86,21 @@ def change(service: Service, once: NamedOnce, validate_only: bool, asked: Any) -
 
 
 def topic_of(service: Service, asked: Any) -> StoredTopic:
-    """The topic that a resource is. Raises Refused."""
+    """Return the topic of a resource.
+
+    Raises:
+        Refused: There is no such topic.
+    """
     if not NAME.fullmatch(asked.resource_name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
     return service.topics.find(asked.resource_name)
 
 
 def apply(configs: dict[str, str], change: Any) -> str | None:
-    """Changes one of the configurations, or says what is wrong."""
-    name, value, operation = change.name, change.value, change.config_operation
+    """Apply one change to `configs`; return the error text, or None if the change is valid."""
+    name = change.name
+    value = change.value
+    operation = change.config_operation
     if operation == DELETE:
         configs.pop(name, None)
         return None

@@ -1,4 +1,4 @@
-"""Records that clients read: about as many bytes as asked for, or a wait until they are there."""
+"""Handler of Fetch: returns about as many bytes as requested, or waits until they are there."""
 
 import asyncio
 import logging
@@ -17,15 +17,16 @@ from streamsx.protocol.error_codes import ErrorCode
 logger = logging.getLogger(__name__)
 
 WHOLE = (-1, 0)
-"""Session epochs of requests that name all they want: of no session, and of one to begin."""
+"""Session epochs of full requests: -1 without a session, 0 to begin one."""
 FETCH_BYTES_MAX = 8 << 20
-"""Of one answer, whatever was asked for. Kafka's fetch.max.bytes is 55 MB, which it sends from its
-files; here they are in memory until they are sent, and there may be many readers.
+"""Limit of bytes in one response, whatever the client requests. Kafka's fetch.max.bytes is 55 MB,
+which Kafka sends from its files. Here the bytes are in memory until they are sent, and there may be
+many readers.
 """
 
 
 def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
-    """At once if there is enough, or anything is wrong; else the call waits."""
+    """Answer at once if enough bytes are there or an error occurs; otherwise let the call wait."""
     if call.body.session_epoch not in WHOLE:
         return {"error_code": ErrorCode.FETCH_SESSION_ID_NOT_FOUND}
     reading = Reading(service, call)
@@ -36,17 +37,19 @@ def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
 
 
 class Reading:
-    """One look at everything that was asked for; `body` is the answer as it is now."""
+    """One read of all requested partitions; `body` is the response as of now."""
 
     def __init__(self, service: Service, call: ServedRequest) -> None:
-        self._topics, self.size, self.failed = service.topics, 0, not call.body.topics
+        self._topics = service.topics
+        self.size = 0
+        self.failed = not call.body.topics
         self.logs: list[Log] = []
         self._once = NamedOnce()
         self._left = min(call.body.max_bytes, FETCH_BYTES_MAX)
         self.committed = call.body.isolation_level == READ_COMMITTED
         responses = []
         for asked in call.body.topics:
-            name = getattr(asked, "topic", None)  # newer versions name topics by id alone
+            name = getattr(asked, "topic", None)  # newer versions have topic ids only
             partitions = [self._partition(name, asked.topic_id, p) for p in asked.partitions]
             responses.append({"topic": name, "topic_id": asked.topic_id, "partitions": partitions})
         self.body: ReplyBody = {"responses": responses}
@@ -63,12 +66,15 @@ class Reading:
             return {"partition_index": number, **nothing, **why.answer}
 
     def _read(self, log: Log, asked: Any) -> ReplyBody:
-        offset, known = asked.fetch_offset, asked.last_fetched_epoch <= LEADER_EPOCH
-        if not (known and log.start <= offset <= log.high_watermark):  # or it is not of this log
+        offset = asked.fetch_offset
+        known = asked.last_fetched_epoch <= LEADER_EPOCH
+        # An unknown epoch or an offset outside the log belongs to another log.
+        if not (known and log.start <= offset <= log.high_watermark):
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
         self.logs.append(log)
         most = min(asked.partition_max_bytes, self._left)
-        room = self._left > 0 or not self.size  # KIP-74: the first batch comes, whatever is asked
+        # KIP-74: the first batch is returned even if it is larger than the requested bytes.
+        room = self._left > 0 or not self.size
         try:
             records = log.read(offset, most, committed=self.committed) if room else b""
             ended = log.aborted(offset, records) if self.committed else ()
@@ -93,7 +99,9 @@ class Reading:
 
 
 def wait(service: Service, call: ServedRequest, reading: Reading) -> None:
-    """Until enough was appended, its time is over, or its client is gone."""
+    """Keep the call waiting until enough is appended, the wait time is over, or the client
+    is gone.
+    """
     missing = call.body.min_bytes - reading.size
 
     def wake(size: int) -> None:
@@ -111,7 +119,8 @@ def wait(service: Service, call: ServedRequest, reading: Reading) -> None:
         for log in reading.logs:
             log.waiters.pop(wake, None)
 
-    idle_s = service.limits.connections_max_idle_s  # who waits is not idle, or may be gone
+    # A waiting connection is not checked for idleness; its client may be gone.
+    idle_s = service.limits.connections_max_idle_s
     wait_s = min(call.body.max_wait / 1000, idle_s)
     timer = asyncio.get_running_loop().call_later(wait_s, answer_now)
     call.gone = end

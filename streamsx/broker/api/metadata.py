@@ -1,4 +1,6 @@
-"""Where everything is: on this broker, at the address where the client reached it."""
+"""Handlers of cluster metadata: everything is on this broker, at the address that the
+client reached.
+"""
 
 from collections.abc import Iterable
 from functools import partial
@@ -14,13 +16,14 @@ from streamsx.protocol.error_codes import ErrorCode
 
 NULL_IS_ALL_SINCE = 1
 REQUEST_ALLOWS_SINCE = 4
-GROUP, TRANSACTION = 0, 1
+GROUP = 0
+TRANSACTION = 1
 
 
 def metadata(service: Service, call: ServedRequest) -> ReplyBody:
-    """All topics, or those that were asked for.
+    """Return the requested topics, or all of them.
 
-    One that is not there is made if the request allows it and the broker does (`auto_create`).
+    A missing topic is created if both the request and the broker (`auto_create`) allow that.
     """
     asked = call.body.topics
     if asked is None or (not asked and call.version < NULL_IS_ALL_SINCE):
@@ -37,7 +40,10 @@ def metadata(service: Service, call: ServedRequest) -> ReplyBody:
 
 
 def coordinator(service: Service, call: ServedRequest) -> ReplyBody:
-    """One answer per key, and the first once more at the top, where it was before version 4."""
+    """Return one coordinator per key.
+
+    The coordinator also stands at the top of the response, where it was before version 4.
+    """
     body = call.body
     if body.key_type not in (GROUP, TRANSACTION):
         why = "only groups and transactions have a coordinator here"
@@ -48,7 +54,7 @@ def coordinator(service: Service, call: ServedRequest) -> ReplyBody:
 
 
 def cluster(service: Service, call: ServedRequest) -> ReplyBody:
-    """One broker."""
+    """Return the cluster of one broker."""
     return {
         "cluster_id": CLUSTER_ID,
         "controller_id": NODE_ID,
@@ -59,19 +65,25 @@ def cluster(service: Service, call: ServedRequest) -> ReplyBody:
 
 
 def address(service: Service, call: ServedRequest) -> ReplyBody:
-    """Ours."""
+    """Return the advertised address, or the address at which the client reached the broker."""
     host, port = service.advertised or call.connection.address
     return {"host": host, "port": port}
 
 
 def make_missing(service: Service, call: ServedRequest, asked: Iterable[Any]) -> OSError | None:
-    """Where both sides want that and there is room: the others are told to ask again. What failed
-    if that did.
+    """Create the missing topics if request and broker allow that, as far as there is room for
+    partitions.
+
+    The topics that find no room are answered with an error, so that clients ask again.
+
+    Returns:
+        The error if creating the topics failed.
     """
     allowed = call.version < REQUEST_ALLOWS_SINCE or call.body.allow_auto_topic_creation
     if not (service.options.auto_create and allowed):
         return None
-    known, partitions = service.topics.by_name, service.options.partitions
+    known = service.topics.by_name
+    partitions = service.options.partitions
     unknown = dict.fromkeys(
         each.name for each in asked
         if each.name is not None and each.name not in known and not any(each.topic_id)
@@ -90,9 +102,16 @@ def make_missing(service: Service, call: ServedRequest, asked: Iterable[Any]) ->
 
 
 def find(service: Service, failed: OSError | None, asked: Any) -> ReplyBody:
-    """One topic. Raises Refused, or what failed when it was to be made."""
-    topics, replicas, topic_id = service.topics, [NODE_ID], getattr(asked, "topic_id", b"")
-    name = None if any(topic_id) else asked.name  # an id says more than a name
+    """Return the metadata of one topic.
+
+    Raises:
+        Refused: There is no such topic.
+        OSError: The topic could not be created.
+    """
+    topics = service.topics
+    replicas = [NODE_ID]
+    topic_id = getattr(asked, "topic_id", b"")
+    name = None if any(topic_id) else asked.name  # an id takes precedence over a name
     if name is not None and name not in topics.by_name:
         if not NAME.fullmatch(name):
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)

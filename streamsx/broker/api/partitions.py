@@ -1,4 +1,4 @@
-"""Requests about partitions of topics that are named: one answer for each partition."""
+"""Handlers of requests that name partitions: one answer for each partition."""
 
 import sys
 from collections.abc import Callable
@@ -20,11 +20,11 @@ NOTHING = (-1, -1)
 END = -1
 NO_EPOCH = -1
 SINCE = {-1: 1, -2: 1, -3: 7, -4: 8, -5: 9, -6: 11}
-"""The versions from which ListOffsets knows what is asked for instead of a timestamp."""
+"""ListOffsets version from which on each special timestamp is known."""
 
 
 def list_offsets(service: Service, call: ServedRequest) -> ReplyBody:
-    """Offset and timestamp per partition, -1 for what there is not."""
+    """Return offset and timestamp for each partition; -1 where there is none."""
     expansions = Expansions()
 
     def answer(_: StoredTopic, log: Log, asked: Any) -> ReplyBody:
@@ -39,7 +39,11 @@ def list_offsets(service: Service, call: ServedRequest) -> ReplyBody:
 
 
 def find(log: Log, timestamp: int, expansions: Expansions, *, committed: bool) -> tuple[int, int]:
-    """(offset, timestamp). Raises CorruptRecord."""
+    """Return (offset, timestamp) for a timestamp or a special value.
+
+    Raises:
+        CorruptRecord: A batch is damaged.
+    """
     match timestamp:
         case -1:
             return log.readable_to(committed=committed), -1
@@ -54,7 +58,10 @@ def find(log: Log, timestamp: int, expansions: Expansions, *, committed: bool) -
 
 
 def delete_records(service: Service, call: ServedRequest) -> ReplyBody:
-    """Where each partition begins now; what is kept by key alone goes by tombstones."""
+    """Delete records before an offset; return the new start of each partition.
+
+    Topics that are only compacted are refused: their records are deleted by tombstones.
+    """
 
     def answer(topic: StoredTopic, log: Log, asked: Any) -> ReplyBody:
         policy = listed(topic.config("cleanup.policy"))
@@ -69,7 +76,7 @@ def delete_records(service: Service, call: ServedRequest) -> ReplyBody:
 
 
 def epoch_ends(service: Service, call: ServedRequest) -> ReplyBody:
-    """The end of each partition, which is that of its one epoch."""
+    """Return the end of each partition, which is the end of its only epoch."""
 
     def answer(_: StoredTopic, log: Log, asked: Any) -> ReplyBody:
         if asked.leader_epoch != LEADER_EPOCH:
@@ -83,17 +90,21 @@ def each_partition(
     service: Service, call: ServedRequest, answer: Callable[[StoredTopic, Log, Any], ReplyBody],
     topic_field: str = "name", partition_field: str = "partition_index", **usual: int,
 ) -> ReplyBody:  # fmt: skip
-    """What `answer` says of each partition that there is, its log, and what was asked of it.
+    """Return what `answer` returns for each requested partition, by topic.
 
-    The fields bear what is asked for, in the request and in the reply; `usual` stands in a reply
-    that says nothing else of it.
+    Args:
+        answer: Takes the topic, the log, and the requested entry.
+        topic_field: Field of the topic's name in request and response.
+        partition_field: Field of the partition's number in request and response.
+        usual: Fields of a response that is an error.
     """
 
     once = NamedOnce()
 
     def of_topic(asked: Any) -> ReplyBody:
         def of_partition(wanted: Any) -> ReplyBody:
-            name, partition = getattr(asked, topic_field), getattr(wanted, partition_field)
+            name = getattr(asked, topic_field)
+            partition = getattr(wanted, partition_field)
             once(name, partition)
             epoch = getattr(wanted, "current_leader_epoch", NO_EPOCH)
             topic = service.topics.find(name)

@@ -1,4 +1,4 @@
-"""Topics made, grown and deleted: each by itself, or why not."""
+"""Handlers that create, grow and delete topics: each topic succeeds or fails for itself."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -19,9 +19,13 @@ NO_ID = bytes(16)
 
 
 def create_topics(service: Service, call: ServedRequest) -> ReplyBody:
-    """What was made of each. An assignment by hand says how many partitions there are."""
+    """Create topics; return the result for each.
+
+    With a manual assignment, the number of its entries is the number of partitions.
+    """
     seen_as = {alike(name) for name in service.topics.by_name}
-    wanted, room = list[tuple[StoredTopic, int]](), service.room()
+    wanted = list[tuple[StoredTopic, int]]()
+    room = service.room()
 
     def create(asked: Any) -> ReplyBody:
         partitions = len(asked.assignments) or asked.num_partitions
@@ -46,7 +50,9 @@ def create_topics(service: Service, call: ServedRequest) -> ReplyBody:
 def done(
     change: Callable[[], None], call: ServedRequest, replies: list[ReplyBody]
 ) -> list[ReplyBody]:
-    """Carries out all that was not refused, or says of each of it why not."""
+    """Carry out all changes that were not refused; if that fails, put the error into their
+    replies.
+    """
     if getattr(call.body, "validate_only", False) or all("error_code" in each for each in replies):
         return replies
     try:
@@ -58,10 +64,15 @@ def done(
 
 
 def check(service: Service, asked: Any, partitions: int, seen_as: set[str], room: int) -> None:
-    """Raises Refused with what is wrong with it, the first thing."""
+    """Check the creation of one topic.
+
+    Raises:
+        Refused: The first rule that the request breaks.
+    """
     bad_config = next((why for c in asked.configs if (why := wrong(c.name, c.value))), None)
     bad_config = bad_config or crossed({config.name: config.value for config in asked.configs})
-    replicas, name = asked.replication_factor, asked.name
+    replicas = asked.replication_factor
+    name = asked.name
     no_replicas = ErrorCode.INVALID_REPLICATION_FACTOR
     by_hand = {place.partition_index: place.broker_ids for place in asked.assignments}
     told_twice = bool(by_hand) and (asked.num_partitions, replicas) != (DEFAULT, DEFAULT)
@@ -83,14 +94,15 @@ def check(service: Service, asked: Any, partitions: int, seen_as: set[str], room
 
 
 def placed_here(places: Iterable[Iterable[int]]) -> bool:
-    """Whether replicas that were placed by hand are where they can be."""
+    """Return whether manually placed replicas are on this broker only."""
     return all(list(brokers) == [NODE_ID] for brokers in places)
 
 
 def create_partitions(service: Service, call: ServedRequest) -> ReplyBody:
-    """What became of each topic."""
+    """Add partitions to topics; return the result for each."""
 
-    wanted, room = list[tuple[StoredTopic, int]](), service.room()
+    wanted = list[tuple[StoredTopic, int]]()
+    room = service.room()
 
     def grow(asked: Any) -> ReplyBody:
         topic = service.topics.find(asked.name)
@@ -113,17 +125,20 @@ def create_partitions(service: Service, call: ServedRequest) -> ReplyBody:
 
 
 def delete_topics(service: Service, call: ServedRequest) -> ReplyBody:
-    """What became of each topic; older versions have their names alone. What would take too long at
-    once is to be asked for again.
+    """Delete topics; return the result for each.
+
+    Older versions name topics without ids. Topics beyond the number of partitions that can be
+    deleted at once fail with a time-out, so that clients retry.
     """
 
-    wanted, room = dict[str, StoredTopic](), PartitionRoom(PARTITIONS_AT_ONCE)
+    wanted = dict[str, StoredTopic]()
+    room = PartitionRoom(PARTITIONS_AT_ONCE)
 
     def delete(asked: Any) -> ReplyBody:
         if (asked.name is None) == (asked.topic_id == NO_ID):
             raise Refused(ErrorCode.INVALID_REQUEST, error_message="a name or an id is needed")
         topic = service.topics.find(asked.name, asked.topic_id)
-        if topic.name in wanted:  # by its name, and by its id
+        if topic.name in wanted:  # requested by name and once more by id
             raise Refused(ErrorCode.INVALID_REQUEST, error_message="named twice")
         if room.left <= 0:
             raise Refused(ErrorCode.REQUEST_TIMED_OUT, name=topic.name, topic_id=topic.id)
@@ -140,7 +155,7 @@ def delete_topics(service: Service, call: ServedRequest) -> ReplyBody:
 def each_once(
     asked: Iterable[Any], answer: Callable[[Any], ReplyBody], *same: str
 ) -> list[ReplyBody]:
-    """What `answer` says of each; what is named twice is refused, once."""
+    """Return what `answer` returns for each item; items requested twice get one refusal."""
     keys = [tuple(getattr(item, name) for name in same) for item in asked]
     times = Counter(keys)
 

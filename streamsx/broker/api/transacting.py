@@ -1,4 +1,4 @@
-"""Producer ids, and the transactions of those who have a transactional id."""
+"""Handlers of producer ids, and of transactions of producers with a transactional id."""
 
 from streamsx.broker.groups.coordinator_events import ReplyBody
 from streamsx.broker.groups.transactions import BUMPS_SINCE, LAST_EPOCH
@@ -9,8 +9,10 @@ from streamsx.protocol.wire import Api
 
 
 def producer(service: Service, call: ServedRequest) -> ReplyBody | None:
-    """Of somebody without a transactional id: an id that nobody had, at epoch 0. Else by the
-    coordinator, which may have to give out such a new one.
+    """Assign a producer id.
+
+    A producer without a transactional id gets a new id at epoch 0. Otherwise the transaction
+    coordinator answers, and may have to assign such a new id too.
     """
     fresh_id = ""
     if call.api is Api.INIT_PRODUCER_ID or last_epoch_ends(call):
@@ -26,6 +28,8 @@ def producer(service: Service, call: ServedRequest) -> ReplyBody | None:
 
 
 def last_epoch_ends(call: ServedRequest) -> bool:
-    """There is none behind it for the next transaction."""
+    """Return whether a transaction ends in the last epoch, so that the next needs a new
+    producer id.
+    """
     ends = call.api is Api.END_TXN and call.version >= BUMPS_SINCE
     return ends and bool(call.body.producer_epoch >= LAST_EPOCH)

@@ -1,4 +1,4 @@
-"""What a client wants to append: whether it is a batch, and a new one, that may be written."""
+"""Validation and append of a client's batch, which must be well formed, new, and allowed."""
 
 from collections.abc import Callable
 
@@ -21,11 +21,15 @@ from streamsx.protocol.record_batch import (
 MAGIC_AT = 16
 
 Admit = Callable[[Header], None]
-"""Raises Refused for what its transaction may not write."""
+"""Callback that raises Refused for a batch that its transaction may not write."""
 
 
 def admit_none(_: Header) -> None:
-    """Where nobody knows of transactions. Raises Refused: 48."""
+    """Refuse every transactional batch.
+
+    Raises:
+        Refused: Always, with code 48.
+    """
     raise Refused(ErrorCode.INVALID_TXN_STATE)
 
 
@@ -33,10 +37,21 @@ def append(
     log: Log, records: memoryview | None, bytes_max: int, admit: Admit = admit_none, *,
     keyed: Expansions | None = None, timed: tuple[TimeLimits, Expansions] | None = None,
 ) -> int:  # fmt: skip
-    """Appends one batch of a client, in place: `records` is changed. `admit` is asked about batches
-    of transactions; in a `keyed` log records without a key would stay for ever; `timed` says which
-    times its topic takes. Gives the offset of its first record; if it is here already, where that
-    is. Raises Refused, CorruptRecord, or OSError, and then nothing changed.
+    """Append one batch of a client, in place: `records` is changed.
+
+    Args:
+        admit: Called for batches of transactions.
+        keyed: Set for a compacted topic, in which a record without a key would stay for ever.
+        timed: Limits of timestamps of the topic.
+
+    Returns:
+        The offset of the first record; for a duplicate, the offset at which the log holds the
+            batch.
+
+    Raises:
+        Refused: The batch may not be appended.
+        CorruptRecord: The batch is damaged.
+        OSError: The disk refused. In all three cases the log is unchanged.
     """
     if records is None:
         raise Refused(ErrorCode.INVALID_RECORD)
@@ -59,7 +74,11 @@ def check_records(
     keyed: Expansions | None,
     timed: tuple[TimeLimits, Expansions] | None,
 ) -> None:
-    """Raise Refused for records without a key, or of a time, that their topic does not take."""
+    """Check that the topic takes the keys and the timestamps of all records.
+
+    Raises:
+        Refused: A record has no key, or a timestamp out of range.
+    """
     expansions = keyed or (timed and timed[1])
     assert expansions, "there is something to look for"
     if (found := expansions.columns(header, records, 0)) is None:
@@ -73,7 +92,7 @@ def check_records(
 
 
 def stamped(header: Header, records: memoryview, limits: TimeLimits) -> Header:
-    """Set the time of a batch where its topic does so; return the header as it is then."""
+    """Set the timestamp of a batch if its topic requires that; return the resulting header."""
     if limits.appended:
         return restamp(records, header, limits.now, appended=True)
     if header.attributes & LOG_APPEND_TIME:
@@ -82,10 +101,12 @@ def stamped(header: Header, records: memoryview, limits: TimeLimits) -> Header:
 
 
 def check_batch(records: memoryview, bytes_max: int) -> Header:
-    """The header of what a client wants to append: exactly one whole batch of its own making.
+    """Return the header of a client's batch: exactly one complete batch that a producer may write.
 
-    Raises Refused: 87 for anything that is no such batch, 2 for what no broker could ever have
-    meant, 10 for a long one; CorruptRecord if its checksum is wrong.
+    Raises:
+        Refused: 87 for anything that is no such batch, 2 for bytes that no broker could accept, 10
+            for a batch that is too long.
+        CorruptRecord: The checksum is wrong.
     """
     size = int.from_bytes(records[LENGTH_END - 4 : LENGTH_END], signed=True) + LENGTH_END
     magic = records[MAGIC_AT] if len(records) > MAGIC_AT else MAGIC
@@ -102,7 +123,9 @@ def check_batch(records: memoryview, bytes_max: int) -> Header:
 
 
 def sound(header: Header) -> bool:
-    """Whether its numbers agree, so that the offsets of the log can only rise."""
+    """Return whether the numbers of a header agree, so that the offsets of the log can
+    only rise.
+    """
     counted = not header.base_offset and 0 < header.records == header.last_offset_delta + 1
     sequenced = header.producer_id < 0 or min(header.producer_epoch, header.base_sequence) >= 0
     owned = header.producer_id >= 0 or not header.transactional

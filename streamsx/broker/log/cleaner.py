@@ -1,9 +1,10 @@
-"""Keeps logs as short as their topics want them: by time, by size, to the newest of each key.
+"""Background cleaner: deletes old log data by time and by size, and compacts logs by key.
 
-From time to time it looks at all of them (`cleanup.policy`, `retention.ms`, `retention.bytes`,
-`segment.ms`), and has those compacted of which enough has come since the last time
-(`min.cleanable.dirty.ratio`, `max.compaction.lag.ms`), one after the other, in a thread. How a log
-is cut is the log's, what compaction does to files is `compaction`'s.
+The cleaner looks at all logs periodically and applies `cleanup.policy`, `retention.ms`,
+`retention.bytes` and `segment.ms`. A log is compacted if enough was appended since its last
+compaction (`min.cleanable.dirty.ratio`, `max.compaction.lag.ms`). Logs are compacted one after the
+other, in a thread. Not here: how a log is truncated (`log`), how compaction rewrites files
+(`compaction`).
 """
 
 import asyncio
@@ -32,38 +33,42 @@ logger = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """One per broker. Needs a running loop."""
+    """Periodic cleaner of all logs, one per broker. Requires a running event loop."""
 
     def __init__(
         self, topics: TopicStore, flusher: Flusher, clock: Clock, options: Options
     ) -> None:
-        self._topics, self._flusher, self._clock = topics, flusher, clock
+        self._topics = topics
+        self._flusher = flusher
+        self._clock = clock
         self._interval_s = options.cleaner_interval_s
         self._bytes_min = options.compacted_bytes_min
         self._loop = asyncio.get_running_loop()
         self._compacting: asyncio.Future[Compacted] | None = None
-        self._left: list[tuple[StoredTopic, Log]] = []
+        self._queue: list[tuple[StoredTopic, Log]] = []
         self._more = False
         self._timer = self._loop.call_later(self._interval_s, self._tick)
 
     async def close(self) -> None:
-        """Waits for what its thread is doing, which takes its place; nothing else begins."""
+        """Stop, and wait until the compaction in the thread has ended and the new files
+        are in place.
+        """
         self.stop()
         if self._compacting is not None:
             await asyncio.wait([self._compacting])
 
     def stop(self) -> None:
-        """It does not look again."""
+        """Stop looking at logs."""
         self._timer.cancel()
-        self._left.clear()
+        self._queue.clear()
 
     def look(self) -> None:
-        """At all logs, now."""
+        """Look at all logs now."""
         for topic, _, log in self._topics.logs():
             if not log.failed and "delete" in listed(topic.config("cleanup.policy")):
                 self._guarded(self._expire, topic, log)
         if self._compacting is None:
-            self._left = [(topic, log) for topic, _, log in self._topics.logs()]
+            self._queue = [(topic, log) for topic, _, log in self._topics.logs()]
             self._compact_next()
 
     def _tick(self) -> None:
@@ -73,7 +78,9 @@ class Cleaner:
     def _guarded(
         self, act: Callable[[StoredTopic, Log], object], topic: StoredTopic, log: Log
     ) -> None:
-        """What one disk refuses keeps nobody else from it."""
+        """Run `act` on one log; log its error, so that the disk of one log does not keep the others
+        waiting.
+        """
         try:
             act(topic, log)
         except (OSError, CorruptRecord) as error:
@@ -95,20 +102,20 @@ class Cleaner:
             logger.info("log_expired folder=%s start=%d", log.folder, log.start)
 
     def _compact_next(self) -> None:
-        """Each once a look, one at a time."""
-        while self._left and self._compacting is None:
-            topic, log = self._left.pop()
+        """Compact the next log that is due: each log once per look, one at a time."""
+        while self._queue and self._compacting is None:
+            topic, log = self._queue.pop()
             compacted = "compact" in listed(topic.config("cleanup.policy"))
-            if compacted and not (log.failed or log.closed):  # or deleted, while it waited
+            if compacted and not (log.failed or log.closed):  # a deleted log is closed
                 self._guarded(self._begin, topic, log)
         if self._more and self._compacting is None and not self._timer.cancelled():
             self._more = False
-            self.look()  # at all of them again: one that is written to keeps no other waiting
+            self.look()  # at all logs again, so that one busy log does not keep others waiting
 
     def _begin(self, topic: StoredTopic, log: Log) -> None:
         now_ms = self._now_ms()
         kept_open = (int(topic.config(name)) for name in ("segment.ms", "max.compaction.lag.ms"))
-        roll_long(log, min(kept_open))  # or it is never as old as it has to be
+        roll_long(log, min(kept_open))  # an open segment never gets as old as compaction requires
         if not due(topic, log, now_ms, self._bytes_min):
             return
         job = compaction(
@@ -119,9 +126,9 @@ class Cleaner:
         )
         if job is not None:
             self._compacting = self._loop.run_in_executor(None, compact, job)
-            self._compacting.add_done_callback(lambda made: self._made(topic, log, job, made))
+            self._compacting.add_done_callback(lambda made: self._compacted(topic, log, job, made))
 
-    def _made(
+    def _compacted(
         self,
         topic: StoredTopic,
         log: Log,
@@ -132,20 +139,22 @@ class Cleaner:
 
         def take(*_: object) -> None:
             try:
-                done, before = compacting.result(), log.size
+                done = compacting.result()
+                before = log.size
             except FileDamaged as error:
-                leave_alone(log, error.base)  # "at each look": it is read once, and told of once
+                leave_alone(log, error.base)  # so that later looks neither read nor report it again
                 raise
             try:
                 if log.failed or log.closed:
                     return
                 put(log, job, done)
-            finally:  # what has found no place, since its disk refused it
+            finally:  # remove the files that were not put in place because the disk refused
                 for one in done.made:
                     one.path.unlink(missing_ok=True)
-            self._more |= done.until < job.files[-1].next  # there are keys that were not learned
-            told = "log_compacted folder=%s bytes=%d before=%d"
-            logger.info(told, log.folder, log.size, before)
+            # The compaction stopped early when its table of keys was full.
+            self._more |= done.until < job.files[-1].next
+            message = "log_compacted folder=%s bytes=%d before=%d"
+            logger.info(message, log.folder, log.size, before)
 
         try:
             self._guarded(take, topic, log)
@@ -157,7 +166,7 @@ class Cleaner:
 
 
 def due(topic: StoredTopic, log: Log, now_ms: int, bytes_min: int) -> bool:
-    """Whether so much has come since the last compaction that another is worth its while."""
+    """Return whether enough was appended since the last compaction to make another worthwhile."""
     files = dirty(log)
     size = sum(each.size for each in files)
     oldest = min((each.oldest for each in files if each.oldest >= 0), default=-1)

@@ -1,18 +1,19 @@
-"""Compaction of a log: of each key what was written last stays. On closed files alone, in a thread.
+"""Log compaction: keeps the newest record of each key. Works on closed files only, in a thread.
 
-Two passes: which record of each key is the newest, of what was written since the last compaction,
-or of as much of it as holds `KEYS_MAX` keys; then these files are written anew without what is
-older. Offsets never change, so there are holes; a batch that loses nothing is copied as it is. A
-tombstone stays for as long as readers may have to hear of it. Records without a key stay.
+Compaction takes two passes. The first pass finds the newest record of each key among the records
+that were written since the last compaction, or among as many of them as hold `KEYS_MAX` keys. The
+second pass rewrites these files without the older records. Offsets never change, so holes appear; a
+batch that loses nothing is copied unchanged. A tombstone stays as long as readers may need it.
+Records without a key stay.
 
-Records of aborted transactions go at once. A marker stays as long as a tombstone, and as long as
-something of its transaction: without it, that would be found open when the log is read again. Of a
-producer's last batches, which it may send again, at least the headers stay, as long as the producer
-may go on from them, or something earlier of it stays. A batch that nobody can read, as it came from
-its client, stays as it is. A file that is not what was written is left as it is, for readers to be
-told.
+Records of aborted transactions are removed at once. A marker stays as long as a tombstone, and as
+long as any batch of its transaction: without the marker, the transaction would be found open when
+the log is read again. A producer may send its last batches again. At least their headers stay, as
+long as the producer may still continue from them, or as long as an earlier batch of the producer
+stays. A batch that was already unreadable when its client sent it is kept unchanged. A file whose
+content is not what was written stays as it is, so that readers get the error.
 
-What is made stands beside the files that it replaces: `Log.put` puts it there, in this order.
+The new files stand beside the files that they replace; `Log.put` puts them in place, in this order.
 """
 
 import os
@@ -41,21 +42,21 @@ from streamsx.protocol.record_batch import (
 )
 
 PRODUCER_EXPIRY_MS = 24 * 60 * 60 * 1000
-"""As Kafka's producer.id.expiration.ms."""
+"""Default of Kafka's producer.id.expiration.ms."""
 READ_BYTES = 1 << 20
-"""At once, of a file that is read from its beginning."""
+"""Bytes per read of a file that is read from its beginning."""
 MADE = ".made"
-"""The end of the name of what replaces a file."""
+"""Suffix of a file that replaces another."""
 KEY_BYTES = 32
-"""Of a longer key a digest is kept, which is a byte longer, so that it is no other's key: "eleven
-kilobytes hold eight keys of 40 MiB".
+"""Longest key that is kept itself. For a longer key a digest is kept, which is one byte longer, so
+that it equals no other key: 11 KB of log may hold eight keys of 40 MiB.
 """
 KEYS_MAX = 1 << 19
-"""Learned at once, and those of one batch more; 145 bytes each."""
+"""Limit of keys per compaction, apart from the rest of the last batch; 145 bytes each."""
 
 
 class FileDamaged(CorruptRecord):
-    """Of the file that begins at `base`: it is not what was written."""
+    """Damage in the file that begins at `base`: the content is not the one that was written."""
 
     def __init__(self, base: int, why: str) -> None:
         super().__init__(why)
@@ -63,22 +64,24 @@ class FileDamaged(CorruptRecord):
 
 
 class CompactionJob(NamedTuple):
-    """`files` in their order: nothing is appended to them any more."""
+    """Compaction to carry out. `files` are in the order of the log and get no more appends."""
 
     files: tuple[Segment, ...]
     dirty_from: int
-    """From this offset on nothing was compacted yet."""
+    """Offset from which on no record was compacted yet."""
     forgotten_below: int
-    """Tombstones have been there for long enough."""
+    """Offset below which tombstones have been kept long enough."""
     segment_bytes: int
     now_ms: int
     tombstones_ms: int
     aborted: tuple[AbortedTransaction, ...] = ()
-    """All that reach into these files."""
+    """All aborted transactions that overlap these files."""
 
 
 class CompactedFile(NamedTuple):
-    """One file in place of some, by the offsets at which they begin; `segment` when it is there."""
+    """New file in place of the segments with these base offsets; `segment` is the segment
+    it will be.
+    """
 
     bases: tuple[int, ...]
     path: Path
@@ -86,7 +89,9 @@ class CompactedFile(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """What is to be replaced, and up to which offset each key is there once then."""
+    """Result of a compaction: the new files, and the offset up to which each key is there once
+    then.
+    """
 
     made: list[CompactedFile]
     until: int
@@ -94,24 +99,24 @@ class Compacted(NamedTuple):
 
 @dataclass(slots=True)
 class CompactionFilter:
-    """What stays, asked in the order of the log."""
+    """Decision for each batch and record, in the order of the log, to keep or to remove."""
 
     job: CompactionJob
     newest: dict[bytes, int] = field(default_factory=dict)
     until: int = 0
-    """Of what was written before it."""
+    """Offset up to which `newest` is complete."""
     full: bool = False
-    """There are more keys, from there on."""
+    """Set when the table of keys is full: keys from `until` on are not in `newest`."""
     latest: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Where the last batches of each producer id begin, which it may send again; of as many as a
-    log remembers, the one that wrote last at the end.
+    """Base offsets of the last batches of each producer id, which the producer may send again.
+    Holds as many producers as a log remembers; the one that wrote last is at the end.
     """
     begun: set[int] = field(default_factory=set)
-    """Producer ids of whose transaction something stays, until its marker."""
+    """Producer ids whose transaction keeps a batch; its marker must stay too."""
     staying: set[int] = field(default_factory=set)
-    """Producer ids of which something stays, records or not."""
+    """Producer ids of which a batch stays, with or without records."""
     ended: dict[int, list[AbortedTransaction]] = field(default_factory=dict)
-    """The aborted ones of each producer id."""
+    """Aborted transactions by producer id."""
 
     def __post_init__(self) -> None:
         self.until = self.job.dirty_from
@@ -119,21 +124,29 @@ class CompactionFilter:
             self.ended.setdefault(each.producer_id, []).append(each)
 
     def learn(self, file: Segment) -> None:
-        """Which of its records are the newest so far. Raises OSError, FileDamaged."""
-        found, start = 0, file.base
+        """Learn the newest record of each key from one file.
+
+        Raises:
+            OSError: The disk refused.
+            FileDamaged: The content of the file is not the one that was written.
+        """
+        found = 0
+        start = file.base
         try:
-            for header, batch in batches(file.path, check=True):  # or damage gets a right checksum
+            # Checksums are verified: a rebuilt batch would give damaged bytes a correct checksum.
+            for header, batch in batches(file.path, check=True):
                 if not placed(header, start, file.next):
                     raise CorruptRecord(f"a batch at {header.base_offset}, from {start} on")
-                found, start = found + len(batch), header.last_offset + 1
-                self._hear(header, batch)
+                found += len(batch)
+                start = header.last_offset + 1
+                self._learn_batch(header, batch)
         except CorruptRecord as error:
             raise FileDamaged(file.base, f"{file.path}: {error}") from None
         if found != file.size:
             why = f"{found} bytes of whole batches, not {file.size}: it is shorter than it was"
             raise FileDamaged(file.base, f"{file.path}: {why}")
 
-    def _hear(self, header: Header, batch: memoryview) -> None:
+    def _learn_batch(self, header: Header, batch: memoryview) -> None:
         if header.control:
             return
         if (producer_id := header.producer_id) >= 0:
@@ -147,27 +160,28 @@ class CompactionFilter:
             self.until = header.last_offset + 1
 
     def aborted(self, header: Header) -> bool:
-        """Its records were never to be read."""
-        its, at = self.ended.get(header.producer_id, ()), header.base_offset
+        """Return whether the batch belongs to an aborted transaction."""
+        its = self.ended.get(header.producer_id, ())
+        at = header.base_offset
         index = bisect_right(its, at, key=attrgetter("last"))
         return header.transactional and index < len(its) and its[index].first <= at
 
     def of(self, header: Header, batch: memoryview) -> bytes | bytearray | memoryview:
-        """What of a batch stays: itself, if that is all."""
+        """Return the part of a batch that stays; the batch itself if all of it stays."""
         if header.control:
             begun = header.producer_id in self.begun
             self.begun.discard(header.producer_id)
             return batch if begun or header.base_offset >= self.job.forgotten_below else b""
-        left = b"" if self.aborted(header) else self._left(header, batch)
-        if not left and not self._last_word(header):
+        left = b"" if self.aborted(header) else self._remaining(header, batch)
+        if not left and not self._keeps_sequences(header):
             return b""
         self.staying.add(header.producer_id)
         if header.transactional:
             self.begun.add(header.producer_id)
         return left or emptied(header)
 
-    def _left(self, header: Header, batch: memoryview) -> bytes | bytearray | memoryview:
-        """The records that stay; all of a batch that was damaged before it was written."""
+    def _remaining(self, header: Header, batch: memoryview) -> bytes | bytearray | memoryview:
+        """Return the records that stay. A batch damaged before it was written stays whole."""
         try:
             kept = [record for record in records_within(header, batch) if self._stays(record)]
             if len(kept) == header.records:
@@ -176,16 +190,18 @@ class CompactionFilter:
         except DAMAGES:
             return batch
 
-    def _last_word(self, header: Header) -> bool:
-        """Of a producer that may still be there, and goes on from these sequences: without it, an
-        earlier batch would be taken for the last.
+    def _keeps_sequences(self, header: Header) -> bool:
+        """Return whether the header must stay for a producer that may continue from these
+        sequences.
+
+        Without this batch, an earlier batch would be taken for the producer's last.
         """
         alive = header.max_timestamp > self.job.now_ms - PRODUCER_EXPIRY_MS
         known = alive or header.producer_id in self.staying
         return known and header.base_offset in self.latest.get(header.producer_id, ())
 
     def _stays(self, record: Any) -> bool:
-        """Of the same key there is none newer, and a tombstone is still to be heard of."""
+        """Return whether no newer record has the same key, and a tombstone is still needed."""
         if record.key is None:
             return True
         if self.newest.get(remembered(record.key), -1) > record.offset:
@@ -194,13 +210,16 @@ class CompactionFilter:
 
 
 def remembered(key: bytes) -> bytes:
-    """By what a key is remembered."""
+    """Return the form in which a key is kept: the key itself, or a digest of a long one."""
     return key if len(key) <= KEY_BYTES else blake2b(key, digest_size=KEY_BYTES + 1).digest()
 
 
 def newest_of(header: Header, batch: memoryview) -> dict[bytes, int]:
-    """Where each of its keys stands last; nothing of a batch that was damaged before it was
-    written, for nobody reads what stands in it.
+    """Return the last offset of each key in a batch.
+
+    Returns:
+        An empty dict for a batch that was damaged before it was written, since no reader can read
+            the records.
     """
     try:
         found = records_within(header, batch)
@@ -210,15 +229,25 @@ def newest_of(header: Header, batch: memoryview) -> dict[bytes, int]:
 
 
 def compact(job: CompactionJob) -> Compacted:
-    """Made is nothing, where nothing can go. Raises OSError, FileDamaged."""
-    sieve, files, made = CompactionFilter(job), list[Segment](), list[CompactedFile]()
+    """Compact the files of a job.
+
+    Returns:
+        The new files; none if no record can be removed.
+
+    Raises:
+        OSError: The disk refused.
+        FileDamaged: The content of a file is not the one that was written.
+    """
+    sieve = CompactionFilter(job)
+    files = list[Segment]()
+    made = list[CompactedFile]()
     for file in job.files:
         sieve.learn(file)
         files.append(file)
         if sieve.full:
             break
     until = sieve.until if sieve.full else files[-1].next
-    with ExitStack() as failed:  # "the disk is full": everybody else needs the room
+    with ExitStack() as failed:  # on a full disk, the other logs need the space of these files
         for file in files:
             failed.callback(beside(file.path).unlink, missing_ok=True)
         while files:
@@ -228,16 +257,23 @@ def compact(job: CompactionJob) -> Compacted:
 
 
 def beside(path: Path) -> Path:
-    """Where stands what is to replace this file and perhaps some behind it."""
+    """Return the path of the new file that is to replace this file, and perhaps some files behind
+    it.
+    """
     return path.with_name(path.name + MADE)
 
 
 def rewritten(files: list[Segment], sieve: CompactionFilter) -> list[CompactedFile]:
-    """Takes the first of the files, and as many more as fit into one with it. It is as old as the
-    last of them: that is the age of records without a time.
+    """Rewrite the first of the files, together with as many more as fit into one segment.
+
+    The files are taken off the list. The new file gets the modification time of the last of them,
+    which is the age of records without a timestamp.
     """
-    bases, changed, age_ns = list[int](), False, 0
-    path, segment = beside(files[0].path), files[0].anew()
+    bases = list[int]()
+    changed = False
+    age_ns = 0
+    path = beside(files[0].path)
+    segment = files[0].anew()
     with path.open("wb") as out:
         while files and (not bases or segment.size + files[0].size <= sieve.job.segment_bytes):
             source = files.pop(0)
@@ -254,7 +290,7 @@ def rewritten(files: list[Segment], sieve: CompactionFilter) -> list[CompactedFi
 
 
 def copied(source: Path, out: BinaryIO, sieve: CompactionFilter, segment: Segment) -> bool:
-    """Whether something stayed behind."""
+    """Copy the records of a file that stay; return whether any record was left out."""
     changed = False
     for header, batch in batches(source):
         left = sieve.of(header, batch)
@@ -268,9 +304,14 @@ def copied(source: Path, out: BinaryIO, sieve: CompactionFilter, segment: Segmen
 def batches(
     path: Path, at: int = 0, *, check: bool = False
 ) -> Generator[tuple[Header, memoryview]]:
-    """Of a file, from this byte on. Raises OSError, and CorruptRecord at the first that is none.
+    """Yield the batches of a file, from position `at` on.
 
-    Read, not mapped: "a sector cannot be read": SIGBUS would end the broker, at each start again.
+    The file is read, not mapped: on a sector that cannot be read, a mapping would end the broker
+    with SIGBUS, at each start again.
+
+    Raises:
+        OSError: The disk refused.
+        CorruptRecord: The next bytes are no batch.
     """
     most = READ_BYTES
     with path.open("rb", buffering=0) as file:
@@ -280,13 +321,14 @@ def batches(
             for start, size, header in scan(data, check=check):
                 whole = start + size
                 yield header, memoryview(data)[start:whole]
-            at, most = at + whole, READ_BYTES if whole else batch_bytes(data)
+            at += whole
+            most = READ_BYTES if whole else batch_bytes(data)
             if not whole and not len(data) < most <= end - at:
-                return  # it is cut short, or its length is damaged: no memory for that
+                return  # the batch is cut short, or its length is damaged: allocate no memory
 
 
 def behind(path: Path, at: int) -> Generator[tuple[Header, memoryview]]:
-    """The sound batches behind one that is damaged, as far as the lengths of those are right."""
+    """Yield the sound batches behind a damaged one, as far as their lengths are right."""
     damaged = True
     while damaged:
         with path.open("rb", buffering=0) as file:
@@ -302,14 +344,18 @@ def behind(path: Path, at: int) -> Generator[tuple[Header, memoryview]]:
 
 
 def batch_bytes(data: bytes) -> int:
-    """How many bytes the batch has that begins with these."""
+    """Return the size in bytes of the batch that begins with `data`."""
     if len(data) < LENGTH_END:
         return HEADER_BYTES
     return LENGTH_END + int.from_bytes(data[LENGTH_END - 4 : LENGTH_END], signed=True)
 
 
 def read_at(file: FileIO, most: int, at: int) -> bytes:
-    """As many bytes from there on, or those up to the end. Raises OSError, with the file's name."""
+    """Return up to `most` bytes from position `at` on, fewer at the end of the file.
+
+    Raises:
+        OSError: The disk refused; the error names the file.
+    """
     try:
         return os.pread(file.fileno(), most, at)
     except OSError as error:

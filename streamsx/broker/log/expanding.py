@@ -1,7 +1,7 @@
-"""How much of batches one request may have looked into: the event loop waits for it. Pure.
+"""Limit on the bytes that one request may expand from batches, since the event loop waits. Pure.
 
-A batch of 2 kB may hold 64 MiB, or millions of records; a request of 80 kB with 40 of them took
-four seconds in which nobody was served.
+A batch of 2 kB may hold 64 MiB, or millions of records. A request of 80 kB with 40 such batches
+took four seconds in which no client was served.
 """
 
 from streamsx.errors import CorruptRecord
@@ -11,17 +11,23 @@ from streamsx.protocol.lenient_records import odd_records, unread
 from streamsx.protocol.record_batch import Columns, Header, columns
 
 RECORD_BYTES = 64
-"""That a record counts for, beside what is in it: a million of them take as long as 64 MiB."""
+"""Bytes that a record counts for, besides its content: a million records take as long as 64 MiB."""
 
 
 class Expansions:
-    """Of one request: as much as one batch may hold, and the batch with which it is reached."""
+    """Allowance of one request: as much as one batch may hold, plus the batch that exceeds the
+    allowance.
+    """
 
     def __init__(self) -> None:
         self._left = EXPANDED_BYTES_MAX
 
     def columns(self, header: Header, data: Buffer, start: int) -> Columns | None:
-        """The records of one batch, or None: it was too much. Raises CorruptRecord."""
+        """Return the records of one batch, or None if the allowance is used up.
+
+        Raises:
+            CorruptRecord: The batch is damaged.
+        """
         self._left -= header.records * RECORD_BYTES
         if self._left < 0:
             return None
@@ -32,8 +38,10 @@ class Expansions:
 
 
 def read(data: Buffer, start: int) -> Columns:
-    """Return the records of one batch, as Kafka takes it: a header's name need not be UTF-8.
-    Raises CorruptRecord.
+    """Return the records of one batch by Kafka's rules: a header's name need not be UTF-8.
+
+    Raises:
+        CorruptRecord: The batch is damaged.
     """
     try:
         return columns(data, start, check=False)

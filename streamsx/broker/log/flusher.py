@@ -1,8 +1,9 @@
-"""Brings logs to the disk: each second by default, or before a produce request is answered.
+"""Flushing of logs to the disk: once a second by default, or before a produce request is answered.
 
-A killed process loses nothing either way; this is about the machine losing its power. Flushes run
-in a thread, one after the other, and each takes everything along that was appended meanwhile. A log
-whose flush fails is out of service until it can be opened anew, which is tried again and again.
+A killed process loses nothing either way; flushing protects against a power failure of the machine.
+Flushes run in a thread, one after the other, and each flush takes along all that was appended
+meanwhile. A log whose flush fails is out of service until it can be reopened, which is tried again
+and again.
 """
 
 import asyncio
@@ -22,13 +23,16 @@ SyncEnded = Callable[[], None]
 
 
 class Flusher:
-    """One per broker. Needs a running loop. `reopen`: tries to open anew what has failed, and says
-    whether something is still left.
+    """Flusher of all logs and of the metadata, one per broker. Requires a running event loop.
+
+    `reopen` tries to reopen the logs that failed, and returns whether some are still out of
+    service.
     """
 
     def __init__(self, meta: MetadataStore, reopen: Callable[[], bool]) -> None:
         self._loop = asyncio.get_running_loop()
-        self._meta, self._reopen = meta, reopen
+        self._meta = meta
+        self._reopen = reopen
         meta.written = self._arm
         self._dirty: dict[Log, None] = {}
         self._waiting: list[SyncEnded] = []
@@ -36,33 +40,37 @@ class Flusher:
         self._timer: asyncio.TimerHandle | None = None
         self._reopening: asyncio.TimerHandle | None = None
         self._due = False
-        """The time to open anew has come, amid a flush: that one's failures are of the logs as they
-        were, and the system tells of each only once."""
+        """Set when the time to reopen comes during a flush. The failures of that flush concern the
+        logs as they were before, and the operating system reports each failure only once.
+        """
 
     def appended(self, log: Log) -> None:
-        """It is to be flushed within the interval."""
+        """Schedule a flush of this log within the interval."""
         self._dirty[log] = None
         self._arm()
 
     def when_flushed(self, done: SyncEnded) -> None:
-        """Calls back once all that was appended before is on the disk, if no log `failed`."""
+        """Call `done` once all that was appended before has been flushed. Check `failed` of the
+        logs then.
+        """
         self._waiting.append(done)
         self._flush()
 
     def heal(self) -> None:
-        """Some log has failed, or the metadata."""
+        """Schedule reopening, after a log or the metadata has failed."""
         if self._reopening is None:
             self._reopening = self._loop.call_later(REOPEN_S, self._open_anew)
 
     async def close(self) -> None:
-        """Waits for the flush that is under way, and for the next one if somebody waits for that;
-        what was appended since is the caller's.
+        """Wait for the flush in progress, and for the next flush if callbacks are waiting.
+
+        The caller flushes the data that was appended afterwards.
         """
         self._due = False
         self._stop_timers()
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
-        self._stop_timers()  # it may have failed
+        self._stop_timers()  # a flush that failed has started the timer of reopening
 
     def _stop_timers(self) -> None:
         for timer in (self._timer, self._reopening):
@@ -88,7 +96,8 @@ class Flusher:
         if self._flushing is not None:
             return
         marks = [(log, log.mark()) for log in self._dirty if not log.failed]
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         self._dirty.clear()
         logs = [log for log, _ in marks]
         self._flushing = self._loop.run_in_executor(None, flush_all, logs, self._meta)
@@ -121,7 +130,11 @@ class Flusher:
 
 
 def flush_all(logs: list[Log], meta: MetadataStore) -> dict[Log | MetadataStore, OSError]:
-    """In a thread. Which failed, and why; a log that was deleted meanwhile has not."""
+    """Flush logs and metadata, in a thread.
+
+    Returns:
+        The errors of those that failed. A log that was deleted meanwhile has not failed.
+    """
     failures: dict[Log | MetadataStore, OSError] = {}
     dirty: list[Log | MetadataStore] = [*logs, meta]
     for each in dirty:

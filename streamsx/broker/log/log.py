@@ -1,14 +1,15 @@
-"""One partition on disk: append, read, find by time, cut off at either end, recover.
+"""Log of one partition on disk: append, read, search by time, truncate at either end, recover.
 
-A folder of segments with the same bytes that Kafka writes. Everything else (index, producers and
-their transactions) is rebuilt from the headers of the batches at the start: there are no files that
-could disagree. What clients may append is `appending`'s to say; what is to go, and when, is
-`cleaner`'s.
+A log is a folder of segments with the same bytes that Kafka writes. The index, the producer state
+and the transactions are rebuilt from the batch headers at the start, so no file can disagree with
+the segments. Not here: which batches clients may append (`appending`), which data is removed, and
+when (`cleaner`).
 
-A flush that fails takes the log out of service: the system gives up what it could not write and
-calls it written, so that the next flush would succeed without it. The log is to be opened anew,
-which begins at a note of how far it had been flushed: with `sync` nobody was told of more, and it
-goes; else all of it is written once more.
+A failed flush takes the log out of service: the operating system drops the pages that it could not
+write and marks them clean, so the next flush would succeed without them. The log must be reopened.
+Reopening starts from a note that holds the offset up to which the log was flushed. With `sync` no
+client was shown a record behind that offset, so the rest is removed; without `sync` all of the rest
+is written once more.
 """
 
 import errno
@@ -30,62 +31,85 @@ from streamsx.protocol.record_batch import Header, commits, place, scan
 from streamsx.state.disk import sync_folder
 
 Appended = Callable[[int], None]
-"""Is told of so many bytes that readers see more."""
+"""Callback with the number of bytes that became visible to readers."""
 Timed = tuple[int, int]
 """Offset and timestamp."""
 DurableEnd = tuple[int, int]
-"""The end of a log at some time, and the bytes appended until then."""
-START, UNFLUSHED, COMPACTED, MERGED = "start", "unflushed", "compacted", "merged"
-"""Notes beside the segments: the first offset there is; behind which offset a flush failed, and
-before which readers had been shown the log; up to which offset it was compacted, and when (ms);
-where the files begin that stand in the one before them now, and are to go.
+"""End of a log at one time, and the number of bytes appended until then."""
+START = "start"
+"""Note beside the segments: the first offset of the log."""
+UNFLUSHED = "unflushed"
+"""Note after a failed flush: the offset up to which the log was flushed, and the offset up to which
+readers had seen the log.
+"""
+COMPACTED = "compacted"
+"""Note of compactions: pairs of the offset up to which the log was compacted, and the time (ms)."""
+MERGED = "merged"
+"""Note of a merge: base offsets of the files whose data moved into the file before them. These
+files are to be deleted.
 """
 
 logger = logging.getLogger(__name__)
 
 
 class Log:
-    """Offsets from `start` to before `end`; readers see those before `high_watermark`, or before
-    `last_stable_offset` if they read what is committed.
+    """Log of one partition: the offsets from `start` to before `end`.
 
-    `waiters` (whether they do) are called once more when it closes.
+    Readers see offsets before `high_watermark`, or before `last_stable_offset` if they read
+    committed records only. `waiters` maps each callback to whether its reader reads committed
+    records only; every callback is called once more when the log closes.
     """
 
     def __init__(
         self, folder: Path, descriptors: Descriptors, *, segment_bytes: int, clean: bool, sync: bool
     ) -> None:
-        """Opens or creates. After a crash (not `clean`) the last segment is verified and cut. With
-        `sync` readers see only what was flushed. Raises OSError.
+        """Open the log, or create it.
+
+        After a crash (not `clean`) the last segment is verified and truncated. With `sync` readers
+        see flushed records only.
+
+        Raises:
+            OSError: The disk refused.
         """
-        self.folder, self.segment_bytes, self.sync = folder, segment_bytes, sync
+        self.folder = folder
+        self.segment_bytes = segment_bytes
+        self.sync = sync
         self.failed = self.closed = False
-        """Nobody is served from it: a flush failed, or its folder may be another's by now."""
+        """Set when a flush failed, or when the folder may belong to another log by now. No request
+        is served from such a log.
+        """
         self.waiters: dict[Appended, bool] = {}
         self.producers = ProducerState()
-        self._appended_bytes = self._flushed_bytes = 0  # since it was opened, and what was found
-        self._told_bytes = [0, 0]  # to waiters, which do not and which do
+        self._appended_bytes = self._flushed_bytes = 0  # bytes found at the start count too
+        # Bytes announced to waiters: to those that read everything, to those that read committed.
+        self._announced_bytes = [0, 0]
         self._descriptors = descriptors
         folder.mkdir(exist_ok=True)
         for left in (*folder.glob("*.tmp"), *folder.glob(f"*{MADE}")):
             left.unlink()
         bases = sorted(int(path.stem) for path in folder.glob(SEGMENTS))
         self.segments = [Segment(folder, base, descriptors) for base in bases]
-        unflushed, told = (*read_note(self.folder, UNFLUSHED), None, None)[:2]
+        unflushed, seen = (*read_note(self.folder, UNFLUSHED), None, None)[:2]
         numbers = iter(read_note(self.folder, COMPACTED))
         self.compacted = list(zip(numbers, numbers, strict=False))
-        """Up to which offset, and when (ms), as far as `cleaning` wants to know."""
+        """Pairs of the offset up to which the log was compacted, and the time (ms), as many as
+        `cleaning` needs.
+        """
         trusted = clean and unflushed is None
-        limit = sys.maxsize if told is None else told
+        limit = sys.maxsize if seen is None else seen
         while len(self.segments) > 1 and self.segments[-1].base > limit:
-            self.segments.pop().delete()  # what begins there stays, empty: before it may be holes
+            # A segment that begins exactly at the limit stays, empty: the offsets before the limit
+            # may be a hole.
+            self.segments.pop().delete()
         merged = set(read_note(self.folder, MERGED))
         for segment in tuple(self.segments):
             self._recover(segment, merged, limit, verify=not trusted)
-        remove_note(folder, MERGED)  # nobody is to go by it once they are gone
+        remove_note(folder, MERGED)  # the merged files are gone, so the note is stale
         if self.segments and not trusted:
             flush_left(self.segments[-1], noted=unflushed is not None)
         self.start = max((0, *read_note(folder, START), *(s.base for s in self.segments[:1])))
-        if not self.segments or self.end < self.start:  # deleted, and what follows was not flushed
+        # `end < start`: records up to `start` were deleted, and those behind were not flushed.
+        if not self.segments or self.end < self.start:
             for segment in self.segments:
                 segment.delete()
             self.segments = [Segment(folder, self.start, descriptors)]
@@ -93,31 +117,40 @@ class Log:
         if unflushed is not None:
             self._write_again(unflushed)
         self.flushed, self._flushed_bytes = self.mark()
-        self._tell()
+        self._wake_readers()
 
     @property
     def end(self) -> int:
-        """The offset of the next record."""
+        """Return the offset of the next record."""
         return self.segments[-1].next
 
     @property
     def high_watermark(self) -> int:
-        """Where readers stop."""
+        """Return the offset before which readers may read."""
         return self.flushed if self.sync else self.end
 
     @property
     def last_stable_offset(self) -> int:
-        """Before it every transaction has ended (KIP-98), in a marker that readers may see."""
-        begun, end = self.producers.first_unstable, self.high_watermark
+        """Return the offset before which every transaction has ended (KIP-98).
+
+        The marker that ended a transaction must be visible to readers too.
+        """
+        begun = self.producers.first_unstable
+        end = self.high_watermark
         return end if begun is None else max(self.start, min(begun.first, end))
 
     def readable_to(self, *, committed: bool) -> int:
-        """Where these readers stop."""
+        """Return the offset before which readers of this isolation level may read."""
         return self.last_stable_offset if committed else self.high_watermark
 
     def append(self, batch: memoryview, header: Header) -> int:
-        """Appends a batch, whoever it is of, in place: it is changed. Gives the offset of its first
-        record. Raises OSError, and then nothing changed.
+        """Append a batch of any origin, and set its offsets in place: `batch` is changed.
+
+        Returns:
+            The offset of the first record of the batch.
+
+        Raises:
+            OSError: The disk refused. The log is unchanged.
         """
         segment = self.segments[-1]
         if segment.size and segment.size + len(batch) > self.segment_bytes:
@@ -128,41 +161,59 @@ class Log:
             segment.append(batch, header)
         except OSError:
             if segment is not self.segments[-1]:
-                segment.delete()  # or what still fits into the last one would stand behind it
+                # An empty new segment must go: a smaller batch may still fit into the last segment
+                # and would then stand behind the base offset of the new one.
+                segment.delete()
             raise
         if segment is not self.segments[-1]:
             self.segments.append(segment)
         self.producers.note(header, commits(header, batch), self._appended_bytes)
         self._appended_bytes += len(batch)
-        self._tell()
+        self._wake_readers()
         return header.base_offset
 
     def read(self, offset: int, most: int, *, committed: bool = False) -> bytes:
-        """Batches from the one that holds this offset on: the first whole, the last perhaps cut;
-        about as many bytes as asked for. Nothing where these readers stop.
+        """Read about `most` bytes of batches, from the batch that contains `offset` on.
+
+        The first batch is complete, the last may be cut short.
+
+        Returns:
+            The bytes; empty if readers of this isolation level may not read that far.
         """
         limit = self.readable_to(committed=committed)
         if offset >= limit:
             return b""
         index = bisect_right(self.segments, offset, key=lambda segment: segment.next)
         segment = next((each for each in self.segments[index:] if each.size), None)
-        if segment is None:  # all that there was is damaged
+        if segment is None:  # all segments from there on are damaged
             return b""
         at = segment.locate(offset)
         end = segment.locate(limit) if limit < segment.next else segment.size
-        return segment.read(at, most, end) if at < end else b""  # a hole, up to where they stop
+        return segment.read(at, most, end) if at < end else b""  # a hole up to the limit
 
     def aborted(self, offset: int, data: bytes) -> list[tuple[int, int]]:
-        """(producer id, first offset) of what was aborted and reaches into what was read there."""
+        """Return (producer id, first offset) of the aborted transactions that overlap `data`.
+
+        `data` are the bytes that were read at `offset`.
+        """
         return self.producers.aborted_within(offset, data)
 
     def at_time(
         self, timestamp: int, looked: Expansions | None = None, *, committed: bool = False
     ) -> Timed | None:
-        """Offset and timestamp of the first record this old or younger, markers too; of a batch
-        that is too much to look into that of the batch. Raises CorruptRecord.
+        """Return offset and timestamp of the first record with this timestamp or a later one.
+
+        Markers count as records. A batch that is too large to expand answers with the offset and
+        the timestamp of the batch.
+
+        Returns:
+            None if there is no such record before the limit of these readers.
+
+        Raises:
+            CorruptRecord: A batch is damaged.
         """
-        limit, looked = self.readable_to(committed=committed), looked or Expansions()
+        limit = self.readable_to(committed=committed)
+        looked = looked or Expansions()
         for segment in self.segments:
             for position in segment.since(timestamp):
                 data = segment.read(position, 0, segment.size)
@@ -172,12 +223,16 @@ class Log:
         return None
 
     def newest(self, looked: Expansions | None = None, *, committed: bool = False) -> Timed | None:
-        """Offset and timestamp of the youngest record."""
+        """Return offset and timestamp of the record with the largest timestamp."""
         youngest = max(segment.newest for segment in self.segments)
         return self.at_time(youngest, looked, committed=committed)
 
     def delete_before(self, offset: int) -> None:
-        """Makes `start` this offset, if it is not behind it already. Raises OSError."""
+        """Raise `start` to this offset; do nothing if `start` is not smaller.
+
+        Raises:
+            OSError: The disk refused.
+        """
         if offset <= self.start:
             return
         write_note(self.folder, START, [offset])
@@ -186,26 +241,38 @@ class Log:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Return the size of all segments in bytes."""
         return sum(segment.size for segment in self.segments)
 
     def roll(self) -> None:
-        """Nothing is appended any more to the last file. Raises OSError."""
+        """Close the last segment for appends and begin a new one, unless the last segment is empty.
+
+        Raises:
+            OSError: The disk refused.
+        """
         if self.segments[-1].size:
             segment = self._next_segment()
             try:
-                segment.create()  # "what is closed is compacted": the last file may have no holes
+                # The file must exist now: the segment before it may be compacted, and at recovery
+                # the last file may have no holes.
+                segment.create()
             except OSError:
                 segment.delete()
                 raise
             self.segments.append(segment)
 
     def put(self, made: CompactedFile) -> bool:
-        """One file in place of some, if they are all there; whether they were. Raises OSError.
+        """Replace segments by one compacted file, if all of them still exist.
 
-        It takes the place of the first of them, in one step; the others go behind it, the oldest
-        first: "the process ends between": what is left of them is a tail, in which nothing stands
-        that something later has overwritten.
+        The compacted file takes the place of the first of them by one rename; the others are
+        deleted afterwards, the oldest first. If the process ends in between, the files that remain
+        are a tail: no record in them was overwritten by a record of a file that is gone already.
+
+        Returns:
+            Whether the segments were replaced.
+
+        Raises:
+            OSError: The disk refused.
         """
         found = [segment for segment in self.segments[:-1] if segment.base in made.bases]
         if tuple(segment.base for segment in found) != made.bases:
@@ -225,67 +292,84 @@ class Log:
             for old in found[1:]:
                 old.delete()
         except OSError:
-            self.fail()  # "the folder cannot be flushed": memory is of the files that were there
+            # If the folder cannot be flushed, the state in memory may describe the old files.
+            self.fail()
             raise
         return True
 
     def note_compacted(self) -> None:
-        """Remembers `compacted`. Raises OSError."""
+        """Write the note of compactions from `compacted`.
+
+        Raises:
+            OSError: The disk refused.
+        """
         write_note(self.folder, COMPACTED, chain.from_iterable(self.compacted))
 
     def mark(self) -> DurableEnd:
-        """What a flush that begins now will have reached when it ends."""
+        """Return the end up to which a flush that begins now will have flushed."""
         return self.end, self._appended_bytes
 
     def flush(self) -> None:
-        """To the disk, from any thread. Raises OSError."""
+        """Flush the last segment to the disk; callable from any thread.
+
+        Raises:
+            OSError: The disk refused.
+        """
         if not self.closed:
             self.segments[-1].flush()
 
     def fail(self) -> None:
-        """A flush did not succeed: out of service, until it is opened anew."""
+        """Take the log out of service after a failed flush; reopening restores service."""
         self.failed = True
-        with suppress(OSError):  # the disk is not well; `note_failure` is asked again
+        with suppress(OSError):  # the disk is failing; `note_failure` is called again later
             if not self.closed:
                 self.note_failure()
-        self._dismiss()
+        self._wake_all()
 
     def note_failure(self) -> None:
-        """For whoever opens it: what is to be trusted, and what readers saw. Raises OSError."""
+        """Write down for the next start which offsets are flushed and which offsets readers saw.
+
+        Raises:
+            OSError: The disk refused.
+        """
         write_note(self.folder, UNFLUSHED, [self.flushed, self.high_watermark])
 
     def flushed_to(self, mark: DurableEnd) -> None:
-        """A flush that began here has ended: too late if the log failed, or a later one ended."""
+        """Record that a flush which began at `mark` has ended.
+
+        The call has no effect if the log failed, or if a later flush ended before.
+        """
         if self.failed or mark < (self.flushed, self._flushed_bytes):
             return
         self.flushed, self._flushed_bytes = mark
-        self._tell()
+        self._wake_readers()
 
     def close(self) -> None:
-        """Lets go of the files; who waits for more has waited enough."""
+        """Close the files and wake all waiting readers."""
         self.closed = True
         for segment in self.segments:
             self._descriptors.close(segment.path)
-        self._dismiss()
+        self._wake_all()
 
-    def _tell(self) -> None:
-        """Who waits is told of what it sees more than before."""
+    def _wake_readers(self) -> None:
+        """Wake waiting readers with the number of bytes that became visible to them."""
         self.producers.settle(self.high_watermark)
         visible = self._flushed_bytes if self.sync else self._appended_bytes
         begun = self.producers.first_unstable
-        told, stable = self._told_bytes, min(visible, begun.position) if begun else visible
-        self._told_bytes = [visible, stable]
+        before = self._announced_bytes
+        stable = min(visible, begun.position) if begun else visible
+        self._announced_bytes = [visible, stable]
         for wake, committed in tuple(self.waiters.items()):
-            if more := self._told_bytes[committed] - told[committed]:
+            if more := self._announced_bytes[committed] - before[committed]:
                 wake(more)
 
-    def _dismiss(self) -> None:
+    def _wake_all(self) -> None:
         for wake in tuple(self.waiters):
             wake(sys.maxsize)
 
     def _next_segment(self) -> Segment:
         try:
-            self.segments[-1].flush()  # so that only the last one can be torn
+            self.segments[-1].flush()  # so that only the last segment can be torn
         except OSError:
             self.fail()
             raise
@@ -299,16 +383,20 @@ class Log:
         logger.warning("log_opened_anew folder=%s flushed=%d end=%d", self.folder, offset, self.end)
 
     def _recover(self, segment: Segment, merged: set[int], limit: int, *, verify: bool) -> None:
-        """Reads the headers. From the first batch on that is not whole the last file is cut, the
-        rest of another one is left as it is, for no reader.
+        """Read the batch headers of a segment and rebuild index and producer state.
+
+        The last file is truncated at the first batch that is not complete. Any other file keeps its
+        damaged rest, which no reader gets.
         """
         index = self.segments.index(segment)
-        before, later = self.segments[:index], self.segments[index + 1 :]
+        before = self.segments[:index]
+        later = self.segments[index + 1 :]
         if before and segment.base in merged and segment.base < before[-1].next:
-            self.segments.remove(segment)  # "the process ends amid `put`"
+            self.segments.remove(segment)  # the process ended in the middle of `put`
             segment.delete()
             return
-        last, ends = not later, (each.base for each in later if each.base not in merged)
+        last = not later
+        ends = (each.base for each in later if each.base not in merged)
         end = next(ends, limit)
         self._note_batches(segment, end, last=last, check=last and verify)
         lost = segment.path.stat().st_size - segment.size
@@ -321,7 +409,11 @@ class Log:
             logger.error("log_damaged file=%s at=%d bytes=%d", segment.path, segment.size, lost)
 
     def _note_batches(self, segment: Segment, end: int, *, last: bool, check: bool) -> None:
-        """Up to the first that is none, or not where it was put: the last file has no holes."""
+        """Note the batches of a segment, up to the first one that is damaged or misplaced.
+
+        A gap between two offsets is an error in the last file: only compaction makes gaps, and the
+        last file is never compacted.
+        """
         with suppress(CorruptRecord):
             for header, batch in batches(segment.path, check=check):
                 hole = header.base_offset > segment.next
@@ -333,7 +425,11 @@ class Log:
         self.producers.settle(segment.next)
 
     def _note_producers_behind(self, segment: Segment, end: int) -> None:
-        """What was committed there would be found open, and aborted, and then compacted away."""
+        """Note the producers of the sound batches behind the damage.
+
+        Without their markers, transactions that were committed there would be found open, then
+        aborted, and then compacted away.
+        """
         with suppress(CorruptRecord):
             for header, batch in behind(segment.path, segment.size):
                 if placed(header, segment.next, end):
@@ -347,7 +443,11 @@ class Log:
 
 
 def read_note(folder: Path, name: str) -> list[int]:
-    """The numbers of a note beside the segments; none where it is not there. Raises OSError."""
+    """Return the numbers of a note beside the segments; none if the note does not exist.
+
+    Raises:
+        OSError: The note cannot be read, or is damaged.
+    """
     path = folder / name
     try:
         return [int(number) for number in path.read_bytes().split()] if path.exists() else []
@@ -356,7 +456,11 @@ def read_note(folder: Path, name: str) -> list[int]:
 
 
 def write_note(folder: Path, name: str, numbers: Iterable[int]) -> None:
-    """All of it or nothing, also after a power cut. Raises OSError."""
+    """Write a note atomically: after a power cut the note is there completely or not at all.
+
+    Raises:
+        OSError: The disk refused.
+    """
     made = folder / f"{name}.tmp"
     with made.open("w") as file:
         file.write(" ".join(map(str, numbers)))
@@ -367,7 +471,12 @@ def write_note(folder: Path, name: str, numbers: Iterable[int]) -> None:
 
 
 def remove_note(folder: Path, name: str) -> None:
-    """If it is there: what was done by it is on the disk before it is gone. Raises OSError."""
+    """Remove a note if there is one, after flushing the folder: the changes that the note stands
+    for reach the disk before the note is gone.
+
+    Raises:
+        OSError: The disk refused.
+    """
     if (folder / name).exists():
         sync_folder(folder)
         (folder / name).unlink()
@@ -375,8 +484,12 @@ def remove_note(folder: Path, name: str) -> None:
 
 
 def flush_left(segment: Segment, *, noted: bool) -> None:
-    """What a killed broker left to the system, which tells of a failure only once: the next start
-    is to know of it. Raises OSError.
+    """Flush the pages that a killed broker left to the operating system.
+
+    The system reports a failed write only once, so a failure is noted for the next start.
+
+    Raises:
+        OSError: The disk refused.
     """
     try:
         segment.flush()
@@ -388,7 +501,7 @@ def flush_left(segment: Segment, *, noted: bool) -> None:
 
 
 def times(data: bytes, start: int, looked: Expansions) -> Iterable[Timed]:
-    """Offset and timestamp of each record from this offset on, in the first batch."""
+    """Return offset and timestamp of each record of the first batch, from offset `start` on."""
     _, _, header = next(scan(data, check=False))
     if header.control:
         return [(header.base_offset, header.max_timestamp)] if header.base_offset >= start else []

@@ -1,4 +1,4 @@
-"""Writes the ends of transactions into logs, and finds what is open in them."""
+"""Transaction markers: writes the ends of transactions into logs, and finds open transactions."""
 
 import logging
 from collections.abc import Callable
@@ -15,17 +15,27 @@ logger = logging.getLogger(__name__)
 
 
 class MarkerWriter:
-    """One per broker. With `sync` a marker is written when it is on the disk."""
+    """Writer of transaction markers, one per broker. With `sync` a marker counts as written once it
+    is flushed.
+    """
 
     def __init__(self, topics: TopicStore, flusher: Flusher, *, sync: bool) -> None:
-        self._topics, self._flusher, self._sync = topics, flusher, sync
+        self._topics = topics
+        self._flusher = flusher
+        self._sync = sync
 
     def write(self, asked: WriteMarkers, wall_ms: int, later: Callable[[], None]) -> bool:
-        """Whether all of it is there; if it still has to reach the disk, `later` is called then. If
-        something could not be written, it must be asked for again. What is gone, or not open any
-        more, needs no marker.
+        """Append the markers of one transaction to the logs of its partitions.
+
+        If the markers still have to reach the disk, `later` is called after the flush. If a marker
+        could not be written, the caller must ask again. A deleted partition, or one in which the
+        transaction is no longer open, needs no marker.
+
+        Returns:
+            Whether all markers are written.
         """
-        logs, failed = list[Log](), False
+        logs = list[Log]()
+        failed = False
         for topic, partition in asked.places:
             try:
                 log = self._topics.find(topic).log(partition)
@@ -33,9 +43,10 @@ class MarkerWriter:
                     self._append(log, asked, wall_ms)
                 logs.append(log)
             except Refused as why:
-                failed |= why.code is ErrorCode.KAFKA_STORAGE_ERROR  # or else it was deleted
+                # Any other refusal means that the partition was deleted.
+                failed |= why.code is ErrorCode.KAFKA_STORAGE_ERROR
             except OSError as error:
-                if not failed:  # one line for all of them
+                if not failed:  # log one line for all partitions
                     logger.error("marker_failed topic=%s-%d error=%r", topic, partition, str(error))
                 self._flusher.heal()
                 failed = True
@@ -45,7 +56,7 @@ class MarkerWriter:
         return False
 
     def found_open(self, wall_ms: int) -> OpenInLogs:
-        """In all logs."""
+        """Return the transactions that are open in any log."""
         found = [
             ((producer_id, begun.epoch), (topic.name, number))
             for topic in self._topics.by_name.values()

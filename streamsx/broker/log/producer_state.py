@@ -1,8 +1,9 @@
-"""What producers wrote to one partition (KIP-98): what may come next, what is open or was aborted.
+"""Producer state of one partition (KIP-98): next sequences, open and aborted transactions.
 
-Kept in memory alone: batch headers and markers hold all of it, so it is rebuilt by reading them,
-and a batch that is sent again after a crash of the broker is recognised. Whether a transaction may
-write, and how it ends, is the coordinator's to say.
+The state lives in memory only: batch headers and markers contain everything that is needed to
+rebuild the state. A batch that is sent again after a crash of the broker is therefore recognised as
+a duplicate. Not here: whether a transaction may write, and how a transaction ends (the transaction
+coordinator).
 """
 
 from bisect import bisect_left
@@ -17,17 +18,20 @@ from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import Header, scan
 
 BATCHES_KEPT = 5
-"""As many requests as a producer may have under way, so that each can be sent again."""
+"""Number of requests that a producer may have in flight, so that each of them can be sent again."""
 PRODUCERS_MAX = 10_000
-"""Per partition; beyond it the one that was silent longest is forgotten, and then believed."""
+"""Limit per partition. Beyond the limit the producer that was silent longest is forgotten; its next
+batch is accepted with any sequence.
+"""
 SEQUENCE_MASK = 0x7FFF_FFFF
-"""After 2**31 - 1 comes 0."""
+"""Sequences wrap around: 0 follows 2**31 - 1."""
 
 
 class ProducerEntry(NamedTuple):
-    """The current epoch of a producer id, and (first, last sequence, offset) of its batches.
+    """Current epoch of a producer id, and (first sequence, last sequence, offset) of its last
+    batches.
 
-    `unknown`: there was but a marker, they may have been deleted.
+    `unknown`: only a marker was found, so its batches may have been deleted.
     """
 
     epoch: int
@@ -36,7 +40,9 @@ class ProducerEntry(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """`first`: the offset of its first record; `position`: the bytes appended before it."""
+    """Transaction without a marker: `first` is the offset of its first record, `position` the
+    number of bytes appended before that record.
+    """
 
     first: int
     position: int
@@ -44,7 +50,9 @@ class OpenTransaction(NamedTuple):
 
 
 class AbortedTransaction(NamedTuple):
-    """From its first record to its marker; those that ended later begin at `stable` or later."""
+    """Aborted transaction, from its first record to its marker. All transactions that ended later
+    begin at `stable` or behind.
+    """
 
     producer_id: int
     first: int
@@ -53,24 +61,28 @@ class AbortedTransaction(NamedTuple):
 
 
 class ProducerState:
-    """By producer id, the one that wrote last at the end."""
+    """Producers of one partition by producer id; the one that wrote last is at the end."""
 
     def __init__(self) -> None:
         self._producers: dict[int, ProducerEntry] = {}
         self.open: dict[int, OpenTransaction] = {}
-        """By producer id, in the order of their first records."""
+        """Open transactions by producer id, in the order of their first records."""
         self.aborted: list[AbortedTransaction] = []
-        """In the order of their markers."""
+        """Aborted transactions in the order of their markers."""
         self._ended: deque[tuple[int, OpenTransaction]] = deque()
-        """By their markers, those which a failed flush may take back still."""
+        """Marker offset and transaction of ended transactions that a failed flush may still reopen.
+        """
 
     def duplicate_of(self, header: Header) -> int | None:
-        """The offset at which this batch was appended before; None if it is to be appended now.
+        """Return the offset at which this batch was appended before; None for a new batch.
 
-        Raises Refused: 47 for an old epoch, 48 for what is not of the transaction that is open, 45
-        for a sequence that does not follow; also for one far behind, which Kafka never calls a
-        duplicate. Nothing is known of a new producer id, since its first batches may have been
-        deleted: any sequence will do.
+        The first batches of a new producer id may have been deleted, so any sequence is accepted
+        there.
+
+        Raises:
+            Refused: 47 for an old epoch; 48 for a batch outside the open transaction; 45 for a
+                sequence that does not follow, and also for a batch far behind, which Kafka never
+                calls a duplicate.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
@@ -94,8 +106,11 @@ class ProducerState:
         return None
 
     def note(self, header: Header, commits: bool | None, position: int) -> None:
-        """This batch stands in the log, at its base offset, behind so many bytes. `commits`: what a
-        marker says; None for records. The epoch of a marker fences those before it.
+        """Note a batch that stands in the log at the header's base offset, behind `position`
+        appended bytes.
+
+        `commits` is the outcome in a marker, None for records. The epoch of a marker fences all
+        earlier epochs.
         """
         if (producer_id := header.producer_id) < 0:
             return
@@ -109,7 +124,8 @@ class ProducerState:
                 begun = OpenTransaction(header.base_offset, position, header.producer_epoch)
                 self.open[producer_id] = begun
         elif (ended := self.open.pop(producer_id, None)) is not None:
-            still, at = next(iter(self.open.values()), None), header.base_offset
+            still = next(iter(self.open.values()), None)
+            at = header.base_offset
             self._ended.append((at, ended))
             if not commits:
                 stable = still.first if still else at
@@ -119,26 +135,32 @@ class ProducerState:
             del self._producers[next(iter(self._producers))]
 
     def settle(self, offset: int) -> None:
-        """Markers before this offset stand for good."""
+        """Treat markers before this offset as durable."""
         while self._ended and self._ended[0][0] < offset:
             self._ended.popleft()
 
     @property
     def first_unstable(self) -> OpenTransaction | None:
-        """What nobody may read yet who reads what is committed: no end of it stands for good."""
+        """Return the first transaction that readers of committed records may not see yet, as no
+        durable marker has ended that transaction.
+        """
         begun = next(iter(self.open.values()), None)
         ended = min((each for _, each in self._ended), default=None)
         return ended if begun is None or (ended is not None and ended < begun) else begun
 
     def aborted_from(self, offset: int) -> Iterator[AbortedTransaction]:
-        """Those that end there or later."""
+        """Return the aborted transactions whose marker is at this offset or behind."""
         index = bisect_left(self.aborted, offset, key=attrgetter("last"))
         return (self.aborted[i] for i in range(index, len(self.aborted)))
 
     def aborted_within(self, offset: int, data: bytes) -> list[tuple[int, int]]:
-        """(producer id, first offset) of those that reach into what was read there: of one whose
-        marker stands before that, in what is damaged, a reader would never hear the end. Raises
-        CorruptRecord if already the first batch is damaged.
+        """Return (producer id, first offset) of the aborted transactions that overlap `data`.
+
+        A transaction whose marker stands before `data`, in a damaged part, is left out: a reader
+        would never see its end.
+
+        Raises:
+            CorruptRecord: The first batch is damaged.
         """
         found = list[tuple[int, int]]()
         if not (data and self.aborted and self.aborted[-1].last >= offset):
@@ -152,22 +174,29 @@ class ProducerState:
         return found
 
     def forget_open(self, since: int) -> None:
-        """Nobody can read what they began with, there or later: they need no end."""
+        """Forget open transactions that began at this offset or behind: no reader can read their
+        first records, so they need no marker.
+        """
         self.open = {key: begun for key, begun in self.open.items() if begun.first < since}
 
     def forget_aborted(self, before: int) -> None:
-        """Nothing of them is there any more before this offset, if they end there."""
+        """Forget aborted transactions whose marker is before this offset: none of their records is
+        left.
+        """
         self.aborted = list(self.aborted_from(before))
 
 
 def span(data: bytes) -> tuple[int, int]:
-    """The first and the last offset of whole batches, up to one that is damaged. Raises
-    CorruptRecord if that is the first one.
+    """Return the first and the last offset of the complete batches, up to a damaged one.
+
+    Raises:
+        CorruptRecord: The first batch is damaged.
     """
     start = end = -1
     try:
         for *_, header in scan(data, check=False):
-            start, end = (header.base_offset if start < 0 else start), header.last_offset
+            start = header.base_offset if start < 0 else start
+            end = header.last_offset
     except CorruptRecord:
         if start < 0:
             raise
@@ -175,6 +204,6 @@ def span(data: bytes) -> tuple[int, int]:
 
 
 def sequences(header: Header) -> tuple[int, int]:
-    """Of the first and the last record."""
+    """Return the sequences of the first and the last record."""
     first = header.base_sequence
     return first, (first + header.last_offset_delta) & SEQUENCE_MASK

@@ -1,6 +1,7 @@
-"""Who reaches the broker, and how: TLS under the listener, users from a file, the address told.
+"""Access to the broker: TLS on the listener, users from a file, and the advertised address.
 
-Everything is off by default. Not here: how a client shows who it is (`sasl`), what it may do (all).
+Everything is off by default. Not here: how a client authenticates (`sasl`), and authorization (an
+authenticated client may do everything).
 """
 
 import ssl
@@ -15,27 +16,34 @@ OTHERS = 0o007
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Of one listener."""
+    """Access settings of one listener."""
 
     tls: ssl.SSLContext | None = None
     passwords: Mapping[str, str] | None = None
-    """By user; None lets in everybody."""
+    """Passwords by user; None admits every client."""
     advertised: tuple[str, int] | None = None
-    """Where clients are told that the broker is; None: where they have reached it."""
+    """Address that the broker advertises to clients; None advertises the address that the client
+    connected to.
+    """
 
     @property
     def secured(self) -> bool:
-        """Nobody reads along, and nobody comes in who is not known."""
+        """Return whether the listener has both encryption and authentication."""
         return self.tls is not None and self.passwords is not None
 
 
 def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    """Of PEM files: the chain, and its key if that is not with it. Raises UsageError."""
+    """Build the TLS context from PEM files: the certificate chain, and the key if the chain's file
+    lacks the key.
+
+    Raises:
+        UsageError: The files cannot be used.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key, password=no_password)
-    except (OSError, ValueError) as error:  # of SSLError too
+    except (OSError, ValueError) as error:  # SSLError is an OSError
         files = f"{certificate} and {key}" if key else str(certificate)
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise UsageError(
@@ -46,12 +54,17 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 
 def no_password() -> str:
-    """Nobody is there to be asked."""
+    """Refuse an encrypted key, since no user is there to enter the password."""
     raise ValueError("the key is encrypted")
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """Lines `name:password`; empty ones and those with # count for nothing. Raises UsageError."""
+    """Read the users from lines `name:password`; empty lines and lines that begin with # are
+    ignored.
+
+    Raises:
+        UsageError: The file cannot be read or used.
+    """
     try:
         if path.stat().st_mode & OTHERS:
             raise UsageError(f"anybody can read the passwords: {path}: chmod o= {path}")

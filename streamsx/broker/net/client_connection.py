@@ -1,9 +1,9 @@
-"""One client's connection: requests in, one at a time, answers out in the same order.
+"""Connection of one client: reads requests one at a time, and writes answers in the same order.
 
-What need not wait is answered before the bytes behind it are looked at, without a task in between;
-what must wait stalls this connection alone. What stands behind it is served in a turn of its own:
-who answers is in the middle of something. Everything that can pile up has a limit. What a request
-means is not known here.
+A request that need not wait is answered before the bytes behind it are looked at, without an
+asyncio task in between. A request that must wait holds up this connection only. The requests queued
+behind it are served in a later turn of the loop, because the code that answers is in the middle of
+other work. Every queue and buffer has a limit. Not here: the meaning of requests.
 """
 
 import asyncio
@@ -23,14 +23,16 @@ from streamsx.protocol.wire import Api
 logger = logging.getLogger(__name__)
 
 REQUEST_BYTES_MIN = 8
-"""Nothing shorter holds the head of a request."""
+"""Smallest size of a request: nothing shorter can hold its head."""
 SLICE_S = 0.02
-"""For so long one connection is served while others have something to say."""
+"""Time for which one connection is served while others have requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Of all connections and of each; the last is also a limit of what is stored."""
+    """Limits of all connections together and of each one; `partitions_max` also limits
+    what is stored.
+    """
 
     connections_max: int = 512
     connections_max_idle_s: float = 600.0
@@ -40,28 +42,34 @@ class ConnectionLimits:
     in_flight_bytes_max: int = 64 << 20
     unsent_bytes_max: int = 8 << 20
     unsent_by_all_bytes_max: int = 32 << 20
-    """Of which asyncio may hold twice as much: it keeps the room of what it has sent in part."""
+    """Limit of unsent answers of all connections. asyncio may hold twice as much, because it keeps
+    the memory of answers that are partly sent.
+    """
     partitions_max: int = 10_000
 
 
 @dataclass(slots=True)
 class ConnectionLoad:
-    """All connections there are, and the bytes of requests that they hold together."""
+    """All open connections, and the bytes of requests that they hold together."""
 
     connections: "dict[ClientConnection, None]" = field(default_factory=dict)
-    """In the order in which they came."""
+    """Connections in the order in which they were accepted."""
     in_flight_bytes: int = 0
     counts: BrokerCounts = field(default_factory=BrokerCounts)
     open: bool = True
-    """Whether the broker serves: a connection may be made a turn after it was accepted."""
+    """Whether the broker serves. A connection may be made one turn of the loop after it was
+    accepted, when the broker has already closed.
+    """
 
     def largest(self) -> "ClientConnection":
-        """Which holds the most; of equals the one that has been silent for the longest time."""
+        """Return the connection that holds the most request bytes; among equals the one silent for
+        longest.
+        """
         return max(self.connections, key=lambda each: (each.counted, -each.active_at))
 
     def hold_answers(self, most: int) -> None:
-        """Who takes no answers has to go, where all together leave more than that to be sent: the
-        one that leaves the most.
+        """Close connections with the most unsent answers until at most `most` bytes are unsent in
+        total.
         """
         unsent = {each: each.unsent_bytes for each in self.connections}
         while (held := sum(unsent.values())) > most:
@@ -71,7 +79,7 @@ class ConnectionLoad:
 
 @dataclass(slots=True, eq=False)
 class ServedRequest:
-    """A decoded request and the way back to whoever sent it."""
+    """Decoded request, with the way back to the client that sent it."""
 
     connection: "ClientConnection"
     api: Api
@@ -81,16 +89,19 @@ class ServedRequest:
     body: Any
     respond: "Callable[[ServedRequest, ReplyBody | None], None]"
     gone: Callable[[], None] | None = None
-    """Set by who lets it wait: called if the connection closes before the answer."""
+    """Callback for a request that waits: called if the connection closes before the answer."""
 
     def reply(self, body: ReplyBody | None) -> None:
-        """Answers it; with None if nobody wants to hear. Too late is no error."""
+        """Answer the request; None sends no response. An answer that comes too late is ignored."""
         if self.connection.call is self:
             self.respond(self, body)
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """`serve` is given each frame; it sets `call` and sees to it that it is answered."""
+    """Protocol of one client's connection.
+
+    `serve` gets each frame; `serve` sets `call` and makes sure that the call is answered.
+    """
 
     def __init__(
         self, traffic: ConnectionLoad, limits: ConnectionLimits,
@@ -98,31 +109,37 @@ class ClientConnection(asyncio.BufferedProtocol):
         frame_bytes_max: Callable[[int], int] | None = None,
         authentication: Authentication | None = None,
     ) -> None:  # fmt: skip
-        """`frame_bytes_max`: of a request with this key, if that is not the same for all;
-        `authentication`: None where everybody is let in.
+        """Create the protocol of a connection that is not made yet.
+
+        Args:
+            frame_bytes_max: Returns the largest request for an API key; None uses the limit of all.
+            authentication: None admits every client.
         """
         self.call: ServedRequest | None = None
         self.authentication = authentication
         self.peer = self.host = ""
         self.address: tuple[str, int] = ("", 0)
-        """Where the client reached us."""
+        """Address at which the client reached the broker."""
         self.active_at = now()
-        self._traffic, self._limits, self._serve, self._now = traffic, limits, serve, now
+        self._traffic = traffic
+        self._limits = limits
+        self._serve = serve
+        self._now = now
         self._frames = Frames(REQUEST_BYTES_MIN, limits.frame_bytes_max, of_api=frame_bytes_max)
         self._queue: deque[Frame] = deque()
         self._serving = 0  # bytes of the frame that is being served
         self._queued = 0
         self.counted = 0
-        """Of this connection in the traffic's `in_flight_bytes`."""
+        """Bytes of this connection in the `in_flight_bytes` of all."""
         self._pumping = self._unsent = self._unread = False
         self._turn: asyncio.Handle | None = None
-        """In which what stands behind is served."""
+        """Scheduled turn of the loop in which queued requests are served."""
         self._transport: asyncio.Transport
         self._below: asyncio.Transport | None = None
-        """What carries the transport, where that is TLS."""
+        """Transport beneath the TLS transport, if there is one."""
         self.handshake: asyncio.Future[None] | None = None
 
-    # What the event loop calls.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -134,8 +151,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         if not self._traffic.open:
             transport.abort()
             return
-        known, most = self._traffic.connections, self._limits.connections_max
-        if len(known) >= most:  # of those that nobody knows the one that came first goes
+        known = self._traffic.connections
+        most = self._limits.connections_max
+        if len(known) >= most:  # the oldest connection that is not authenticated is closed
             first = next((each for each in known if each.stranger), self)
             first.close(f"there are {most} connections")
             if first is self:
@@ -143,15 +161,18 @@ class ClientConnection(asyncio.BufferedProtocol):
         known[self] = None
 
     def secured(self, transport: asyncio.Transport) -> None:
-        """TLS stands: from here on this one is read and written."""
-        self._below, self._transport = self._transport, transport
+        """Switch to the TLS transport, once TLS is established."""
+        self._below = self._transport
+        self._transport = transport
         transport.set_write_buffer_limits(self._limits.unsent_bytes_max)
 
     def connection_lost(self, _: Exception | None) -> None:
         self._traffic.connections.pop(self, None)
         self._forget()
-        if self._below is not None:  # TLS keeps the room that it had for answers
-            self._transport, self._below = self._below, None
+        # The TLS transport keeps its buffer for answers: let go of it.
+        if self._below is not None:
+            self._transport = self._below
+            self._below = None
 
     def get_buffer(self, _: int) -> memoryview:
         return self._frames.buffer()
@@ -169,7 +190,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._pump()
 
     def eof_received(self) -> None:
-        """Nothing more to answer: None closes."""
+        """Close the connection by returning None: there is nothing more to answer."""
 
     def pause_writing(self) -> None:
         self._unsent = True
@@ -178,10 +199,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._unsent = False
         self._pump()
 
-    # What the broker calls.
+    # Calls of the broker.
 
     def answer(self, frame: bytes | bytearray) -> None:
-        """The answer to the request that is being served; then, but not within, the next one."""
+        """Send the answer to the current request; serve the next one afterwards, but not within
+        this call.
+        """
         self.call = None
         self.active_at = self._now()
         self._queued -= self._serving
@@ -197,42 +220,43 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def stranger(self) -> bool:
-        """It has not said who it is, where that is wanted, or TLS does not stand yet."""
+        """Return whether a required authentication or TLS handshake is not finished."""
         unknown = self.authentication is not None and not self.authentication.done
         return self._open() and (unknown or (self.handshake is not None and self._below is None))
 
     @property
     def unsent_bytes(self) -> int:
-        """Of answers, which the client has not taken yet."""
+        """Return the bytes of answers that the client has not taken yet."""
         below = 0 if self._below is None else self._below.get_write_buffer_size()
         return below + self._transport.get_write_buffer_size()
 
     def close(self, why: str) -> None:
-        """For good, with what is on its way; one line says why."""
-        self._say_closed(why)
+        """Close at once, drop unsent answers, and log the reason in one line."""
+        self._log_closed(why)
         self.abort()
 
     def hang_up(self, why: str) -> None:
-        """For good, behind the answers that are on their way; one line says why."""
-        self._say_closed(why)
+        """Close after the unsent answers are sent, and log the reason in one line."""
+        self._log_closed(why)
         self._forget()
         self._transport.close()
 
-    def _say_closed(self, why: str) -> None:
+    def _log_closed(self, why: str) -> None:
         self._traffic.counts.hung_up += 1
         logger.warning("closed %s: %s", self.peer, why)
 
     def abort(self) -> None:
-        """Without a word, and now: nothing of it is left to wait for."""
+        """Close at once without a log line, and drop everything that is queued."""
         self._forget()
         self._transport.abort()
 
     def _forget(self) -> None:
         self._queue.clear()
-        self._frames.forget()  # what counts no more must not be there either
+        self._frames.forget()  # bytes that are no longer counted must not stay in memory
         self._traffic.in_flight_bytes -= self.counted
         self.counted = 0
-        call, self.call = self.call, None
+        call = self.call
+        self.call = None
         if call is not None and call.gone is not None:
             call.gone()
 
@@ -262,18 +286,22 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._count()
 
     def _count(self) -> None:
-        """Looks at the limits of what was received and not yet answered.
+        """Apply the limits on bytes that were received and not yet answered.
 
-        Whoever holds the most has to go, not whoever comes: "eight connections send most of a frame
-        and no more": the next honest request would be one too many.
+        The connection that holds the most is closed, not the newest one. Example: eight connections
+        send most of a frame and then nothing more. If newcomers were closed, the next honest
+        request would be one too many.
         """
         if not self._open():
             return
-        limits, traffic, held = self._limits, self._traffic, self._queued + self._frames.held
+        limits = self._limits
+        traffic = self._traffic
+        held = self._queued + self._frames.held
         traffic.in_flight_bytes += held - self.counted
         self.counted = held
         while traffic.in_flight_bytes > limits.in_flight_bytes_max:
-            largest, most = traffic.largest(), limits.in_flight_bytes_max
+            largest = traffic.largest()
+            most = limits.in_flight_bytes_max
             largest.close(f"{largest.counted} bytes of requests, of {most} for all, are in flight")
         many = len(self._queue) >= limits.queued_requests_max
         full = many or self._queued > limits.queued_bytes_max

@@ -1,7 +1,8 @@
-"""Who a client is: SASL PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677), the broker's side. Pure.
+"""SASL authentication, the broker's side: PLAIN (RFC 4616) and SCRAM (RFC 5802, 7677). Pure.
 
-Passwords are never told and never compared but in constant time. Not here: what may be asked before
-that (`server`), where users come from (`access`), rights (whoever is let in may do everything).
+Passwords are never disclosed, and are compared in constant time only. Not here: which requests are
+allowed before authentication (`server`), where users come from (`access`), and authorization (an
+authenticated client may do everything).
 """
 
 import hmac
@@ -19,17 +20,19 @@ PLAIN = "PLAIN"
 SCRAM = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS = (PLAIN, *SCRAM)
 ITERATIONS = 4096
-"""The least that RFC 7677 allows, and what Kafka takes."""
+"""Smallest number that RFC 7677 allows, and the number that Kafka uses."""
 SALT_BYTES = 16
 Exchange = Generator[bytes, bytes, bytes | None]
-"""Takes what the client says and gives what it is told, at last with its end; None: it is refused.
-What it gives first, before anything was said, nobody is told.
+"""Dialogue of one mechanism: takes the client's messages and yields the server's messages.
+
+The last message is the return value; None refuses the client. The first yielded value only starts
+the generator and is sent to no client.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ScramKeys:
-    """What a server keeps of a password for one hash."""
+    """Keys that a server keeps of one password for one hash function."""
 
     salt: bytes
     stored: bytes
@@ -37,7 +40,7 @@ class ScramKeys:
 
     @classmethod
     def derived(cls, password: str, algorithm: str, salt: bytes) -> "ScramKeys":
-        """Takes some milliseconds."""
+        """Derive the keys of a password; takes some milliseconds."""
         salted = pbkdf2_hmac(algorithm, password.encode(), salt, ITERATIONS)
         client = hmac.digest(salted, b"Client Key", algorithm)
         stored = hash_of(algorithm, client)
@@ -45,21 +48,26 @@ class ScramKeys:
 
 
 class Users:
-    """Names and passwords; what SCRAM needs of each is derived when it is asked for first."""
+    """Names and passwords of users; the SCRAM keys of a user are derived on first use."""
 
     def __init__(self, passwords: Mapping[str, str], fresh: Callable[[], bytes]) -> None:
-        """`fresh`: bytes that nobody can guess, for salts and nonces."""
-        self._passwords, self.fresh = dict(passwords), fresh
+        """Copy the passwords.
+
+        Args:
+            fresh: Returns unpredictable bytes, for salts and nonces.
+        """
+        self._passwords = dict(passwords)
+        self.fresh = fresh
         self._keys: dict[tuple[str, str], ScramKeys] = {}
 
     def knows(self, name: str, password: str) -> bool:
-        """Takes as long for somebody who is not there."""
+        """Return whether name and password match, in the same time for an unknown name."""
         expected = self._passwords.get(name)
         same = hmac.compare_digest((expected or "").encode(), password.encode())
         return same and expected is not None
 
     def keys(self, name: str, algorithm: str) -> ScramKeys | None:
-        """None if nobody has that name."""
+        """Return the SCRAM keys of a user; None for an unknown name."""
         if (password := self._passwords.get(name)) is None:
             return None
         kept = self._keys.get((name, algorithm))
@@ -70,7 +78,7 @@ class Users:
 
 
 class Step(Enum):
-    """Of one client's authentication."""
+    """Progress of one client's authentication."""
 
     NEW = "it has not said how"
     CHOSEN = "it has said how, and proves it"
@@ -79,22 +87,24 @@ class Step(Enum):
 
 
 class Authentication:
-    """Of one connection: `handshake`, then `authenticate` once or twice, until `step` is DONE."""
+    """Authentication of one connection: `handshake`, then `authenticate` once or twice, until
+    `step` is DONE.
+    """
 
     def __init__(self, users: Users) -> None:
         self.step = Step.NEW
         self.user = ""
-        """As the client calls itself, whether that is so or not."""
+        """Name that the client claims, authenticated or not."""
         self._users = users
         self._exchange: Exchange | None = None
 
     @property
     def done(self) -> bool:
-        """Whether it is let in."""
+        """Return whether the client is authenticated."""
         return self.step is Step.DONE
 
     def handshake(self, mechanism: str) -> ReplyBody:
-        """The answer to SaslHandshake."""
+        """Return the response to SaslHandshake."""
         code = ErrorCode.NONE
         if self.step is not Step.NEW:
             code = self._refuse(ErrorCode.ILLEGAL_SASL_STATE)
@@ -107,22 +117,23 @@ class Authentication:
         return {"error_code": code, "mechanisms": list(MECHANISMS)}
 
     def authenticate(self, data: bytes) -> ReplyBody:
-        """The answer to SaslAuthenticate."""
+        """Return the response to SaslAuthenticate."""
         try:
-            told = None if self._exchange is None else self._exchange.send(data)
+            reply = None if self._exchange is None else self._exchange.send(data)
         except StopIteration as end:
-            told = end.value
-        except (ValueError, KeyError, Error):  # of UnicodeDecodeError too
-            told = None
-        if told is not None:
-            return {"error_code": ErrorCode.NONE, "auth_bytes": told}
+            reply = end.value
+        except (ValueError, KeyError, Error):  # UnicodeDecodeError is a ValueError
+            reply = None
+        if reply is not None:
+            return {"error_code": ErrorCode.NONE, "auth_bytes": reply}
         illegal = self.step in (Step.NEW, Step.DONE)
         code = ErrorCode.ILLEGAL_SASL_STATE if illegal else ErrorCode.SASL_AUTHENTICATION_FAILED
         why = "wrong user or password, or not what the mechanism wants"
         return {"error_code": self._refuse(code), "error_message": why, "auth_bytes": b""}
 
     def _refuse(self, code: ErrorCode) -> ErrorCode:
-        self.step, self._exchange = Step.REFUSED, None
+        self.step = Step.REFUSED
+        self._exchange = None
         return code
 
     def _plain(self) -> Exchange:
@@ -133,33 +144,39 @@ class Authentication:
         return b""
 
     def _scram(self, algorithm: str) -> Exchange:
-        # client-first-message: no channel binding, nobody else's name.
+        # client-first-message: no channel binding, no authorization as another user.
         flag, acts_for, bare = (yield b"").decode().split(",", 2)
-        said = attributes(bare)
-        self.user = said["n"].replace("=2C", ",").replace("=3D", "=")
-        if flag not in ("n", "y") or acts_for or not said["r"]:
+        given = attributes(bare)
+        self.user = given["n"].replace("=2C", ",").replace("=3D", "=")
+        if flag not in ("n", "y") or acts_for or not given["r"]:
             return None
         if (keys := self._users.keys(self.user, algorithm)) is None:
             return None
-        nonce = said["r"] + self._users.fresh().hex()
-        told = f"r={nonce},s={b64encode(keys.salt).decode()},i={ITERATIONS}"
-        # client-final-message: the proof that it knows the password, for ours that we do.
-        final, _, proof = (yield told.encode()).decode().rpartition(",p=")
-        said, signed = attributes(final), f"{bare},{told},{final}".encode()
+        nonce = given["r"] + self._users.fresh().hex()
+        server_first = f"r={nonce},s={b64encode(keys.salt).decode()},i={ITERATIONS}"
+        # client-final-message: the client proves that it knows the password; the reply proves that
+        # the server does.
+        final, _, proof = (yield server_first.encode()).decode().rpartition(",p=")
+        given = attributes(final)
+        signed = f"{bare},{server_first},{final}".encode()
         mask = hmac.digest(keys.stored, signed, algorithm)
         client = bytes(a ^ b for a, b in zip(b64decode(proof, validate=True), mask, strict=True))
         known = hmac.compare_digest(hash_of(algorithm, client), keys.stored)
-        if not known or said["r"] != nonce or b64decode(said["c"]) not in (b"n,,", b"y,,"):
+        if not known or given["r"] != nonce or b64decode(given["c"]) not in (b"n,,", b"y,,"):
             return None
         self.step = Step.DONE
         return b"v=" + b64encode(hmac.digest(keys.server, signed, algorithm))
 
 
 def attributes(message: str) -> dict[str, str]:
-    """Of a SCRAM message, by their letters. Raises ValueError."""
+    """Return the attributes of a SCRAM message by their letters.
+
+    Raises:
+        ValueError: An attribute has no value.
+    """
     return dict(part.split("=", 1) for part in message.split(",") if part)
 
 
 def hash_of(algorithm: str, data: bytes) -> bytes:
-    """Its digest."""
+    """Return the digest of the data."""
     return new(algorithm, data).digest()

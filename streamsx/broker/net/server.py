@@ -1,7 +1,8 @@
-"""The broker: owns its directory, listens, and has requests answered as `broker/api/served` says.
+"""Broker server: owns the data directory, listens, and dispatches requests by `broker/api/served`.
 
-Malformed requests close their connection with one line in the log, and so does a request of ours
-that fails; the others go on. Which bytes mean what is `streamsx.protocol.wire`'s to know.
+A malformed request closes its connection with one line in the log, and so does a request whose
+handler fails; other connections go on. Not here: the encoding of requests
+(`streamsx.protocol.wire`).
 """
 
 import asyncio
@@ -48,32 +49,35 @@ from streamsx.protocol.wire import Api, request_decoder, request_head, response_
 from streamsx.state.disk import make_folder, sync_folder
 
 HANDSHAKE_S = 10.0
-"""Within which TLS must stand."""
+"""Time limit of a TLS handshake."""
 UNKNOWN_MAY = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
-"""What is answered before a client has shown who it is."""
+"""Requests that are answered before a client is authenticated."""
 BACKLOG = 512
-"""Connections that the kernel holds until we accept them."""
+"""Connections that the kernel queues until the broker accepts them."""
 TELL_S = 60.0
-"""How often metrics are written into the log, if anything was asked meanwhile."""
+"""Interval at which metrics are logged, if any request came meanwhile."""
 SWEEPS_PER_IDLE_LIMIT = 4
-"""An idle connection is closed at most a fourth of the limit too late."""
+"""Checks per idle limit: an idle connection is closed at most a fourth of the limit too late."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class BrokerServer:
-    """`async with BrokerServer(folder) as broker: broker.bootstrap` serves on the caller's loop."""
+    """Embedded broker on the caller's event loop.
+
+    Example: `async with BrokerServer(folder) as broker: broker.bootstrap`.
+    """
 
     folder: Path
     _: KW_ONLY
     host: str = "127.0.0.1"
     port: int = 0
-    """0 picks a free one."""
+    """Port to listen on; 0 picks a free one."""
     topics: Mapping[str, int] = field(default_factory=dict)
-    """Made with so many partitions if they are not there."""
+    """Topics to create if they do not exist, with their number of partitions."""
     topic_configs: Mapping[str, str] = field(default_factory=dict)
-    """Configuration of those that are made so."""
+    """Configuration of the topics that are created at the start."""
     options: Options = field(default_factory=Options)
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     groups: GroupConfig = field(default_factory=GroupConfig)
@@ -81,38 +85,42 @@ class BrokerServer:
     access: Access = field(default_factory=Access)
     clock: Clock = field(default_factory=SystemClock)
     fresh_id: Callable[[], UUID] = uuid4
-    """Where ids of members and topics come from."""
+    """Source of ids for members and topics."""
     answer: Handler = answered
-    """Is asked for each request; a simulation stands between."""
+    """Handler of each request; a simulation puts its own handler in front."""
     service: Service = field(init=False)
-    """What requests are answered from, once it has started; for who looks on."""
+    """State that answers requests, for observers; set once the broker has started."""
     _traffic: ConnectionLoad = field(init=False, default_factory=ConnectionLoad)
     _failures: Counter[tuple[Api, type[Exception]]] = field(init=False, default_factory=Counter)
     _closing: ExitStack = field(init=False, default_factory=ExitStack)
     _users: Users | None = field(init=False, default=None)
     _server: asyncio.Server = field(init=False)
     _sweep_timer: asyncio.TimerHandle = field(init=False)
-    _tell_timer: asyncio.TimerHandle = field(init=False)
-    _told: int = field(init=False, default=0)
-    """Requests, when it wrote its metrics into the log."""
+    _metrics_timer: asyncio.TimerHandle = field(init=False)
+    _logged_requests: int = field(init=False, default=0)
+    """Number of requests when metrics were logged last."""
 
     @property
     def bootstrap(self) -> str:
-        """Where clients find it, once it has started."""
+        """Return the bootstrap address for clients; valid once the broker has started."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def start(self) -> None:
-        """Loads what is in the directory and serves.
+        """Load the data directory and start serving.
 
-        Raises StoreLocked, StoreCorrupt, IncompatibleStore, UsageError for a host or topic that
-        cannot be, WorldError for a port that is taken or a directory that cannot be used.
+        Raises:
+            StoreLocked: Another process uses the directory.
+            StoreCorrupt: The directory is damaged or incomplete.
+            IncompatibleStore: The directory has another format.
+            UsageError: The host or a topic is not valid.
+            WorldError: The port is taken, or the directory cannot be used.
         """
         with ExitStack() as undo:
             address = await self._resolve()
             self._check_topics()
             with on_disk(self.folder):
                 undo.callback(os.close, lock(self.folder))
-            try:  # before anything is written: who cannot serve changes nothing
+            try:  # before anything is written: a broker that cannot listen must change nothing
                 self._server = await asyncio.get_running_loop().create_server(
                     self._connection, address, self.port, backlog=BACKLOG, start_serving=False
                 )
@@ -129,18 +137,22 @@ class BrokerServer:
             self.port = self._server.sockets[0].getsockname()[1]
             await self._server.start_serving()
             self._sweep()
-            self._tell()
+            self._log_metrics()
             self._closing = undo.pop_all()
         topics = len(self.service.topics.by_name)
         logger.info("broker_started at=%s data=%s topics=%d", self.bootstrap, self.folder, topics)
 
     async def close(self) -> None:
-        """Hangs up, brings everything to the disk, lets go of the directory. Raises WorldError."""
+        """Close all connections, flush everything to the disk, and release the directory.
+
+        Raises:
+            WorldError: The disk refused.
+        """
         with on_disk(self.folder), self._closing:
             self._server.close()
             self._traffic.open = False
             self._sweep_timer.cancel()
-            self._tell_timer.cancel()
+            self._metrics_timer.cancel()
             for connection in tuple(self._traffic.connections):
                 connection.abort()
             await self.service.cleaner.close()
@@ -152,12 +164,13 @@ class BrokerServer:
         logger.info("broker_stopped at=%s data=%s", self.bootstrap, self.folder)
 
     def abandon(self) -> None:
-        """Lets go of the directory as a kill does: nobody is told, nothing is flushed."""
+        """Release the directory as a kill does: no client is notified, nothing is flushed."""
         self._closing.close()
 
     def metrics(self) -> list[Metric]:
-        """What it has done and what it has."""
-        service, traffic = self.service, self._traffic
+        """Return counters of past work and gauges of the current state."""
+        service = self.service
+        traffic = self._traffic
         return traffic.counts.rows(
             service.groups.events,
             connections=len(traffic.connections),
@@ -167,13 +180,13 @@ class BrokerServer:
             log_bytes=sum(log.size for *_, log in service.topics.logs()),
         )
 
-    def _tell(self) -> None:
-        """If anything was asked since it was told last."""
+    def _log_metrics(self) -> None:
+        """Log the metrics if any request came since they were logged last."""
         requests = self._traffic.counts.requests.total()
-        if requests != self._told:
-            self._told = requests
+        if requests != self._logged_requests:
+            self._logged_requests = requests
             logger.info("broker_metrics %s", in_a_line(self.metrics()))
-        self._tell_timer = asyncio.get_running_loop().call_later(TELL_S, self._tell)
+        self._metrics_timer = asyncio.get_running_loop().call_later(TELL_S, self._log_metrics)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -183,7 +196,10 @@ class BrokerServer:
         await self.close()
 
     async def _resolve(self) -> str:
-        """One address: a name that stands for several would be served on one of them by chance."""
+        """Return the one address of `host`.
+
+        A name with several addresses is an error: the broker would listen on one of them by chance.
+        """
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
@@ -208,7 +224,9 @@ class BrokerServer:
         return addresses[0]
 
     def _check_topics(self) -> None:
-        left, seen = (most := self.limits.partitions_max), dict[str, str]()
+        most = self.limits.partitions_max
+        left = most
+        seen = dict[str, str]()
         for name, partitions in self.topics.items():
             left -= partitions
             if not NAME.fullmatch(name) or partitions < 1 or left < 0:
@@ -230,13 +248,14 @@ class BrokerServer:
     def _load(self, undo: ExitStack) -> None:
         if self.access.passwords is not None:
             self._users = Users(self.access.passwords, lambda: self.fresh_id().bytes)
-        folder, sync = self.folder, self.options.sync
+        folder = self.folder
+        sync = self.options.sync
         check_whole(folder / "meta", folder / "logs")
         meta = MetadataStore(folder / "meta", sync=sync)
         undo.callback(meta.close)
         topics = TopicStore(folder / "logs", meta, clean=(folder / CLEAN).exists(), sync=sync)
         undo.callback(topics.close)
-        sync_folder(folder)  # which names both
+        sync_folder(folder)  # flush the entries of both folders
 
         def reopen() -> bool:
             left = topics.reopen()
@@ -253,7 +272,8 @@ class BrokerServer:
         topics.changed = groups.topics_changed
         loop = asyncio.get_running_loop()
         topics.remove = lambda gone: loop.run_in_executor(None, remove_folders, gone)
-        for name, partitions in self.topics.items():  # now that the groups miss what is gone
+        # Topics are created after the groups have noticed which topics are gone.
+        for name, partitions in self.topics.items():
             if name not in topics.by_name:
                 topics.create(name, self.fresh_id().bytes, partitions, self.topic_configs)
             elif (found := len(topics.by_name[name].logs)) != partitions:
@@ -276,13 +296,16 @@ class BrokerServer:
         )
 
     def _connection(self) -> ClientConnection | TlsHandshake:
-        who = None if self._users is None else Authentication(self._users)
+        authentication = None if self._users is None else Authentication(self._users)
 
         def most(key: int) -> int:
-            """Who has not said who it is sends nothing large."""
-            return LARGE_BYTES if who and not who.done else frame_bytes_max(key)
+            """Return the largest request allowed; small until the client is authenticated."""
+            known = authentication is None or authentication.done
+            return frame_bytes_max(key) if known else LARGE_BYTES
 
-        made = ClientConnection(self._traffic, self.limits, self._serve, self.clock.now, most, who)
+        made = ClientConnection(
+            self._traffic, self.limits, self._serve, self.clock.now, most, authentication
+        )
         tls = self.access.tls
         return made if tls is None else TlsHandshake(made, tls, HANDSHAKE_S)
 
@@ -317,7 +340,8 @@ class BrokerServer:
             if api is not Api.API_VERSIONS:
                 known = f"served are {served.oldest} to {served.newest}"
                 raise Malformed(f"{api.name} v{version}: {known}")
-            # KIP-511: this one is answered, in the oldest form, so that the client learns.
+            # KIP-511: ApiVersions of an unknown version is answered as version 0, so that the
+            # client learns which versions there are.
             return ServedRequest(connection, api, 0, correlation_id, "", None, self._respond)
         try:
             head, body = request_decoder(api, version)(frame)
@@ -338,7 +362,10 @@ class BrokerServer:
         call.connection.answer(frame)
 
     def _failed(self, call: ServedRequest, error: Exception) -> None:
-        """Ours. Clients try again for ever: the whole story once, then only the count."""
+        """Close the connection of a request whose handler failed, which is an error of the broker.
+
+        Clients retry for ever, so the traceback is logged once; later failures are only counted.
+        """
         kind = (call.api, type(error))
         self._failures[kind] = times = self._failures[kind] + 1
         if times == 1:
@@ -358,7 +385,12 @@ class BrokerServer:
 
 @contextmanager
 def on_disk(folder: Path) -> Iterator[None]:
-    """At the start and the end, where nobody can be answered. Raises WorldError for an OSError."""
+    """Turn an OSError into a WorldError, at the start and at the end, when no client can get an
+    answer.
+
+    Raises:
+        WorldError: The disk refused.
+    """
     try:
         yield
     except OSError as error:
@@ -369,9 +401,14 @@ def on_disk(folder: Path) -> Iterator[None]:
 
 
 def lock(folder: Path) -> int:
-    """A descriptor that holds the directory for this process until it is closed.
+    """Lock the directory for this process.
 
-    Raises StoreLocked, or WorldError if there can be no such directory.
+    Returns:
+        A descriptor that holds the lock until it is closed.
+
+    Raises:
+        StoreLocked: Another process holds the lock.
+        WorldError: The directory cannot be created or used.
     """
     try:
         make_folder(folder)
@@ -395,12 +432,17 @@ def lock(folder: Path) -> int:
 
 
 CLEAN = "clean"
-"""The file that says that everything was flushed at the end; gone while a broker runs."""
+"""File that exists if everything was flushed at the end; absent while a broker runs."""
 
 
 def check_whole(meta: Path, logs: Path) -> None:
-    """Half a copy of a directory is not an empty one: the next topics of their names would remove
-    the logs. Raises StoreCorrupt.
+    """Refuse logs without metadata.
+
+    Half a copy of a directory is not an empty directory: a new topic with the name of an old one
+    would remove the old logs.
+
+    Raises:
+        StoreCorrupt: There are logs, but no metadata.
     """
     if not (meta / "CURRENT").exists() and any(logs.glob("*/*.log")):
         raise StoreCorrupt(
@@ -409,12 +451,14 @@ def check_whole(meta: Path, logs: Path) -> None:
 
 
 def mark_used(folder: Path) -> None:
-    """The last thing before a broker serves: a start that fails leaves what was clean."""
+    """Remove the clean mark; the last step before a broker serves, so a failed start leaves the
+    mark in place.
+    """
     (folder / CLEAN).unlink(missing_ok=True)
     sync_folder(folder)
 
 
 def mark_clean(folder: Path) -> None:
-    """The last thing that a broker does while the directory is its own."""
+    """Set the clean mark; the last step of a broker before it releases the directory."""
     (folder / CLEAN).touch()
     sync_folder(folder)
