@@ -14,12 +14,12 @@ JOINING  A JoinGroup is in flight, or waits for a coordinator or for the end of 
 SYNCING  The group has a generation; the leader plans, all other members wait in SyncGroup. Nothing
          is committed, because a coordinator between JoinGroup and SyncGroup refuses every commit.
 STABLE   The assignment is known. New partitions run; partitions missing in the assignment are
-         being released. A wish (a reason to join again) is followed at once.
+         being released. A rejoin request is followed at once.
 GONE     Left, or ended by a fatal error. At most the answer to LeaveGroup is awaited.
 
 Claims. The race: m1 claims p in a JoinGroup; before the answer m1 releases p, as the round before
-demanded; the leader still sees the claim and withholds p from every member. So a release is a wish,
-and a wish that comes during a round starts the next round.
+demanded; the leader still sees the claim and withholds p from every member. So a release asks for a rejoin,
+and a rejoin request during a round starts the next round.
 
 Eager members release all partitions before they join. So eager members claim nothing, and report
 the partitions that they ran until then. Eager mode serves groups with members that know no other
@@ -80,7 +80,7 @@ class Cue(Enum):
     """Event that the machine raises itself after another event."""
 
     CUT = "the join lane's request is over, and nobody has said what became of it"
-    WISH = "there is something that the leader must hear"
+    REJOIN = "there is something that the leader must hear"
 
 
 class Unmoved(Enum):
@@ -98,7 +98,7 @@ X, _ = Unmoved
 
 # Each row: an event, the next state for each state before the event, and the method that acts. An
 # answer is looked up by its request and verdict, else by its verdict alone. After each event
-# `_follow` runs: a leaving member that owns nothing goes; a wish is followed; JOINING sends its
+# `_follow` runs: a leaving member that owns nothing goes; a rejoin request is followed; JOINING sends its
 # JoinGroup (only in `_enter`); the next commit is sent; members past their deadline are removed.
 TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     # event                           OUT      JOINING  SYNCING  STABLE   GONE  method
@@ -107,7 +107,7 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     e.Reply:                         (OUT,     JOINING, SYNCING, STABLE,  GONE, "_replied"),
     e.Disconnected:                  (OUT,     JOINING, SYNCING, STABLE,  GONE, "_cut"),
     Cue.CUT:                         (_,       JOINING, JOINING, _,       _,    "_calls.find"),
-    Cue.WISH:                        (_,       _,       _,       JOINING, _,    "_anew"),
+    Cue.REJOIN:                      (_,       _,       _,       JOINING, _,    "_anew"),
     # The round.
     (e.JoinGroup, Verdict.IDENTIFY): (_,       JOINING, _,       _,       _,    "_named"),
     (e.JoinGroup, Verdict.GOOD):     (_,       SYNCING, _,       _,       _,    "_joined"),
@@ -257,8 +257,10 @@ class Member:
         if self.leaving and not (self.holding.owned or self.holding.ran or commits):
             self._part()
             return
-        if self._box.wish is not None and (not self.leaving.halting or self._commits.refused):
-            self._fire(Cue.WISH)
+        if self._box.rejoin_reason is not None and (
+            not self.leaving.halting or self._commits.refused
+        ):
+            self._fire(Cue.REJOIN)
         self._enter()
         may = self._calls.known and self.generation >= 0 and self.state is not SYNCING
         if may and not commits and (offsets := self._commits.next(stable=self.state is STABLE)):
@@ -533,7 +535,7 @@ class Member:
         self._box.disarm(*(timer for timer in e.Timer if timer is not e.Timer.FIND))
         self._asked = None
         self._evictions.ends = {}
-        self._box.wish = None
+        self._box.rejoin_reason = None
         self.generation = -1
         self.owned_generation = -1
         self.leader = False

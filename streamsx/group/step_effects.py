@@ -1,7 +1,7 @@
-"""Effects of one step of a member, with the time, the armed timers and the wish to join.
+"""Effects of one step of a member, with the time, the armed timers and the reason to rejoin.
 
-A wish is a reason to join again, now or soon together with others. Not here: the meaning of an
-effect, and the moment when a member may join.
+The rejoin reason asks for another join, now or soon together with others. Not here: the meaning of
+an effect, and the moment when a member may join.
 """
 
 import math
@@ -13,14 +13,14 @@ from streamsx.group import member_events as e
 class Effects:
     """Effects of one member.
 
-    `now` and `out` belong to the step under way. `wish`: the first reason to join again that no
-    round has taken up.
+    `now` and `out` belong to the step under way. `rejoin_reason`: the first reason to join again
+    that no round has taken up.
     """
 
     def __init__(self) -> None:
         self.now = 0.0
         self.out: list[e.Effect] = []
-        self.wish: str | None = None
+        self.rejoin_reason: str | None = None
         self._later = ""
         self._armed: dict[e.Timer, float] = {}
         self._serial = 0
@@ -66,7 +66,7 @@ class Effects:
 
     def want(self, reason: str, within_s: float = 0.0) -> None:
         if not within_s:
-            self.wish = self.wish or reason
+            self.rejoin_reason = self.rejoin_reason or reason
         elif self.now + within_s < self._armed.get(e.Timer.COLLECT, math.inf):
             self._later = reason
             self.after(e.Timer.COLLECT, within_s)
@@ -78,8 +78,8 @@ class Effects:
         self.want(self._later)
 
     def taken(self) -> str:
-        """Return the wish and clear the wish, because a join reports all changes."""
-        reason = self.wish or ""
-        self.wish = None
+        """Return and clear the rejoin reason, because a join reports all changes."""
+        reason = self.rejoin_reason or ""
+        self.rejoin_reason = None
         self.disarm(e.Timer.COLLECT)
         return reason

@@ -178,7 +178,10 @@ class SimulatedHost:
         parts, now = self.parts, self.scheduler.now
         if parts is None or self.process.frozen:
             return False
-        return parts.session.losses == parts.link.losses and now < parts.session.member.lease.until
+        return (
+            parts.session.losses == parts.rebalance_handler.losses
+            and now < parts.session.member.lease.until
+        )
 
     @property
     def actives(self) -> dict[TaskId, Active]:

@@ -65,7 +65,7 @@ class Committer:
 
     def __init__(
         self,
-        given: WorkerContext,
+        context: WorkerContext,
         producer: Producer,
         offsets: OffsetSender,
         taken: Taken,
@@ -75,9 +75,9 @@ class Committer:
         failed: Callable[[TaskId, Exception], None],
         patient_until: Callable[[float], float],
     ) -> None:
-        self._clock = given.clock
-        self._journal = given.journal
-        self._spawn = given.owner.spawn
+        self._clock = context.clock
+        self._journal = context.journal
+        self._spawn = context.owner.spawn
         self._producer = producer
         self._offsets = offsets
         self._taken = taken
@@ -85,8 +85,8 @@ class Committer:
         self._undone = undone
         self._failed = failed
         self._patient_until = patient_until
-        self._interval_s = given.config.commit_interval_s
-        self._dirty_bytes_max = int(given.config.memory_budget_bytes * DIRTY_SHARE)
+        self._interval_s = context.config.commit_interval_s
+        self._dirty_bytes_max = int(context.config.memory_budget_bytes * DIRTY_SHARE)
         self._machine = CommitCycles()
         self._in_cycle: dict[TaskId, Active] = {}
         self._goals: dict[TaskId, Goals] = {}

@@ -45,36 +45,36 @@ class RebalanceHandler:
     """Handler of one worker.
 
     Args:
-        given: parts of the worker.
+        context: shared parts and settings of the worker.
         partitions: partition count of each topic.
         assignor: maps partitions to tasks.
         session: control thread of the member.
-        door: gateway back to the member, which the tasks use too.
+        gateway: way back to the member, which the tasks use too.
         tasks: driver of the tasks.
         listening: calls of the app's rebalance listeners.
     """
 
     def __init__(
         self,
-        given: WorkerContext,
+        context: WorkerContext,
         partitions: Mapping[str, int],
         assignor: StreamsPartitionAssignor,
         session: Session,
-        door: GroupGateway,
+        gateway: GroupGateway,
         tasks: TaskDriver,
         listening: ListenerCalls,
     ) -> None:
         self._listening = listening
-        self._given = given
-        self._clock = given.clock
-        self._journal = given.journal
+        self._context = context
+        self._clock = context.clock
+        self._journal = context.journal
         self._assignor = assignor
         self._session = session
-        self._door = door
+        self._gateway = gateway
         self._tasks = tasks
-        self._owned = door.owned
-        self._limit = given.config.acceptable_recovery_lag
-        self._plans = given.plans
+        self._owned = gateway.owned
+        self._limit = context.config.acceptable_recovery_lag
+        self._plans = context.plans
         self._partitions = partitions
         self._stayed: frozenset[TaskId] | None = None
         """Tasks that ran when the rebalance under way began; None between rebalances."""
@@ -93,7 +93,7 @@ class RebalanceHandler:
     @property
     def leaving(self) -> bool:
         """Return whether this worker is leaving the group."""
-        return self._door.leaving
+        return self._gateway.leaving
 
     # -- to the member
 
@@ -133,8 +133,8 @@ class RebalanceHandler:
             stopped=frozenset(stopped),
             reasons=stopped,
         )
-        while self._door.stopped:  # needs a round: the group shows only reports from joins
-            self._session.post(e.Want(f"task {self._door.stopped.pop()} stopped"))
+        while self._gateway.stopped:  # needs a round: the group shows only reports from joins
+            self._session.post(e.Want(f"task {self._gateway.stopped.pop()} stopped"))
 
     def _note_lag(self, task: TaskId, lag: int | None, now: float) -> None:
         """Note the time at which the lag of a learner last fell to a new minimum."""
@@ -164,7 +164,7 @@ class RebalanceHandler:
     @hear.register
     def _(self, message: e.OnAssignment) -> None:
         view = message.view
-        self._door.generation = message.generation
+        self._gateway.generation = message.generation
         self.leads = message.leader
         active = self._assignor.tasks_of(message.assigned)
         learners = (view.learners | view.wanted) - active
@@ -191,7 +191,7 @@ class RebalanceHandler:
         self._tasks.feed(task_registry.TasksPlanned(active, learners, view.promises, standbys))
         if self._foreign - view.promises:
             self.publish()
-            self._door.ready()
+            self._gateway.ready()
 
     @hear.register
     def _(self, message: e.Assigned) -> None:
@@ -223,7 +223,7 @@ class RebalanceHandler:
         began = self._clock.now()
         lost = self._owned.lost(message.tps)
         self._journal("lost", tasks=sorted_text(lost.tasks), reason=message.why)
-        self.lost_leaving = self.lost_leaving or self._door.leaving
+        self.lost_leaving = self.lost_leaving or self._gateway.leaving
         self._tasks.feed(lost)
         self.losses += 1
         taken_s = self._clock.now() - began
@@ -234,9 +234,9 @@ class RebalanceHandler:
     def _(self, message: e.PartitionsChanged) -> None:
         """End the worker if its state does not fit the new partition counts."""
         try:
-            refuse_changes(self._given.topology, self._partitions, message.counts)
+            refuse_changes(self._context.topology, self._partitions, message.counts)
         except PartitionCountChanged as error:
-            self._given.owner.fail(error)
+            self._context.owner.fail(error)
 
     @hear.register
     def _(self, message: e.CommitDone) -> None:
@@ -244,7 +244,7 @@ class RebalanceHandler:
             self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
             self._tasks.committing.refused(message.id)
             return
-        user = self._given.cluster.principal
+        user = self._context.cluster.principal
         denied = {
             task: commit_error(task, tp, code, user)
             for tp, code in message.missing.items()
@@ -255,9 +255,9 @@ class RebalanceHandler:
 
     @hear.register
     def _(self, message: e.IsLeaving) -> None:
-        first = not self._door.leaving
-        self._door.leaving = True
-        self._door.leave_by = message.deadline
+        first = not self._gateway.leaving
+        self._gateway.leaving = True
+        self._gateway.leave_by = message.deadline
         deadline = None
         if not first:
             return
@@ -268,18 +268,18 @@ class RebalanceHandler:
     @hear.register
     def _(self, _: e.Stays) -> None:
         """Forget losses on the way out: they have no meaning for a later leave."""
-        self._door.leaving = self.lost_leaving = False
+        self._gateway.leaving = self.lost_leaving = False
         self._journal("stays")
 
     @hear.register
     def _(self, _: e.Left) -> None:
         self._journal("left")
-        self._given.owner.ended(None)
+        self._context.owner.ended(None)
 
     @hear.register
     def _(self, message: e.Fatal) -> None:
-        user = self._given.cluster.principal
-        self._given.owner.ended(fatal_group_error(message.why, message.code, user))
+        user = self._context.cluster.principal
+        self._context.owner.ended(fatal_group_error(message.why, message.code, user))
 
     def crashed(self, why: BaseException) -> None:
         """End the worker: the control thread has a bug, or could not begin."""
@@ -287,7 +287,7 @@ class RebalanceHandler:
         if not isinstance(error, StreamsxError):
             error = Bug(f"the control thread ended: {type(error).__name__}: {error}")
             error.__cause__ = why
-        self._given.owner.ended(error)
+        self._context.owner.ended(error)
 
     # -- gaps
 

@@ -80,7 +80,7 @@ class Restorer:
     """Restorer of all tasks of a worker whose ends are known and that do not run.
 
     Args:
-        given: parts of the worker.
+        context: shared parts and settings of the worker.
         fetcher: fetcher of changelogs.
         restored: called with the state of a task's stores, each time that may have changed.
         failed: called for a task with a store that cannot be read or written.
@@ -88,18 +88,18 @@ class Restorer:
 
     def __init__(
         self,
-        given: WorkerContext,
+        context: WorkerContext,
         fetcher: Fetcher,
         restored: Callable[[Happened], None],
         failed: Callable[[TaskId, Exception], None],
     ) -> None:
-        self._clock = given.clock
-        self._journal = given.journal
-        self._kept = given.directory.kept
+        self._clock = context.clock
+        self._journal = context.journal
+        self._kept = context.directory.kept
         self._fetcher = fetcher
         self._restored = restored
         self._failed = failed
-        self._limit = given.config.acceptable_recovery_lag
+        self._limit = context.config.acceptable_recovery_lag
         self._tasks: dict[TaskId, Restoring] = {}
         self._by_changelog: dict[TopicPartition, Store] = {}
 

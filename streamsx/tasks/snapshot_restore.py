@@ -66,7 +66,7 @@ class Beside(futures.Executor):
 
     def __init__(self) -> None:
         self._gate = threading.Semaphore(THREADS)
-        self._given = set[futures.Future[Any]]()
+        self._context = set[futures.Future[Any]]()
 
     def submit(self, job: Callable[..., Any], /, *about: Any, **more: Any) -> futures.Future[Any]:
         made = futures.Future[Any]()
@@ -79,27 +79,27 @@ class Beside(futures.Executor):
                     except BaseException as error:
                         made.set_exception(error)
 
-        self._given.add(made)
-        made.add_done_callback(self._given.discard)
+        self._context.add(made)
+        made.add_done_callback(self._context.discard)
         threading.Thread(target=work, name="snapshot", daemon=True).start()
         return made
 
     def close(self) -> None:
         """Wait at most CLOSE_MAX_S for running jobs; call this when no caller waits for them."""
-        futures.wait(self._given.copy(), CLOSE_MAX_S)
+        futures.wait(self._context.copy(), CLOSE_MAX_S)
 
 
 class SnapshotRestore:
     """Snapshot restore of one worker's stores without a position."""
 
-    def __init__(self, given: WorkerContext, partitions: Mapping[str, int]) -> None:
-        self._uri = given.config.snapshot
-        self._app = given.topology.app_id
-        self._clock = given.clock
-        self._journal = given.journal
-        self._directory = given.directory
-        self._cluster = given.cluster
-        self._plans = given.plans
+    def __init__(self, context: WorkerContext, partitions: Mapping[str, int]) -> None:
+        self._uri = context.config.snapshot
+        self._app = context.topology.app_id
+        self._clock = context.clock
+        self._journal = context.journal
+        self._directory = context.directory
+        self._cluster = context.cluster
+        self._plans = context.plans
         self._partitions = partitions
         self._executor = Beside()
         self.close = self._executor.close

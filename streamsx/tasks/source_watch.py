@@ -25,19 +25,19 @@ class SourceWatch:
 
     def __init__(
         self,
-        given: WorkerContext,
+        context: WorkerContext,
         bounds: LogBounds,
         fetcher: Fetcher,
         actives: Mapping[TaskId, Active],
     ) -> None:
-        self._cluster = given.cluster
-        self._spawn = given.owner.spawn
+        self._cluster = context.cluster
+        self._spawn = context.owner.spawn
         self._bounds = bounds
         self._fetcher = fetcher
         self._actives = actives
         self._left = set[str]()
         """Ids of deleted topics that tasks have left: a lagging broker may name one again."""
-        given.cluster.watch(self.look)
+        context.cluster.watch(self.look)
 
     def add(self, active: Active) -> None:
         """Fetch all sources of a task from the task's positions."""

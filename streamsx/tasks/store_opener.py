@@ -33,18 +33,18 @@ class StoreOpener:
     """Opener of one worker's stores; also closes them and deletes unwanted ones."""
 
     def __init__(
-        self, given: WorkerContext, partitions: Mapping[str, int], executor: Executor
+        self, context: WorkerContext, partitions: Mapping[str, int], executor: Executor
     ) -> None:
-        self._clock = given.clock
-        self._journal = given.journal
-        self._directory = given.directory
-        self._rows = given.rows(given.config.memory_budget_bytes)
+        self._clock = context.clock
+        self._journal = context.journal
+        self._directory = context.directory
+        self._rows = context.rows(context.config.memory_budget_bytes)
         self._executor = executor
-        self._cleanup_delay_s = given.config.state_cleanup_delay_s
-        plans = given.topology.subtopologies
+        self._cleanup_delay_s = context.config.state_cleanup_delay_s
+        plans = context.topology.subtopologies
         self._nodes = {node.name: (plan, node) for plan in plans for node in plan.stores}
         self._partitions = partitions
-        self.snapshots = SnapshotRestore(given, partitions)
+        self.snapshots = SnapshotRestore(context, partitions)
         self._unwanted: dict[tuple[str, int], float] = {}
         """Stores of tasks that are not held here, and the time since when."""
 

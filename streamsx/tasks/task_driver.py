@@ -103,8 +103,8 @@ class TaskDriver:
 
     def __init__(
         self,
-        given: WorkerContext,
-        door: GroupGateway,
+        context: WorkerContext,
+        gateway: GroupGateway,
         stores: StoreOpener,
         producer: Producer,
         policy: Policy,
@@ -112,32 +112,38 @@ class TaskDriver:
         arrived: asyncio.Event,
         bounds: LogBounds,
     ) -> None:
-        self._given = given
-        self._plans = given.plans
-        self._door = door
+        self._context = context
+        self._plans = context.plans
+        self._gateway = gateway
         self._stores = stores
         self._producer = producer
         self._policy = policy
         self._arrived = arrived
-        config = given.config
-        clock = given.clock
-        cluster = given.cluster
+        config = context.config
+        clock = context.clock
+        cluster = context.cluster
         data, log = limits_of(config)
-        damaged = partial(tell_damaged, given.journal)
+        damaged = partial(tell_damaged, context.journal)
         self.fetcher = Fetcher(cluster, clock, "data", data, arrived.set, self.source_cut, damaged)
         self.changelogs = Fetcher(
             cluster, clock, "restore", log, arrived.set, self.changelog_cut, damaged
         )
-        self.restorer = Restorer(given, self.changelogs, self.feed, self.failed)
+        self.restorer = Restorer(context, self.changelogs, self.feed, self.failed)
         self.committing = Committer(
-            given, producer, door.commit, purging.committed, settled=self.feed, undone=self.undone,
-            failed=self.failed, patient_until=self._patient_until,
-        )  # fmt: skip
+            context,
+            producer,
+            gateway.commit,
+            purging.committed,
+            settled=self.feed,
+            undone=self.undone,
+            failed=self.failed,
+            patient_until=self._patient_until,
+        )
         self.holdings = TaskRegistry(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
-        self.refusing = refusing_of(given, self, producer)
+        self.refusing = refusing_of(context, self, producer)
         self.bounds = bounds
-        self.sources = SourceWatch(given, bounds, self.fetcher, self.actives)
+        self.sources = SourceWatch(context, bounds, self.fetcher, self.actives)
         self.dormant = InactiveStores(self.bounds, lambda: setattr(self, "changed", True))
         self.changed = False
         """Whether anything has changed since the last report."""
@@ -149,8 +155,8 @@ class TaskDriver:
         self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
         """Tasks that were undone: the positions each had reached, and the reason. Released and lost
         tasks are removed: the next owner, maybe this worker, begins without that knowledge."""
-        self._jobs = Jobs(given.owner.spawn, self.failed)
-        self._placing = Jobs(given.owner.spawn, self.failed)
+        self._jobs = Jobs(context.owner.spawn, self.failed)
+        self._placing = Jobs(context.owner.spawn, self.failed)
         """Jobs that ask for positions, beside the jobs for the task's stores."""
         self._granted: dict[TaskId, tuple[float, int]] = {}
         """Followers that became active, until their hand-over is complete: the time of the
@@ -160,8 +166,8 @@ class TaskDriver:
 
     def _patient_until(self, since: float) -> float:
         """Return the time until which a task suspended at `since` waits for its bodies."""
-        until = since + PATIENCE_SHARE * self._given.config.revoke_timeout_s
-        leave_by = self._door.leave_by if self._door.leaving else None
+        until = since + PATIENCE_SHARE * self._context.config.revoke_timeout_s
+        leave_by = self._gateway.leave_by if self._gateway.leaving else None
         if leave_by is None:
             return until
         least = since + PATIENCE_SHARE * LAST_COMMIT_S
@@ -180,7 +186,7 @@ class TaskDriver:
         self._feeding = True
         try:
             while self._events:
-                effects = self.holdings.step(self._given.clock.now(), self._events.popleft())
+                effects = self.holdings.step(self._context.clock.now(), self._events.popleft())
                 for effect in effects:
                     self._perform(effect)
         finally:
@@ -189,7 +195,7 @@ class TaskDriver:
 
     def granted(self, tasks: Iterable[TaskId]) -> None:
         """Begin the hand-over of followers that this assignment makes active."""
-        now = self._given.clock.now()
+        now = self._context.clock.now()
         for task in tasks:
             if task in self.holdings and self.holdings.of(task).role.follows:
                 self._granted[task] = now, self.restorer.lag(task) or 0
@@ -199,7 +205,7 @@ class TaskDriver:
         active.gap.processed(now, more=more)
         if active.first:
             active.first = False
-            self._given.journal("first_record", task=str(active.id))
+            self._context.journal("first_record", task=str(active.id))
             self._handed_over(active.id, now)
 
     def gaps(self, now: float) -> dict[TaskId, float]:
@@ -214,7 +220,7 @@ class TaskDriver:
 
         The task stays at the same position until the worker is started again.
         """
-        self._given.journal("error", what=str(why), where=f"task {task}")
+        self._context.journal("error", what=str(why), where=f"task {task}")
         self.actives[task].why = str(why)
         self.feed(Happened(task, life.Event.STOP))
 
@@ -228,11 +234,11 @@ class TaskDriver:
         self.feed(Happened(task, life.Event.UNDO))
         if isinstance(why, ValueRefused):
             what = f"{why}: going back to the last commit, to pass over its record"
-            self._given.journal("error", what=what, where=f"task {task}")
+            self._context.journal("error", what=what, where=f"task {task}")
 
     def failed(self, task: TaskId, error: Exception) -> None:
         """Fail a task, by its policy or by its stores: the worker ends, the other tasks commit."""
-        self._given.owner.fail(error)
+        self._context.owner.fail(error)
         self.feed(Happened(task, life.Event.FAIL))
 
     def handed_over(self) -> None:
@@ -249,7 +255,7 @@ class TaskDriver:
         if task in self._granted:
             granted_at, lag = self._granted.pop(task)
             ms = round((at - granted_at) * 1000, 1)
-            self._given.journal("promoted", task=str(task), lag=lag, handover_ms=ms, at=at)
+            self._context.journal("promoted", task=str(task), lag=lag, handover_ms=ms, at=at)
 
     # -- logs that were cut
 
@@ -266,7 +272,7 @@ class TaskDriver:
 
     def _spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
         """Start a job that ends by itself; the worker's task group owns the job."""
-        _ = self._given.owner.spawn(job, name=name)
+        _ = self._context.owner.spawn(job, name=name)
 
     # -- effects
 
@@ -291,7 +297,7 @@ class TaskDriver:
             case life.Effect.RELEASE:
                 self._anew.pop(task, None)
                 self._stop(task)
-                self._door.released(task, effect.number, self.dormant.lags)
+                self._gateway.released(task, effect.number, self.dormant.lags)
             case what:
                 self._do(task, what)
 
@@ -300,14 +306,14 @@ class TaskDriver:
             case life.Effect.RUN:
                 self._run(task)
             case life.Effect.READY:
-                self._given.journal("learner_ready", task=str(task), lag=self.restorer.lag(task))
-                self._door.ready()
+                self._context.journal("learner_ready", task=str(task), lag=self.restorer.lag(task))
+                self._gateway.ready()
             case life.Effect.SUSPEND:
                 self.actives[task].suspended = True
                 self.committing.suspend(self.actives[task])
             case life.Effect.STOP:
                 self._halt(self.actives[task])
-                self._door.stopped.append(task)
+                self._gateway.stopped.append(task)
                 self._arrived.set()
             case life.Effect.FORGET:
                 self.committing.lose(task)
@@ -322,7 +328,7 @@ class TaskDriver:
         told: dict[str, object] = {"role": moved.role.value, "from": old, "to": new}
         if moved.new is TaskState.SUSPENDED:
             told["last_record"] = self.actives[moved.task].gap.last
-        self._given.journal("task", task=str(moved.task), **told)
+        self._context.journal("task", task=str(moved.task), **told)
 
     async def _open(self, task: TaskId) -> None:
         rows = self._rows[task] = dict[str, Rows]()
@@ -361,7 +367,7 @@ class TaskDriver:
         until, why = self._anew.pop(task, ({}, None))
         outbox = self._producer.of(task, lambda: source_of(made))
         made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, until)
-        active = self.actives[task] = Active(made, ProcessingGap(last=self._given.clock.now()))
+        active = self.actives[task] = Active(made, ProcessingGap(last=self._context.clock.now()))
         self.sources.add(active)
         self._share_cache()
         beginnings = self._beginnings.pop(task)
@@ -375,7 +381,7 @@ class TaskDriver:
     def _share_cache(self) -> None:
         """Share the worker's cache budget equally among the stores of all active tasks."""
         stores = [s for active in self.actives.values() for s in active.task.stores.values()]
-        cache_bytes = int(self._given.config.memory_budget_bytes * CACHE_SHARE)
+        cache_bytes = int(self._context.config.memory_budget_bytes * CACHE_SHARE)
         for store in stores:
             store.share(cache_bytes // len(stores))
 
@@ -426,13 +432,13 @@ class TaskDriver:
         try:
             yield
         except STORE_FAULTS as error:
-            self._given.owner.fail(error)
+            self._context.owner.fail(error)
 
     def _changelogs(self, task: TaskId) -> dict[str, TopicPartition]:
         return self._plans[task.subtopology].changelogs(task.partition)
 
     async def _find_positions(self, task: TaskId) -> None:
-        tps = self._door.owned.of(task)
+        tps = self._gateway.owned.of(task)
         changelogs = self._changelogs(task).values()
         found = await self.bounds.beginnings(tps, changelogs, f"task {task}")
         self._beginnings[task] = found
@@ -440,17 +446,17 @@ class TaskDriver:
         self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
 
 
-def refusing_of(given: WorkerContext, tasks: TaskDriver, producer: Producer) -> ProduceErrors:
+def refusing_of(context: WorkerContext, tasks: TaskDriver, producer: Producer) -> ProduceErrors:
     """Return the handler of task records that brokers refuse."""
-    stores = (node for plan in given.plans.values() for node in plan.stores)
+    stores = (node for plan in context.plans.values() for node in plan.stores)
     return ProduceErrors(
-        OnProduceError(given.config.on_produce_error),
-        given.cluster.principal,
+        OnProduceError(context.config.on_produce_error),
+        context.cluster.principal,
         tasks.actives,
         producer.current,
         frozenset(node.changelog for node in stores),
-        given.journal,
-        given.clock,
+        context.journal,
+        context.clock,
         stops=tasks.undone,
         fails=tasks.failed,
     )

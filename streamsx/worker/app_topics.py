@@ -42,13 +42,13 @@ ONLY_NOW = (
 class AppTopics:
     """Topics of one worker's app."""
 
-    def __init__(self, given: WorkerContext) -> None:
-        self.cluster = given.cluster
-        self.topology = given.topology
-        self.config = given.config
-        self.directory = given.directory
-        self.journal = given.journal
-        self.clock = given.clock
+    def __init__(self, context: WorkerContext) -> None:
+        self.cluster = context.cluster
+        self.topology = context.topology
+        self.config = context.config
+        self.directory = context.directory
+        self.journal = context.journal
+        self.clock = context.clock
 
     # -- before tasks and the group begin
 

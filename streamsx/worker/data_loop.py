@@ -71,11 +71,11 @@ class DataLoop:
     """Loop that runs the tasks and stores of a worker, and owns them."""
 
     def __init__(
-        self, given: WorkerContext, tasks: TaskDriver, producer: Producer, arrived: asyncio.Event,
+        self, context: WorkerContext, tasks: TaskDriver, producer: Producer, arrived: asyncio.Event,
         report: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._clock = given.clock
-        self._slice_s = given.config.restore_slice_s
+        self._clock = context.clock
+        self._slice_s = context.config.restore_slice_s
         self._tasks = tasks
         self._committing = tasks.committing
         self._restorer = tasks.restorer
@@ -83,7 +83,7 @@ class DataLoop:
         self._producer = producer
         self._arrived = arrived
         self._report = report
-        self._tally = ThroughputLog(given.journal)
+        self._tally = ThroughputLog(context.journal)
         self._order = deque[TaskId]()
         self._duty = RestoreShare(self._slice_s)
         self._report_at = 0.0

@@ -45,50 +45,54 @@ JITTER_STEPS = 1000
 class WorkerComponents:
     """All parts of a worker, created and not yet running."""
 
-    def __init__(self, given: WorkerContext, partitions: Mapping[str, int]) -> None:
-        config = given.config
-        clock = given.clock
-        assignor = assignor_of(given, partitions)
+    def __init__(self, context: WorkerContext, partitions: Mapping[str, int]) -> None:
+        config = context.config
+        clock = context.clock
+        assignor = assignor_of(context, partitions)
         self.arrived = arrived = asyncio.Event()
         """Set when there is work for the data loop."""
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
-        self.stores = StoreOpener(given, partitions, self.executor)
-        self.session = session_of(given, assignor)
-        self.limits = OutputLimits(given.cluster, clock, given.owner.spawn)
-        self.producer = producer_of(given, self.limits, self._refused, self._leased, arrived.set)
+        self.stores = StoreOpener(context, partitions, self.executor)
+        self.session = session_of(context, assignor)
+        self.limits = OutputLimits(context.cluster, clock, context.owner.spawn)
+        self.producer = producer_of(context, self.limits, self._refused, self._leased, arrived.set)
         """Producer of the tasks; the host has a producer of its own."""
-        topics = given.topology.topics
+        topics = context.topology.topics
         passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
         self.failures = FailureReports(clock)
-        self.purging = RepartitionPurge(given.cluster, passing)
+        self.purging = RepartitionPurge(context.cluster, passing)
         on_error = FailureAction(config.on_error)
         on_decode_error = FailureAction(config.on_decode_error)
         told = self.failures.report
         most = config.consecutive_failures_max
         passed = self.failures.passed
         policy = Policy(on_error, on_decode_error, told, most, passed)
-        owner = given.owner
+        owner = context.owner
         self.listening = listening = ListenerCalls(
-            given.listeners, lambda job, name: owner.spawn_users(job, name=name), owner.fail,
-            given.journal, clock.now,
+            context.listeners, lambda job, name: owner.spawn_users(job, name=name), owner.fail,
+            context.journal, clock.now,
         )  # fmt: skip
-        door = GroupGateway(self.session, assignor, listening)
-        bounds = bounds_of(given, partitions)
+        gateway = GroupGateway(self.session, assignor, listening)
+        bounds = bounds_of(context, partitions)
         self.tasks = TaskDriver(
-            given, door, self.stores, self.producer, policy, self.purging, arrived, bounds
+            context, gateway, self.stores, self.producer, policy, self.purging, arrived, bounds
         )
-        self.link = RebalanceHandler(
-            given, partitions, assignor, self.session, door, self.tasks, listening
+        self.rebalance_handler = RebalanceHandler(
+            context, partitions, assignor, self.session, gateway, self.tasks, listening
         )
-        self.loop = DataLoop(given, self.tasks, self.producer, arrived, self.link.publish)
+        self.loop = DataLoop(
+            context, self.tasks, self.producer, arrived, self.rebalance_handler.publish
+        )
         word = OnProduceError(config.on_produce_error)
-        fail = given.owner.fail
-        outside = ProduceErrorsOutsideTasks(word, given.cluster.principal, clock, fail)
-        producer = producer_of(given, self.limits, outside.refused)
-        places = KeyPlaces(given.topology.subtopologies, partitions)
-        late = LateTopics(given.cluster, config, given.owner.spawn, arrived.set)
-        self.host = WorkerHost(clock, producer, self.tasks, lambda: self.link.leads, places, late)
-        self._given = given
+        fail = context.owner.fail
+        outside = ProduceErrorsOutsideTasks(word, context.cluster.principal, clock, fail)
+        producer = producer_of(context, self.limits, outside.refused)
+        places = KeyPlaces(context.topology.subtopologies, partitions)
+        late = LateTopics(context.cluster, config, context.owner.spawn, arrived.set)
+        self.host = WorkerHost(
+            clock, producer, self.tasks, lambda: self.rebalance_handler.leads, places, late
+        )
+        self._context = context
 
     def _refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         self.tasks.refusing.refused(tp, code, record)
@@ -100,50 +104,53 @@ class WorkerComponents:
         has a lease; the data loop goes on with records from before the fence.
         """
         session = self.session
-        given = self._given
-        if not given.topology.subtopologies:
+        context = self._context
+        if not context.topology.subtopologies:
             return True
-        return session.losses == self.link.losses and given.clock.now() < session.member.lease.until
+        return (
+            session.losses == self.rebalance_handler.losses
+            and context.clock.now() < session.member.lease.until
+        )
 
 
-def bounds_of(given: WorkerContext, partitions: Mapping[str, int]) -> LogBounds:
-    config = given.config
-    first = given.directory.source_counts()
+def bounds_of(context: WorkerContext, partitions: Mapping[str, int]) -> LogBounds:
+    config = context.config
+    first = context.directory.source_counts()
     known = {topic: min(count, first.get(topic, count)) for topic, count in partitions.items()}
     rule = OffsetReset(
         config.consumer_auto_offset_reset == LATEST,
-        given.topology.own,
+        context.topology.own,
         known,
-        given.directory.source_ids(),
+        context.directory.source_ids(),
         config.on_lost_offsets,
     )
-    return LogBounds(given.cluster, config, rule)
+    return LogBounds(context.cluster, config, rule)
 
 
 def producer_of(
-    given: WorkerContext,
+    context: WorkerContext,
     limits: OutputLimits,
     refused: HearsRefusals,
     held: Callable[[], bool] = always,
     room: Callable[[], object] = always,
 ) -> Producer:
     return Producer(
-        given.cluster,
-        given.clock,
-        given.owner.spawn,
+        context.cluster,
+        context.clock,
+        context.owner.spawn,
         refused,
-        linger_s=given.config.producer_linger_s,
-        buffer_bytes=sent_bytes(given.config),
-        compression=given.config.producer_compression_type or "none",
+        linger_s=context.config.producer_linger_s,
+        buffer_bytes=sent_bytes(context.config),
+        compression=context.config.producer_compression_type or "none",
         held=held,
         room=room,
         limits=limits,
     )
 
 
-def assignor_of(given: WorkerContext, partitions: Mapping[str, int]) -> StreamsPartitionAssignor:
-    topology = given.topology
-    config = given.config
+def assignor_of(context: WorkerContext, partitions: Mapping[str, int]) -> StreamsPartitionAssignor:
+    topology = context.topology
+    config = context.config
     subtopologies = [
         Subtopology(
             plan.number,
@@ -164,8 +171,8 @@ def assignor_of(given: WorkerContext, partitions: Mapping[str, int]) -> StreamsP
     )
     me = MemberMetadata(
         "",
-        instance=given.journal.instance,
-        process=given.directory.process_id.hex,
+        instance=context.journal.instance,
+        process=context.directory.process_id.hex,
         capacity=config.capacity,
         tags=dict(config.tags),
         eager=eager(config),
@@ -182,15 +189,15 @@ def eager(config: Config) -> bool:
     return bool(older) or any(modes)
 
 
-def session_of(given: WorkerContext, assignor: StreamsPartitionAssignor) -> Session:
+def session_of(context: WorkerContext, assignor: StreamsPartitionAssignor) -> Session:
     """Return the session of a worker.
 
     The group has the app's name. The member id is stored in the state directory, for the next
     process that uses the directory.
     """
-    group = given.topology.app_id
-    config = given.config
-    directory = given.directory
+    group = context.topology.app_id
+    config = context.config
+    directory = context.directory
     member = MemberConfig(
         session_timeout_s=config.session_timeout_s,
         rebalance_timeout_s=config.rebalance_timeout_s,
@@ -198,11 +205,11 @@ def session_of(given: WorkerContext, assignor: StreamsPartitionAssignor) -> Sess
         revoke_timeout_s=config.revoke_timeout_s,
         eager=eager(config),
         protocol_type=config.protocol_type,
-        group_instance_id=given.journal.instance if config.static_membership else None,
-        nonce=int(given.clock.wall() * 1000) if config.static_membership else 0,
+        group_instance_id=context.journal.instance if config.static_membership else None,
+        nonce=int(context.clock.wall() * 1000) if config.static_membership else 0,
         jitter=directory.process_id.int % JITTER_STEPS / JITTER_STEPS,
     )
-    topics = sorted(topic for plan in given.topology.subtopologies for topic in plan.topics)
+    topics = sorted(topic for plan in context.topology.subtopologies for topic in plan.topics)
 
     def keep(member_id: str | None) -> None:
         if member_id is None:
@@ -211,11 +218,11 @@ def session_of(given: WorkerContext, assignor: StreamsPartitionAssignor) -> Sess
             directory.remember_member(group, member_id, socket.gethostname())
 
     return Session(
-        given.clock,
+        context.clock,
         member,
         group,
         SubscriptionBuilder(assignor, tuple(topics), config.scale_down_timeout_s),
-        given.owner.deliver,
+        context.owner.deliver,
         Outage(LOG.warning),
         keep,
     )

@@ -153,21 +153,21 @@ class Worker:
             raise first_of(group) from None
         if self._error is not None:
             raise self._error
-        return 1 if self._made.link.lost_leaving else 0
+        return 1 if self._made.rebalance_handler.lost_leaving else 0
 
     async def _run(self) -> None:
         others = asyncio.all_tasks()
         cluster = self.connect()
         try:
             await cluster.start(START_TIMEOUT_S)
-            given = WorkerContext(
+            context = WorkerContext(
                 self, self._topology, self._config, self._directory, self._journal, self._clock,
                 cluster, self._rows, self._listeners,
             )  # fmt: skip
-            topics = AppTopics(given)
+            topics = AppTopics(context)
             layout = await topics.layout()
             async with asyncio.TaskGroup() as self._group:
-                made = WorkerComponents(given, layout.counts)
+                made = WorkerComponents(context, layout.counts)
                 presence = await self._begin(made, topics, layout)
                 await self._work(made, topics.watch(presence, self.fail))
         finally:
@@ -198,7 +198,7 @@ class Worker:
             self.ended(None)
         elif self._stopping:
             self._made.session.post(e.Stop(now + STOP_NOW_S))
-        elif self._config.on_stop == "stay" and not self._made.link.leaving:
+        elif self._config.on_stop == "stay" and not self._made.rebalance_handler.leaving:
             most_s = min(self._limit_s, self._config.revoke_timeout_s)
             self._made.session.post(e.Stop(now + max(STOP_NOW_S, most_s), comes_back=True))
         else:
@@ -287,7 +287,7 @@ class Worker:
         begin then.
         """
         if not self._broken:
-            self._made.link.hear(message)
+            self._made.rebalance_handler.hear(message)
             self._made.arrived.set()
 
     # -- at work
@@ -309,7 +309,7 @@ class Worker:
         await made.host.producer.start()
         self._hosted(made.host)  # before listeners and bodies can use the host
         await made.tasks.dormant.begin(leftovers)
-        made.link.publish()
+        made.rebalance_handler.publish()
         return presence
 
     async def _work(self, made: WorkerComponents, watch: Coroutine[Any, Any, None]) -> None:
@@ -332,7 +332,7 @@ class Worker:
         self._begun = True
         try:
             if self._alone:
-                made.link.restored.set()
+                made.rebalance_handler.restored.set()
             else:
                 self._control = self._threads("control", self._in_group)
                 self._control.add_done_callback(self._out)
@@ -366,7 +366,7 @@ class Worker:
 
     def _out(self, control: asyncio.Future[None]) -> None:
         if (error := control.exception()) is not None:
-            self._made.link.crashed(error)
+            self._made.rebalance_handler.crashed(error)
 
     def _over(self) -> bool:
         """Return whether the data loop may end.
@@ -397,7 +397,7 @@ class Worker:
         """Start the app's own tasks and timers, once this worker's first tasks are restored."""
         if not self._services:
             return
-        await made.link.restored.wait()
+        await made.rebalance_handler.restored.wait()
         for name, start in self._services:
             self.spawn_users(start(), name=name)
 

@@ -115,10 +115,10 @@ async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tupl
             "app", broker=f"kafka://{bootstrap}", commit_interval="10ms", memory_budget=10 << 40
         )
         directory = StateDirectory(folder / "state", "app")
-        given = replace(given_of(app, directory), owner=Spawning(jobs))
+        context = replace(given_of(app, directory), owner=Spawning(jobs))
         for commit in range(COMMITS):
             await fill(task, commit)
-            found.append(await commit_of(active, producer, given))
+            found.append(await commit_of(active, producer, context))
         task.close()
         directory.release()
     rows.close()
@@ -138,16 +138,16 @@ async def fill(task: Task, commit: int) -> None:
 
 
 async def commit_of(
-    active: Active, producer: Producer, given: WorkerContext
+    active: Active, producer: Producer, context: WorkerContext
 ) -> list[tuple[float, str]]:
-    turns, loop, clock = Turns(), asyncio.get_running_loop(), given.clock
+    turns, loop, clock = Turns(), asyncio.get_running_loop(), context.clock
 
     def offset_commit(number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         assert offsets
         loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset(), {})
 
     committing = Committer(
-        given, producer, offset_commit, taken, settled=settled, undone=ends, failed=ends,
+        context, producer, offset_commit, taken, settled=settled, undone=ends, failed=ends,
         patient_until=lambda since: since,
     )  # fmt: skip
     turns.timed("begin", committing.consider, clock.now(), [active])

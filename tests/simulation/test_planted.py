@@ -139,9 +139,9 @@ class NobodyJoinsAfterARelease(OwnedPartitions):
     """What was withheld until the release stays withheld."""
 
     def released(self, event: e.Released) -> None:
-        before, collects = self._box.wish, e.Timer.COLLECT in self._box._armed
+        before, collects = self._box.rejoin_reason, e.Timer.COLLECT in self._box._armed
         super().released(event)
-        self._box.wish = before
+        self._box.rejoin_reason = before
         if not collects:
             self._box.disarm(e.Timer.COLLECT)
 

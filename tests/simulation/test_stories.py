@@ -483,7 +483,9 @@ def after(kind: str, *, dies: bool) -> tuple[dict[str, set[TaskId]], int]:
         if alive == 3:
             made.homes[2].start()
             made.run_until(40.0)
-        leads = next(h for h in made.homes if h.parts is not None and h.parts.link.leads)
+        leads = next(
+            h for h in made.homes if h.parts is not None and h.parts.rebalance_handler.leads
+        )
         other = next(h for h in made.homes[:2] if h is not leads)
         begun, since = Begun(made), len(told(made, "promoted"))
         if kind == "up":

@@ -36,7 +36,7 @@ def test_drain_deadline_only_moves_closer(box: Effects, leaving: Leaving) -> Non
     assert (bool(leaving), leaving.deadline, box.out) == (True, None, [e.IsLeaving(None)])
     for at in (60.0, 25.0, 90.0, None):
         leaving.drain(e.Leave(at))
-    assert (box.wish, leaving.deadline) == (None, 25.0)
+    assert (box.rejoin_reason, leaving.deadline) == (None, 25.0)
     told = [each for each in box.out if isinstance(each, e.IsLeaving)]
     assert told == [e.IsLeaving(None), e.IsLeaving(60.0), e.IsLeaving(25.0)]
     assert [each for each in box.out if each not in told] == [
@@ -46,12 +46,12 @@ def test_drain_deadline_only_moves_closer(box: Effects, leaving: Leaving) -> Non
 
 def test_only_mark_newer_than_last_one_counts(box: Effects, leaving: Leaving) -> None:
     leaving.heed(None, None)
-    assert box.wish is None
+    assert box.rejoin_reason is None
     leaving.heed(*leave(5, 60.0))
     assert box.taken() == "leaving"
     leaving.heed(*leave(5, 20.0))
     leaving.heed(*stay(4))
-    assert box.wish is None
+    assert box.rejoin_reason is None
     assert (leaving.draining, leaving.deadline) == (True, 60.0)
 
 
@@ -63,9 +63,9 @@ def test_newer_mark_cancels_leaving_asked_by_mark(box: Effects, leaving: Leaving
     assert box.taken() == "stays"
     assert (bool(leaving), leaving.deadline, box.out) == (False, None, [STOPPED, e.Stays()])
     leaving.heed(*stay(7))
-    assert box.wish is None
+    assert box.rejoin_reason is None
     leaving.heed(*leave(8))
-    assert box.wish == "leaving"
+    assert box.rejoin_reason == "leaving"
 
 
 def test_mark_does_not_cancel_drain_of_own_process(box: Effects, leaving: Leaving) -> None:
@@ -73,7 +73,7 @@ def test_mark_does_not_cancel_drain_of_own_process(box: Effects, leaving: Leavin
     leaving.drain(e.Leave(25.0))
     box.taken()
     leaving.heed(*stay(6))
-    assert box.wish == "leaving"
+    assert box.rejoin_reason == "leaving"
     assert (leaving.draining, leaving.deadline) == (True, 25.0)
     assert box.out == [e.Arm(DRAIN, 25.0), e.IsLeaving(25.0)]
 
@@ -94,7 +94,7 @@ def test_halt_deadline_only_moves_closer_and_halt_is_final(box: Effects, leaving
     assert leaving.deadline == 10.0
     leaving.drain(e.Leave(5.0))
     leaving.heed(*stay(6))
-    assert box.wish is None
+    assert box.rejoin_reason is None
     assert (leaving.halting, leaving.draining, leaving.deadline) == (True, False, 10.0)
 
 

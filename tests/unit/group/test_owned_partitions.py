@@ -74,9 +74,9 @@ def test_release_wants_round_now_or_collects_while_more_is_revoked(
     assert mine.owned == {P, Q}
     out = box.open(10.0)
     mine.released(e.Released(frozenset({P}), number))
-    assert (box.wish, out) == (None, [e.Arm(e.Timer.COLLECT, 10.0 + COLLECT_S)])
+    assert (box.rejoin_reason, out) == (None, [e.Arm(e.Timer.COLLECT, 10.0 + COLLECT_S)])
     mine.released(e.Released(frozenset({Q}), number))
-    assert box.wish == "released all partitions asked for"
+    assert box.rejoin_reason == "released all partitions asked for"
     assert not mine.owned
 
 
@@ -87,7 +87,7 @@ def test_partition_given_back_before_release_is_assigned_again(
     given(mine, 2, P)
     box.open(11.0)
     mine.released(e.Released(frozenset({P}), number))
-    assert (box.out, box.wish) == ([e.Assigned((P,))], None)
+    assert (box.out, box.rejoin_reason) == ([e.Assigned((P,))], None)
     assert mine.since[P] == 1
     assert mine.revoking.keys() == {Q}
     assert mine.owned == {P, Q}

@@ -56,10 +56,10 @@ def test_earliest_time_is_armed_and_no_time_disarms() -> None:
 
 def test_first_join_reason_is_kept_until_taken() -> None:
     box = Effects()
-    assert box.wish is None
+    assert box.rejoin_reason is None
     box.want("first")
     box.want("second")
-    assert (box.taken(), box.wish, box.taken()) == ("first", None, "")
+    assert (box.taken(), box.rejoin_reason, box.taken()) == ("first", None, "")
 
 
 def test_deferred_reasons_collect_from_the_first_on() -> None:
@@ -68,10 +68,10 @@ def test_deferred_reasons_collect_from_the_first_on() -> None:
     box.want("first", 0.05)
     box.now = 1.04
     box.want("second", 0.05)
-    assert (box.out, box.wish) == ([e.Arm(COLLECT, 1.05)], None)
+    assert (box.out, box.rejoin_reason) == ([e.Arm(COLLECT, 1.05)], None)
     box.fired(COLLECT)
     box.collected()
-    assert box.wish == "first"
+    assert box.rejoin_reason == "first"
 
 
 def test_long_deferred_reason_does_not_delay_shorter_one() -> None:
@@ -81,7 +81,7 @@ def test_long_deferred_reason_does_not_delay_shorter_one() -> None:
     box.want("later", 1.0)
     assert box.out == [e.Arm(COLLECT, 1.0), e.Arm(COLLECT, 0.05)]
     box.collected()
-    assert box.wish == "sooner"
+    assert box.rejoin_reason == "sooner"
 
 
 def test_join_takes_deferred_reasons_along() -> None:

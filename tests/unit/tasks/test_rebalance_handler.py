@@ -27,7 +27,7 @@ async def read_all(stream: Any) -> None:
 
 
 @pytest.fixture
-def link(tmp_path: Path) -> Iterator[RebalanceHandler]:
+def rebalance_handler(tmp_path: Path) -> Iterator[RebalanceHandler]:
     app = App("app", broker=f"kafka://{NOWHERE}")
     app.agent(app.topic("orders"))(read_all)
     directory = StateDirectory(tmp_path, "app")
@@ -36,34 +36,36 @@ def link(tmp_path: Path) -> Iterator[RebalanceHandler]:
         return WorkerComponents(given_of(app, directory), {"orders": 1})
 
     machinery = asyncio.run(made())
-    yield machinery.link
+    yield machinery.rebalance_handler
     machinery.executor.shutdown()
     directory.release()
 
 
-def test_tasks_lost_while_leaving_set_the_exit_code(link: RebalanceHandler) -> None:
-    link.hear(IsLeaving(None))
-    link.hear(e.Lost(()))
-    assert link.lost_leaving
+def test_tasks_lost_while_leaving_set_the_exit_code(rebalance_handler: RebalanceHandler) -> None:
+    rebalance_handler.hear(IsLeaving(None))
+    rebalance_handler.hear(e.Lost(()))
+    assert rebalance_handler.lost_leaving
 
 
 def test_tasks_lost_after_a_cancelled_leave_do_not_set_the_exit_code(
-    link: RebalanceHandler,
+    rebalance_handler: RebalanceHandler,
 ) -> None:
     """A mark was taken back; a fence took its tasks, hours ago; a SIGTERM then ended it with 1 and
     without its last flush."""
-    link.hear(IsLeaving(None))
-    link.hear(Stays())
-    link.hear(e.Lost(()))
-    assert not link.lost_leaving
+    rebalance_handler.hear(IsLeaving(None))
+    rebalance_handler.hear(Stays())
+    rebalance_handler.hear(e.Lost(()))
+    assert not rebalance_handler.lost_leaving
 
 
-def test_tasks_lost_before_a_cancelled_leave_are_forgotten(link: RebalanceHandler) -> None:
-    link.hear(IsLeaving(None))
-    link.hear(e.Lost(()))
-    link.hear(Stays())
-    link.hear(IsLeaving(None))
-    assert not link.lost_leaving
+def test_tasks_lost_before_a_cancelled_leave_are_forgotten(
+    rebalance_handler: RebalanceHandler,
+) -> None:
+    rebalance_handler.hear(IsLeaving(None))
+    rebalance_handler.hear(e.Lost(()))
+    rebalance_handler.hear(Stays())
+    rebalance_handler.hear(IsLeaving(None))
+    assert not rebalance_handler.lost_leaving
 
 
 @pytest.mark.parametrize(("tables", "tasks"), [(1, 1), (0, 3)], ids=["state", "no state"])

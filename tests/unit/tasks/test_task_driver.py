@@ -325,7 +325,7 @@ def test_copy_is_reported_by_role_and_a_closing_copy_as_dormant(
         bench.remember(changelog(partition), 1)
 
     def copies() -> dict[TaskId, tuple[CopyRole, int | None]]:
-        station.made.link.publish()
+        station.made.rebalance_handler.publish()
         found = station.made.session.seat.report.copies
         return {task: (copy.role, copy.lag) for task, copy in found.items()}
 

@@ -84,7 +84,7 @@ def test_timer_records_are_independent_of_a_lost_task(bench: Bench) -> None:
     station.hand.lose(T0)
     bench.run(1)
     station.made.session.member.lease.until = bench.scheduler.now + 100
-    station.made.link.losses = station.made.session.losses
+    station.made.rebalance_handler.losses = station.made.session.losses
     bench.answer = answered
     station.hand.plan(T0)
     bench.until(lambda: bench.counted() == {"a": 1})
