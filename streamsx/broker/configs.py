@@ -1,8 +1,8 @@
-"""The configurations of a topic: names, defaults, and what values they take. As Kafka's. Pure.
+"""Configuration names of a topic, with defaults and allowed values, as in Kafka. Pure.
 
-Honoured are max.message.bytes, message.timestamp.*, the sizes and times of segments, of retention
-and of compaction.
-The rest is taken and told again; batches stay as they were sent, whatever compression.type says.
+The broker applies max.message.bytes, message.timestamp.*, and the sizes and times of segments, of
+retention and of compaction. The other configurations are accepted and reported back, without
+effect. Batches stay as they were sent, whatever compression.type is set to.
 """
 
 from collections.abc import Mapping
@@ -14,11 +14,12 @@ from streamsx.protocol.compiler import STRING_BYTES_MAX
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
-SET_HERE, BY_DEFAULT = 1, 5
+SET_HERE = 1
+BY_DEFAULT = 5
 
 
 class ConfigType(IntEnum):
-    """Numbered as DescribeConfigs tells them."""
+    """Value types of a configuration, numbered as DescribeConfigs reports them."""
 
     BOOLEAN = 1
     STRING = 2
@@ -29,8 +30,10 @@ class ConfigType(IntEnum):
 
 
 class ConfigDef(NamedTuple):
-    """A default, and what else there may be: numbers from `low` on, or some of `choices`; of words
-    without choices anything.
+    """Default, type and allowed values of one configuration.
+
+    Numbers are allowed from `low` on. Words are allowed if they are in `choices`; without choices
+    any text is allowed.
     """
 
     default: str
@@ -84,7 +87,7 @@ HIGH = {ConfigType.INT: INT_MAX, ConfigType.LONG: LONG_MAX, ConfigType.DOUBLE: 1
 def told(
     configs: Mapping[str, ConfigDef], given: Mapping[str, str], *, read_only: bool = False
 ) -> list[ReplyBody]:
-    """These configurations as they are where some of them were given, for a reply."""
+    """Return these configurations as items of a reply: the given value, or else the default."""
     return [
         {
             "name": name,
@@ -98,18 +101,18 @@ def told(
 
 
 def listed(value: str) -> list[str]:
-    """The parts of a list, which may have blanks around them."""
+    """Return the parts of a comma-separated list, without the blanks around them."""
     return [part.strip() for part in value.split(",")]
 
 
 def wrong(name: str, value: str | None) -> str | None:
-    """What is wrong with a configuration, if anything is."""
+    """Return the reason for which a configuration is invalid, or None if there is none."""
     config = CONFIGS.get(name)
     if config is None:
         return f"{name}: there is no such topic configuration"
     if value is None:
         return f"{name}: a value is needed"
-    if len(value.encode()) > STRING_BYTES_MAX:  # a list that was appended to
+    if len(value.encode()) > STRING_BYTES_MAX:  # appending may make a list too long
         return f"{name}: longer than {STRING_BYTES_MAX} bytes"
     if config.choices:
         many = config.kind is ConfigType.LIST
@@ -121,7 +124,7 @@ def wrong(name: str, value: str | None) -> str | None:
         return None
     read = float if config.kind is ConfigType.DOUBLE else int
     try:
-        number = read(value.replace("_", "x"))  # "1_000" is a number to Python alone
+        number = read(value.replace("_", "x"))  # Python reads "1_000" as a number, Kafka does not
     except ValueError:
         return f"{name}: {value!r} is no number"
     high = HIGH[config.kind]
@@ -129,6 +132,6 @@ def wrong(name: str, value: str | None) -> str | None:
 
 
 def crossed(configs: Mapping[str, str]) -> str | None:
-    """What is wrong with configurations that are good each by itself, if anything is."""
+    """Return the contradiction between configurations that are valid by themselves, or None."""
     least, most = (int(configs.get(name, CONFIGS[name].default)) for name in COMPACTION_LAGS)
     return "{}: more than {}".format(*COMPACTION_LAGS) if least > most else None

@@ -1,10 +1,11 @@
-"""What the broker keeps beside the logs: its rows, as values and as bytes.
+"""Rows of the broker's database, as values and as bytes.
 
 Groups and offsets have the bytes of Kafka's own GroupMetadataValue (version 4) and
-OffsetCommitValue (version 3), so that they could be written to `__consumer_offsets` as they are;
-transactions those of TransactionLogValue (version 1).
-What Kafka does not keep stands in tagged fields, which it skips. Joins under way and ids not yet
-used are not here: after a crash their clients ask again.
+OffsetCommitValue (version 3), so that they could be written to `__consumer_offsets` unchanged.
+Transactions have the bytes of TransactionLogValue (version 1).
+
+Fields that Kafka does not store are tagged fields, which Kafka skips. Joins in progress and ids
+that are not used yet are not stored: after a crash their clients ask again.
 """
 
 from collections.abc import Callable
@@ -19,18 +20,18 @@ from streamsx.protocol.schema import fields
 from streamsx.protocol.wire import record_decoder, record_encoder
 
 OURS = 10_000
-"""The first of our tags, far from any that Kafka may still give away."""
+"""First tag of our own fields, far above any tag that Kafka may still assign."""
 Described = TypeVar("Described")
 
 
 class GroupKey(NamedTuple):
-    """The row of a group that ever had a member."""
+    """Key of the row of a group that ever had a member."""
 
     group: str
 
 
 class OffsetKey(NamedTuple):
-    """The row of one committed offset."""
+    """Key of the row of one committed offset."""
 
     group: str
     topic: str
@@ -38,22 +39,23 @@ class OffsetKey(NamedTuple):
 
 
 class TransactionKey(NamedTuple):
-    """The row of a transactional id."""
+    """Key of the row of a transactional id."""
 
     transactional_id: str
 
 
 class TopicKey(NamedTuple):
-    """The row of a topic."""
+    """Key of the row of a topic."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupKey:
-    """The row of a group of the consumer protocol that ever had a member.
+    """Key of the row of a consumer-protocol group that ever had a member.
 
-    No tuple, nor are the next three: tuples of different types are equal if their parts are.
+    This key and the next three are no tuples: tuples of different types are equal if their parts
+    are equal.
     """
 
     group: str
@@ -61,35 +63,35 @@ class ConsumerGroupKey:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMemberKey:
-    """The row of one of its members."""
+    """Key of the row of one member of a consumer-protocol group."""
 
     group: str
     member_id: str
 
 
 class TargetKey(ConsumerMemberKey):
-    """The row of what it is to get."""
+    """Key of the row of a member's target assignment."""
 
 
 class CurrentKey(ConsumerMemberKey):
-    """The row of what it has."""
+    """Key of the row of a member's current assignment."""
 
 
 def _is(kind: str, tag: int | None = None) -> Any:
-    """How a field travels, said as kio says it; nothing of an array of structs."""
+    """Return a field with its Kafka type as kio names it; empty for an array of structs."""
     return field(metadata={"kafka_type": kind} | ({} if tag is None else {"tag": tag}))
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def row_value(described: type[Described]) -> type[Described]:
-    """A frozen dataclass that travels with compact lengths, and tagged fields at its end."""
+    """Make a frozen dataclass, encoded with compact lengths and tagged fields at the end."""
     described.__flexible__ = True  # type: ignore[attr-defined]  # for `schema.Schema`
     return dataclass(frozen=True, slots=True)(described)
 
 
 @row_value
 class ProtocolValue:
-    """A protocol that a member supports, and what it told of itself for it."""
+    """Protocol that a member supports, with the metadata that the member sent for this protocol."""
 
     name: str = _is("string")
     metadata: bytes = _is("bytes")
@@ -97,9 +99,9 @@ class ProtocolValue:
 
 @row_value
 class MemberValue:
-    """One member as its last JoinGroup described it; timeouts in ms, as on the wire.
+    """Member as described by its last JoinGroup; timeouts in ms, as on the wire.
 
-    `subscription` is its metadata for the protocol that was chosen; Kafka keeps no other.
+    `subscription` is the member's metadata for the chosen protocol. Kafka stores no other metadata.
     """
 
     member_id: str = _is("string")
@@ -115,7 +117,10 @@ class MemberValue:
 
 @row_value
 class GroupValue:
-    """A generation, and with `synced` also what its leader assigned; members as they joined."""
+    """Generation of a group, with the members as they joined.
+
+    With `synced` the members also have the assignments that the leader sent.
+    """
 
     protocol_type: str = _is("string")
     generation: int = _is("int32")
@@ -128,7 +133,7 @@ class GroupValue:
 
 @row_value
 class ConsumerGroupValue:
-    """ConsumerGroupMetadataValue; Kafka keeps `target_epoch` in a record of its own."""
+    """Kafka's ConsumerGroupMetadataValue; Kafka stores `target_epoch` in a separate record."""
 
     epoch: int = _is("int32")
     target_epoch: int = _is("int32", OURS)
@@ -136,7 +141,7 @@ class ConsumerGroupValue:
 
 @row_value
 class ClassicMemberValue:
-    """What a member said in its JoinGroup; the time in ms."""
+    """Session timeout (ms) and protocols from a member's JoinGroup."""
 
     session_timeout: int = _is("int32")
     protocols: tuple[ProtocolValue, ...] = _is("")
@@ -144,7 +149,10 @@ class ClassicMemberValue:
 
 @row_value
 class ConsumerMemberValue:
-    """ConsumerGroupMemberMetadataValue; `classic` of who speaks JoinGroup; the time in ms."""
+    """Kafka's ConsumerGroupMemberMetadataValue; timeouts in ms.
+
+    `classic` is set for members that speak JoinGroup.
+    """
 
     group_instance_id: str | None = _is("string")
     rack_id: str | None = _is("string")
@@ -159,8 +167,9 @@ class ConsumerMemberValue:
 
 @row_value
 class PlacesValue:
-    """Partitions of one topic. The epochs at which they were assigned are parallel to them, or
-    None in a record of a broker that knew none (KIP-1251).
+    """Partitions of one topic, and in parallel the epochs at which they were assigned.
+
+    `epochs` is None in a record of a broker that knew no such epochs (KIP-1251).
     """
 
     topic_id: bytes = _is("uuid")
@@ -170,14 +179,14 @@ class PlacesValue:
 
 @row_value
 class TargetValue:
-    """ConsumerGroupTargetAssignmentMemberValue."""
+    """Kafka's ConsumerGroupTargetAssignmentMemberValue."""
 
     places: tuple[PlacesValue, ...] = _is("")
 
 
 @row_value
 class CurrentValue:
-    """ConsumerGroupCurrentMemberAssignmentValue."""
+    """Kafka's ConsumerGroupCurrentMemberAssignmentValue."""
 
     epoch: int = _is("int32")
     previous_epoch: int = _is("int32")
@@ -188,7 +197,7 @@ class CurrentValue:
 
 @dataclass(frozen=True, slots=True)
 class OffsetValue:
-    """Where to read on; `commit_timestamp` in unix ms."""
+    """Committed offset, at which a reader resumes; `commit_timestamp` in unix ms."""
 
     __flexible__: ClassVar[bool] = False
     offset: int = _is("int64")
@@ -199,7 +208,7 @@ class OffsetValue:
 
 @row_value
 class TransactionTopicValue:
-    """What of a topic belongs to a transaction."""
+    """Partitions of one topic that belong to a transaction."""
 
     topic: str = _is("string")
     partition_ids: tuple[int, ...] = _is("int32")
@@ -207,7 +216,7 @@ class TransactionTopicValue:
 
 @row_value
 class StagedOffsetValue:
-    """An offset that counts once its transaction is committed."""
+    """Offset that takes effect once its transaction is committed."""
 
     topic: str = _is("string")
     partition: int = _is("int32")
@@ -219,7 +228,7 @@ class StagedOffsetValue:
 
 @row_value
 class TransactionGroupValue:
-    """A group that belongs to a transaction, and what is committed for it."""
+    """Group that belongs to a transaction, with the offsets staged for this group."""
 
     group: str = _is("string")
     offsets: tuple[StagedOffsetValue, ...] = _is("")
@@ -227,10 +236,10 @@ class TransactionGroupValue:
 
 @row_value
 class TransactionValue:
-    """A transactional id: whose it is, and how far its transaction has come; times in unix ms.
+    """Transactional id with its owner and the progress of its transaction; times in unix ms.
 
-    `previous_*`: whose it was before the last change; `next_producer_id`: whose it is to be once
-    the transaction has ended.
+    `previous_*` name the owner before the last change. `next_producer_id` names the owner after the
+    end of the transaction.
     """
 
     producer_id: int = _is("int64")
@@ -248,7 +257,7 @@ class TransactionValue:
 
 @row_value
 class ConfigValue:
-    """One configuration of a topic that was set."""
+    """Topic configuration that was set explicitly."""
 
     name: str = _is("string")
     value: str = _is("string")
@@ -256,7 +265,7 @@ class ConfigValue:
 
 @row_value
 class TopicValue:
-    """A topic."""
+    """Topic: id, number of partitions, and configurations that were set."""
 
     topic_id: bytes = _is("uuid")
     partitions: int = _is("int32")
@@ -265,22 +274,22 @@ class TopicValue:
 
 GroupRowKey = GroupKey | ConsumerGroupKey | ConsumerMemberKey | TargetKey | CurrentKey
 GroupRowValue = GroupValue | ConsumerGroupValue | ConsumerMemberValue | TargetValue | CurrentValue
-"""What groups keep of themselves."""
+"""Values of the rows of a group."""
 OF_A_MEMBER = (ConsumerMemberKey, TargetKey, CurrentKey)
-"""The rows that each member of a group of the consumer protocol has."""
+"""Keys of the rows that each member of a consumer-protocol group has."""
 Key = GroupRowKey | OffsetKey | TransactionKey
 Value = GroupRowValue | OffsetValue | TransactionValue
 CommittedOffsets = dict[tuple[str, int], OffsetValue]
-"""What one group committed, by topic and partition."""
+"""Offsets that one group committed, by topic and partition."""
 
 
 class RowKind(NamedTuple):
-    """How rows of a kind are told from others, and in which version they are written."""
+    """Kind of row: how its key is recognized, and the version in which its value is written."""
 
     letter: str
-    """With which the bytes of the key begin."""
+    """First character of the key's bytes."""
     key: type[Any]
-    """Any text, then names and numbers."""
+    """Key type: its first part is any text, the others are names and numbers."""
     value: type[Any]
     version: int
 
@@ -296,7 +305,7 @@ KINDS = (
     RowKind("X", TransactionKey, TransactionValue, 1),
 )
 OF_GROUPS = "GKMACO"
-"""The letters of what the coordinator loads, in the order in which it does: offsets are last."""
+"""Letters of the rows of groups, in the order in which the coordinator loads them: offsets last."""
 OF_TRANSACTIONS = "X"
 _by_key = {kind.key: kind for kind in KINDS}
 _types = {kind.key: tuple(get_type_hints(kind.key).values()) for kind in KINDS}
@@ -304,18 +313,25 @@ _by_letter = {kind.letter: kind for kind in KINDS}
 
 
 def row_bytes(key: Key | TopicKey, value: Value | TopicValue) -> tuple[bytes, bytes]:
-    """As they are stored."""
+    """Return the stored bytes of a key and its value."""
     return key_bytes(key), _codec(_by_key[type(key)])[0](asdict(value))
 
 
 def key_bytes(key: Key | TopicKey) -> bytes:
-    """Parts behind NULs. Only the first may hold one itself: it is read from the end."""
+    """Return the stored bytes of a key: its letter and its parts, separated by NULs.
+
+    Only the first part may contain NULs itself, because `read_row` splits from the end.
+    """
     first, *names = map(str, key if isinstance(key, tuple) else astuple(key))
     return "\0".join([_by_key[type(key)].letter, first, *map(quote, names)]).encode()
 
 
 def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Any]:
-    """What `row_bytes` wrote. Raises StoreCorrupt for anything else."""
+    """Return the key and the value that `row_bytes` wrote.
+
+    Raises:
+        StoreCorrupt: The bytes are anything else.
+    """
     try:
         letter, _, rest = key.decode().partition("\0")
         kind = _by_letter[letter]
@@ -329,7 +345,7 @@ def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Any]:
 
 
 def _value(kind: Any, said: Any) -> Any:
-    """What was decoded, as one of our values; what is of no kind (None) is one already."""
+    """Convert a decoded value to the type `kind`; with None return the value as decoded."""
     if isinstance(said, list | tuple):
         return tuple(_value(kind, each) for each in said)
     if kind is None or said is None:

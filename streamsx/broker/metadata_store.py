@@ -1,8 +1,8 @@
-"""The broker's RocksDB: topics, groups, offsets and the next producer id, in rows of bytes.
+"""RocksDB of the broker: topics, groups, offsets and the next producer id, in rows of bytes.
 
-RocksDB's log makes each write whole or nothing, and drops a torn tail by itself. After a write that
-failed it is opened anew, so that what is there is what a restart would find. What the rows mean is
-`records`'s.
+RocksDB's write-ahead log makes each write atomic, and drops a torn tail by itself. After a failed
+write the database is opened again, so that the content is the same as after a restart.
+`metadata_rows` defines the meaning of the rows.
 """
 
 import errno
@@ -26,25 +26,35 @@ from streamsx.broker.metadata_rows import (
 from streamsx.errors import IncompatibleStore, StoreCorrupt
 
 FORMAT = 1
-"""Of the whole directory, logs included."""
-FORMAT_KEY, PRODUCER_KEY = b"V", b"P"
+"""Format of the whole directory, logs included."""
+FORMAT_KEY = b"V"
+PRODUCER_KEY = b"P"
 PRODUCER_IDS_AT_ONCE = 1000
-"""Handed out between two writes; what is left of them at the end is never used."""
+"""Producer ids reserved by one write; those left over at the end are never used."""
 WRITE_BUFFER_BYTES = 4 << 20
 OF_THE_DISK = ("IO error", f"os error {errno.ENOSPC}", f"os error {errno.EFBIG}")
-"""What rocksdict says where the disk does not do what it should; what is on it may be well."""
+"""Parts of rocksdict's messages when the disk fails; the data on the disk may be intact."""
 
 logger = logging.getLogger(__name__)
 
 
 class MetadataStore:
-    """One database. With `sync` each write reaches the disk before it returns; `written` is called
-    behind each that need not have.
+    """Database with the rows of one broker.
+
+    With `sync` each write reaches the disk before the call returns. `written` is called after each
+    write that may not have reached the disk yet.
     """
 
     def __init__(self, path: Path, *, sync: bool) -> None:
-        """Raises StoreCorrupt, OSError, or IncompatibleStore for another format."""
-        self._path, self._sync = path, sync
+        """Open the database, or create a new one.
+
+        Raises:
+            StoreCorrupt: The database cannot be read.
+            OSError: The disk failed.
+            IncompatibleStore: The directory has another format.
+        """
+        self._path = path
+        self._sync = sync
         self._broken = self._unflushed = False
         self.written: Callable[[], None] = lambda: None
         self._db = self._open()
@@ -66,12 +76,20 @@ class MetadataStore:
         *,
         sync: bool = False,
     ) -> None:
-        """All of it or nothing; with `sync` it is on the disk then. Raises OSError."""
+        """Write all rows and deletions, or none; with `sync` they are on the disk on return.
+
+        Raises:
+            OSError: The database cannot be written.
+        """
         keys = [key_bytes(key) for key in deletes]
         self._write([row_bytes(*row) for row in puts], keys, sync=sync)
 
     def flush(self) -> None:
-        """All that was written reaches the disk; from any thread. Raises OSError."""
+        """Write everything out to the disk; callable from any thread.
+
+        Raises:
+            OSError: The database cannot be written.
+        """
         if self._unflushed:
             self._unflushed = False
             try:
@@ -80,7 +98,11 @@ class MetadataStore:
                 raise self._failed(error) from error
 
     def rows(self, kinds: str) -> Iterator[tuple[Any, Any]]:
-        """All rows of these kinds (`records.KINDS`), in the order of their keys. Raises OSError."""
+        """Yield all rows of these kinds (letters of `metadata_rows.KINDS`), each kind in key order.
+
+        Raises:
+            OSError: The database cannot be opened.
+        """
         self.revive()
         for kind in kinds:
             prefix = kind.encode() + b"\0"
@@ -91,22 +113,31 @@ class MetadataStore:
                 cursor.next()
 
     def next_producer_id(self) -> int:
-        """One that was never given out and never will be again. Raises OSError."""
+        """Return a producer id that was never given out and never will be again.
+
+        Raises:
+            OSError: The database cannot be written.
+        """
         if self._producer_id == self._producer_ids_end:
             self.revive()
             first = int(self._db.get(PRODUCER_KEY) or 0)
             end = first + PRODUCER_IDS_AT_ONCE
             self._write([(PRODUCER_KEY, b"%d" % end)], [], sync=True)
-            self._producer_id, self._producer_ids_end = first, end
+            self._producer_id = first
+            self._producer_ids_end = end
         self._producer_id += 1
         return self._producer_id - 1
 
     def close(self) -> None:
-        """At the end. Raises OSError."""
+        """Close the database.
+
+        Raises:
+            OSError: The database cannot be closed.
+        """
         try:
             self._db.close()
         except Exception as error:  # rocksdict raises nothing narrower
-            if not self._broken:  # or it is closed since it could not be opened anew
+            if not self._broken:  # a broken one is closed already if it could not be reopened
                 raise self._failed(error) from error
 
     def _open(self) -> Rdict:
@@ -121,12 +152,17 @@ class MetadataStore:
             raise StoreCorrupt(f"{self._path}: {error}: restore a copy of the directory") from error
 
     def revive(self) -> None:
-        """It refuses everything since a write or flush failed, and may have kept that write: opened
-        anew, all that it has kept is on the disk. Raises OSError.
+        """Open the database again after a failed write or flush; otherwise do nothing.
+
+        RocksDB refuses every call after such a failure, and may have kept the failed write. Once
+        the database is open again, everything that RocksDB kept is on the disk.
+
+        Raises:
+            OSError: The database cannot be opened.
         """
         if not self._broken:
             return
-        with suppress(Exception):  # it cannot flush, or is closed already
+        with suppress(Exception):  # the flush may fail, or the database is closed already
             self._db.close()
         try:
             self._db = self._open()
@@ -136,7 +172,7 @@ class MetadataStore:
         logger.warning("metadata_opened_anew path=%s", self._path)
 
     def _stands(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> bool:
-        """Whether a restart would find what could not be written, and has now."""
+        """Reopen the database, and return whether a write that failed was kept after all."""
         with suppress(OSError):
             self.revive()
             gone = all(self._db.get(key) is None for key in deletes)

@@ -1,7 +1,7 @@
-"""What a broker has done and what it has, as rows that Prometheus understands. Pure.
+"""Counters and gauges of a broker, as rows in Prometheus' terms. Pure.
 
-Names are Prometheus's: what ends with `_total` only grows since the start, the rest is as it is
-now. Nobody serves them yet; `streamsx broker` writes them into its log once a minute.
+A name that ends with `_total` is a counter since the start; any other name is a gauge. No endpoint
+serves these metrics yet: `streamsx broker` writes them to its log once a minute.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ PREFIX = "streamsx_broker_"
 
 
 class Metric(NamedTuple):
-    """One row; its label, if it has one, is a name and a value."""
+    """Metric row; the optional label is a pair of name and value."""
 
     name: str
     value: int
@@ -24,16 +24,21 @@ class Metric(NamedTuple):
 
 @dataclass(slots=True)
 class BrokerCounts:
-    """Of one broker since its start."""
+    """Counters of one broker since its start."""
 
     requests: Counter[Api] = field(default_factory=Counter)
     received_bytes: int = 0
     sent_bytes: int = 0
     hung_up: int = 0
-    """Connections that the broker has closed, each with a line in the log."""
+    """Connections that the broker closed, each with a line in the log."""
 
     def rows(self, group_events: Mapping[str, int], **gauges: int) -> list[Metric]:
-        """With how often the coordinator told of what, and what there is now, by name."""
+        """Return all metrics as rows.
+
+        Args:
+            group_events: How often the coordinator logged each event, by event name.
+            gauges: Current values, by name without the prefix.
+        """
         requests = sorted((api.name.lower(), times) for api, times in self.requests.items())
         return [
             *(Metric(f"{PREFIX}requests_total", n, ("api", api)) for api, n in requests),
@@ -49,7 +54,10 @@ class BrokerCounts:
 
 
 def in_a_line(rows: Iterable[Metric]) -> str:
-    """For a log: `name=value`, or `value of the label=value`, without what all names begin with."""
+    """Format metrics for a log line, without the common prefix of all names.
+
+    A metric without a label becomes `name=value`; with a label the label's value replaces the name.
+    """
     return " ".join(
         f"{row.label[1] if row.label else row.name.removeprefix(PREFIX)}={row.value}"
         for row in rows

@@ -1,6 +1,7 @@
-"""Why an item of a request is not done, and the answers to all of them, each by itself.
+"""Refusals of items of a request, and replies that answer each item by itself.
 
-What refuses raises, and so does a disk; here alone it becomes a part of an answer.
+Code that refuses an item raises an exception, and so does a failing disk. Only this module turns
+the exception into a part of the reply.
 """
 
 import logging
@@ -18,15 +19,17 @@ logger = logging.getLogger(__name__)
 
 
 class Seldom:
-    """Lets the same line into a log but once in `TELL_EVERY_S`: what a full disk refuses, clients
-    try again a hundred times a second.
+    """Log filter that lets the same line through at most once in `TELL_EVERY_S`.
+
+    A full disk refuses requests that clients send again a hundred times a second.
     """
 
     def __init__(self) -> None:
         self._told: dict[str, float] = {}
 
     def __call__(self, record: logging.LogRecord) -> bool:
-        line, now = record.getMessage(), record.created
+        line = record.getMessage()
+        now = record.created
         if 0 <= now - self._told.get(line, 0) < TELL_EVERY_S:
             return False
         if len(self._told) == TOLD_MAX:
@@ -39,7 +42,7 @@ logger.addFilter(Seldom())
 
 
 class Refused(Exception):
-    """Nothing was done; `answer` says why, in the fields of a reply."""
+    """Refusal of a request or an item: nothing was done; `answer` gives a reply's fields."""
 
     def __init__(self, code: ErrorCode, **said: object) -> None:
         super().__init__(code.name)
@@ -51,20 +54,27 @@ WHY = (Refused, CorruptRecord, OSError)
 
 
 class NamedOnce:
-    """Refuses what one request names for the second time: such a one costs more than it is long."""
+    """Guard against a request that names the same thing twice.
+
+    A repeated item costs more work than its length suggests.
+    """
 
     def __init__(self) -> None:
         self._named: set[tuple[Hashable, ...]] = set()
 
     def __call__(self, *name: Hashable) -> None:
-        """Raises Refused."""
+        """Note a name.
+
+        Raises:
+            Refused: The request has used this name before.
+        """
         if name in self._named:
             raise Refused(ErrorCode.INVALID_REQUEST)
         self._named.add(name)
 
 
 def why_not(error: Exception) -> ReplyBody:
-    """What a reply says instead, when one of `WHY` was raised."""
+    """Return the fields of a reply for one of the exceptions in `WHY`."""
     if isinstance(error, Refused):
         return error.answer
     if isinstance(error, CorruptRecord):
@@ -76,10 +86,13 @@ def why_not(error: Exception) -> ReplyBody:
 def each(
     asked: Iterable[Any], answer: Callable[[Any], ReplyBody], *same: str, **usual: object
 ) -> list[ReplyBody]:
-    """What `answer` says of each, or why it is refused.
+    """Return a reply for each item: the result of `answer`, or the reason for the refusal.
 
-    The fields `same` are repeated from what was asked, if they are there; `usual` stands in a reply
-    that says nothing else of it.
+    Args:
+        asked: Items of the request.
+        answer: Function that answers one item, or raises one of `WHY`.
+        same: Fields copied from the item to the reply; None where the item lacks them.
+        usual: Fields of the reply that hold unless the answer sets them.
     """
     replies = []
     for item in asked:

@@ -1,4 +1,4 @@
-"""What the requests in `api/` are answered from: all that one broker has."""
+"""Container of the parts of one broker, from which the requests in `api/` are answered."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from streamsx.clock import Clock
 NODE_ID = 0
 CLUSTER_ID = "streamsx"
 NO_OPERATIONS = -(2**31)
-"""Authorized operations, where they were not asked for: there are no rights here."""
+"""Authorized operations in a reply that were not asked for: this broker has no access rights."""
 PARTITIONS_AT_ONCE = 1000
-"""That one request may make, about a millisecond each: everybody else waits meanwhile. Kafka's own
-limit is 10,000.
+"""Partitions that one request may create. Each takes about a millisecond, and all other clients
+wait meanwhile. Kafka's own limit is 10,000.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One per broker."""
+    """Parts of one broker."""
 
     options: Options
     limits: ConnectionLimits
     advertised: tuple[str, int] | None
-    """Where it says that it is; None: where it was reached."""
+    """Host and port that clients are given; None: the address at which each connected."""
     meta: MetadataStore
     topics: TopicStore
     groups: CoordinatorRuntime
@@ -40,13 +40,13 @@ class Service:
     clock: Clock
 
     def room(self) -> "PartitionRoom":
-        """That there is for one request."""
+        """Return the room for new partitions that one request has."""
         left = self.limits.partitions_max - self.topics.partitions
         return PartitionRoom(min(left, max(PARTITIONS_AT_ONCE, self.options.partitions)))
 
 
 @dataclass(slots=True)
 class PartitionRoom:
-    """For so many more partitions."""
+    """Number of partitions that a request may still create."""
 
     left: int

@@ -1,7 +1,8 @@
-"""All topics of a broker: by name and by id, with their configurations and their logs.
+"""Topics of a broker, by name and by id, with their configurations and logs.
 
-A topic's row reaches the disk behind its folders, and is deleted before they are: whatever a crash
-or a refusal leaves behind belongs to no topic, and is removed when one of that name is created.
+A topic's folders are created before its row reaches the disk, and the row is deleted before the
+folders. A crash or a failure therefore leaves at most folders that belong to no topic. Creating a
+topic of that name removes them.
 """
 
 import logging
@@ -24,18 +25,21 @@ logger = logging.getLogger(__name__)
 NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 REMOVED = ".removed"
-"""How the folder of a partition ends that is no more. No other does: those end with a number."""
+"""Suffix of the folder of a removed partition. All other folders end with a number."""
 Changed = Callable[[Mapping[str, tuple[bytes, int] | None]], object]
-"""Id and number of partitions of topics by name; None for one that is gone."""
+"""Callback for changed topics: id and number of partitions by name; None for a deleted topic."""
 
 
 def alike(name: str) -> str:
-    """Of two names that are alike Kafka takes one: in its metrics they would be the same."""
+    """Return the form of a name in which two names that are too similar are equal.
+
+    Kafka accepts only one of two such names, because Kafka's metrics would mix them up.
+    """
     return name.replace(".", "_")
 
 
 class StoredTopic:
-    """One log per partition; `configs` are those that were set."""
+    """Topic with one log per partition; `configs` holds the configurations that were set."""
 
     def __init__(self, name: str, topic_id: bytes, configs: Mapping[str, str]) -> None:
         self.name = name
@@ -44,12 +48,15 @@ class StoredTopic:
         self.logs: list[Log] = []
 
     def config(self, name: str) -> str:
-        """What was set, or the default."""
+        """Return the value that was set, or the default."""
         return self.configs.get(name, CONFIGS[name].default)
 
     def log(self, partition: int, epoch: int = LEADER_EPOCH) -> Log:
-        """Of this partition. Raises Refused if it is not there, out of service, or if the client
-        has heard of a later `epoch` of its leader (KIP-320).
+        """Return the log of a partition.
+
+        Raises:
+            Refused: There is no such partition, its log is out of service, or the client knows a
+                later `epoch` of its leader (KIP-320).
         """
         if not 0 <= partition < len(self.logs):
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -61,17 +68,19 @@ class StoredTopic:
 
 
 class TopicStore:
-    """Creates, finds, changes and deletes topics; `changed` is called behind each such step."""
+    """Store of all topics; `changed` is called after each change."""
 
     def __init__(self, folder: Path, meta: MetadataStore, *, clean: bool, sync: bool) -> None:
-        """Opens all logs; after a crash (not `clean`) their tails are verified."""
+        """Open all logs; after a crash (not `clean`) verify their tails."""
         self.by_name: dict[str, StoredTopic] = {}
         self.by_id: dict[bytes, StoredTopic] = {}
         self.changed: Changed = lambda _: None
         self.remove: Callable[[list[Path]], object] = remove_folders
-        """Folders that nothing needs any more; a server has that done in a thread."""
+        """Deletes folders that are not needed any more; a server does this in a thread."""
         self._set_aside = 0
-        self._folder, self._meta, self._sync = folder, meta, sync
+        self._folder = folder
+        self._meta = meta
+        self._sync = sync
         self._descriptors = Descriptors()
         folder.mkdir(exist_ok=True)
         remove_folders(folder.glob(f"*{REMOVED}"))
@@ -85,22 +94,26 @@ class TopicStore:
             self.by_name[topic.name] = self.by_id[topic.id] = topic
 
     def logs(self) -> Iterator[tuple[StoredTopic, int, Log]]:
-        """All there are, each with its topic and the number of its partition."""
+        """Yield every log with its topic and the number of its partition."""
         for topic in tuple(self.by_name.values()):
             for number, log in enumerate(topic.logs):
                 yield topic, number, log
 
     @property
     def partitions(self) -> int:
-        """Of all topics together."""
+        """Return the number of partitions of all topics together."""
         return sum(len(topic.logs) for topic in self.by_name.values())
 
     def catalog(self) -> dict[str, tuple[bytes, int]]:
-        """Id and number of partitions, by name."""
+        """Return the id and the number of partitions of each topic, by name."""
         return {name: (topic.id, len(topic.logs)) for name, topic in self.by_name.items()}
 
     def find(self, name: str | None, topic_id: bytes = b"") -> StoredTopic:
-        """By name, or by id if there is no name. Raises Refused if it is not there."""
+        """Return the topic of this name, or of this id if the name is None.
+
+        Raises:
+            Refused: There is no such topic.
+        """
         found = self.by_id.get(topic_id) if name is None else self.by_name.get(name)
         if found is None:
             by_id = name is None
@@ -111,14 +124,22 @@ class TopicStore:
     def create(
         self, name: str, topic_id: bytes, partitions: int, configs: Mapping[str, str]
     ) -> StoredTopic:
-        """A new topic; the caller has looked at everything. Raises OSError."""
+        """Create a topic. The caller has checked all arguments.
+
+        Raises:
+            OSError: The topic was not created.
+        """
         topic = StoredTopic(name, topic_id, configs)
         self.grow([(topic, partitions)])
         return topic
 
     def grow(self, wanted: Sequence[tuple[StoredTopic, int]]) -> None:
-        """New topics and old ones to so many partitions, in one step: a disk is asked once, not for
-        each of them. Raises OSError, and then all is as it was.
+        """Create new topics, and add partitions to existing ones, up to the wanted numbers.
+
+        All changes are one step, so that the disk syncs once and not once for each topic.
+
+        Raises:
+            OSError: The disk failed; all topics are as before.
         """
         added: list[tuple[StoredTopic, Log]] = []
         try:
@@ -141,14 +162,22 @@ class TopicStore:
         self.changed({topic.name: (topic.id, partitions) for topic, partitions in wanted})
 
     def configure(self, topic: StoredTopic, configs: Mapping[str, str]) -> None:
-        """In place of all that was set. Raises OSError."""
+        """Replace all configurations that were set.
+
+        Raises:
+            OSError: The configurations were not replaced.
+        """
         self._save([(topic, len(topic.logs), configs)])
         topic.configs = dict(configs)
         for log in topic.logs:
             log.segment_bytes = int(topic.config("segment.bytes"))
 
     def delete(self, *topics: StoredTopic) -> None:
-        """With their records, in one step. Raises OSError, and then all are there."""
+        """Delete topics with their records, in one step.
+
+        Raises:
+            OSError: The disk failed; no topic was deleted.
+        """
         self._meta.write(deletes=[TopicKey(topic.name) for topic in topics], sync=True)
         for topic in topics:
             del self.by_name[topic.name], self.by_id[topic.id]
@@ -157,7 +186,7 @@ class TopicStore:
         self._remove([log for topic in topics for log in topic.logs])
 
     def reopen(self) -> bool:
-        """Opens anew what a flush failed of, rows and logs; whether some are still left."""
+        """Open the database and logs again after a failed flush; return whether any still fail."""
         try:
             self._meta.revive()
         except OSError as error:
@@ -171,13 +200,17 @@ class TopicStore:
                     log.close()
                     topic.logs[number] = self._open(topic, number, clean=False)
                 except OSError as error:
-                    if not left:  # one line for all of them
+                    if not left:  # one line for all logs
                         logger.error("reopen_failed folder=%s error=%r", log.folder, str(error))
                     left = True
         return left
 
     def flush(self) -> None:
-        """Everything to the disk. Raises OSError."""
+        """Write everything out to the disk.
+
+        Raises:
+            OSError: A flush failed, now or earlier.
+        """
         for *_, log in self.logs():
             if log.failed:
                 raise OSError(f"{log.folder}: a flush failed: it is opened anew at the start")
@@ -185,11 +218,11 @@ class TopicStore:
                 try:
                     log.flush()
                 except OSError:
-                    log.fail()  # the system tells of it once: the next start is to know
+                    log.fail()  # the OS reports it only once: leave a note for the next start
                     raise
 
     def close(self) -> None:
-        """Lets go of all files."""
+        """Close all files."""
         for *_, log in self.logs():
             log.close()
 
@@ -213,11 +246,11 @@ class TopicStore:
         )
 
     def _remove(self, logs: Iterable[Log]) -> None:
-        """They belong to no topic any more; their place is free at once."""
+        """Remove folders of logs that belong to no topic; their names are free at once."""
         removed = []
         for log in logs:
             log.close()
-            aside = log.folder  # its name may be as long as names may be
+            aside = log.folder  # no suffix: the name may have the maximum length already
             while aside.exists():
                 self._set_aside += 1
                 aside = log.folder.with_name(f"{self._set_aside}{REMOVED}")
@@ -230,9 +263,10 @@ class TopicStore:
 
 
 def remove_folders(folders: Iterable[Path]) -> None:
-    """From any thread. What cannot be removed is in nobody's way, and is tried again at the start.
+    """Delete folders; callable from any thread.
 
-    A disk may take milliseconds for each: "a thousand partitions are deleted".
+    A folder that cannot be deleted is in the way of nothing, and the next start tries again.
+    Deleting a folder may take a disk milliseconds, and a topic may have a thousand partitions.
     """
     for folder in folders:
         try:

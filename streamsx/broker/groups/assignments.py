@@ -1,6 +1,6 @@
-"""Who is in a group of the consumer protocol, what each has and what it is to get. Pure.
+"""Members of a consumer-protocol group, with their current and target assignments. Pure.
 
-All that is persisted of the group is here, and changed here alone.
+This module alone holds the group's persisted state, and changes it.
 """
 
 from collections import Counter
@@ -30,15 +30,15 @@ from streamsx.broker.metadata_rows import (
 from streamsx.broker.refusal import Refused
 from streamsx.protocol.error_codes import ErrorCode
 
-FIRST_EPOCH = 1  # of a group before its first member, as Kafka's
+FIRST_EPOCH = 1  # epoch of a group before its first member, as in Kafka
 NOBODY = ConsumerMemberValue(None, None, "", "", (), None, -1, None)
-"""Of whom nothing is known yet."""
+"""Description of a new member, before its first heartbeat is read."""
 Epochs = dict[TopicIdPartition, int]
-"""Partitions of a member, and the epochs at which they were assigned to it."""
+"""Partitions of a member, with the epochs at which they were assigned to this member."""
 
 
 class Reconciliation(IntEnum):
-    """How far a member is on its way to the target; as Kafka stores it."""
+    """Progress of a member towards the target assignment, numbered as Kafka stores it."""
 
     STABLE = 0
     UNREVOKED = 1
@@ -47,8 +47,10 @@ class Reconciliation(IntEnum):
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """One member. `assigned` it may have, `revoking` it is to give up; both are never changed, only
-    replaced.
+    """Member of a consumer-protocol group.
+
+    The member may have the partitions in `assigned`, and must give up those in `revoking`. Both are
+    replaced, never changed in place.
     """
 
     id: str
@@ -62,36 +64,41 @@ class ConsumerMember:
     expected_by: float = inf
 
     def since(self, place: TopicIdPartition) -> float:
-        """The epoch at which it was assigned; inf for what is not."""
+        """Return the epoch at which a partition was assigned to this member; inf if it was not."""
         return self.assigned.get(place, self.revoking.get(place, inf))
 
 
 class Assignments:
-    """What the members of one group have and are to get, at which epochs."""
+    """Current and target assignments of a group's members, with their epochs."""
 
     def __init__(self, turn: GroupTurn, config: GroupConfig, catalog: Catalog) -> None:
-        self.turn, self.config, self.catalog = turn, config, catalog
+        self.turn = turn
+        self.config = config
+        self.catalog = catalog
         self.id = turn.group_id
-        self.epoch, self.target_epoch = FIRST_EPOCH, 0
+        self.epoch = FIRST_EPOCH
+        self.target_epoch = 0
         self.members: dict[str, ConsumerMember] = {}
         self.target: Target = {}
-        self.holders: dict[TopicIdPartition, str] = {}  # of all that is assigned or to be revoked
+        self.holders: dict[TopicIdPartition, str] = {}  # members by assigned or revoking partition
         self._catalog_seen = -1
         self._changed: dict[GroupRowKey, GroupRowValue | None] = {}
 
     def changes(self) -> list[e.Effect]:
-        """One write, of all that changed since it was last asked."""
-        changed, self._changed = self._changed, {}
+        """Return one write of all rows that changed since the last call."""
+        changed = self._changed
+        self._changed = {}
         if not changed:
             return []
         puts = tuple((key, value) for key, value in changed.items() if value is not None)
         return [e.Persist(puts, tuple(key for key, value in changed.items() if value is None))]
 
     def load(self, key: GroupRowKey, value: GroupRowValue) -> None:
-        """The group's row comes first; all members have a full session to come back."""
+        """Load a persisted row, the group's own first; members get a full session to return."""
         match key, value:
             case ConsumerGroupKey(), ConsumerGroupValue():
-                self.epoch, self.target_epoch = value.epoch, value.target_epoch
+                self.epoch = value.epoch
+                self.target_epoch = value.target_epoch
             case ConsumerMemberKey(), ConsumerMemberValue():
                 self.members[key.member_id] = member = ConsumerMember(key.member_id, value)
                 self.touch(member)
@@ -101,7 +108,8 @@ class Assignments:
                 self._load_current(self.members[key.member_id], value)
 
     def _load_current(self, member: ConsumerMember, value: CurrentValue) -> None:
-        member.epoch, member.previous_epoch = value.epoch, value.previous_epoch
+        member.epoch = value.epoch
+        member.previous_epoch = value.previous_epoch
         member.state = Reconciliation(value.state)
         member.assigned = epochs_of(value.assigned, value.epoch)
         member.revoking = epochs_of(value.revoking, value.epoch)
@@ -109,10 +117,13 @@ class Assignments:
         if member.state is Reconciliation.UNREVOKED:
             self.expect(member)
 
-    # The target, and the way there.
+    # Target assignment, and the steps towards it.
 
     def aim(self) -> None:
-        """At what the target should be now."""
+        """Compute a new target if the group epoch rose, or if the subscribed partitions changed.
+
+        Changed partitions raise the group epoch too.
+        """
         stale = self.epoch > self.target_epoch
         if not stale and self.catalog.version == self._catalog_seen:
             return
@@ -131,19 +142,27 @@ class Assignments:
         self.turn.tell("group_target", f"epoch={epoch} members={len(self.members)}")
 
     def _topics_of(self, member: ConsumerMember) -> dict[bytes, int]:
-        """Of those that are there: ids, and numbers of partitions."""
+        """Return id and number of partitions of each subscribed topic that exists."""
         return dict(
             found for t in member.about.topics if (found := self.catalog.identity(t))[0] != NO_ID
         )
 
     def assignor(self) -> str:
-        """The one that most members ask for; of several the first by name, whoever joined first."""
+        """Return the name of the assignor that most members ask for.
+
+        Among equals the first by name wins, whatever the order in which members joined.
+        """
         wanted = (m.about.assignor for m in self.members.values() if m.about.assignor)
         asked = Counter(sorted(wanted))
         return asked.most_common(1)[0][0] if asked else next(iter(ASSIGNORS))
 
     def reconcile(self, m: ConsumerMember, owned: set[TopicIdPartition] | None) -> None:
-        """One step towards the target, if it may; `owned` is what it says it has, if it says so."""
+        """Move a member one step towards its target, if the step is possible now.
+
+        Args:
+            m: Member that sent a heartbeat.
+            owned: Partitions that the member reports as owned; None if the heartbeat reports none.
+        """
         unrevoked = m.state is Reconciliation.UNREVOKED
         if unrevoked:
             if owned is None or not owned.isdisjoint(m.revoking):
@@ -160,19 +179,19 @@ class Assignments:
             return
         free = self.free(m)
         all_free = len(free) == len(wanted) - len(kept)
-        heard = m.previous_epoch == m.epoch  # of what it was told last
+        heard = m.previous_epoch == m.epoch  # the member has seen its last assignment
         if free or unrevoked or lost or m.epoch != self.target_epoch or all_free or not heard:
             state = Reconciliation.STABLE if all_free else Reconciliation.UNRELEASED
             assigned = kept | dict.fromkeys(free, self.target_epoch)
             self.hold(m, self.target_epoch, state, assigned, {})
 
     def free(self, m: ConsumerMember) -> list[TopicIdPartition]:
-        """What it is to get, and nobody else has."""
+        """Return the partitions of the target that the member lacks and no other member holds."""
         wanted = self.target.get(m.id, ())
         return sorted(p for p in wanted if p not in self.holders or p in m.revoking)
 
     def unsubscribe(self, m: ConsumerMember) -> None:
-        """What it does not want any more it is to give back, whatever else it is to give back."""
+        """Revoke partitions of topics that the member no longer reads, beside earlier ones."""
         topics = self._topics_of(m)
         gone = {place: since for place, since in m.assigned.items() if place[0] not in topics}
         if gone:
@@ -181,19 +200,23 @@ class Assignments:
             self.expect(m)
 
     def expect(self, member: ConsumerMember) -> None:
-        """It must do what it was told in the time that it asked for."""
+        """Give the member its rebalance timeout to revoke, or to sync."""
         member.expected_by = self.turn.now + member.about.rebalance_timeout / 1000
         self.turn.arm(member.expected_by)
 
     def touch(self, member: ConsumerMember) -> None:
-        """It lives: its session begins anew."""
+        """Extend the member's session from now on."""
         classic = member.about.classic
         session_ms = classic.session_timeout if classic else self.config.consumer_session_timeout_ms
         member.session_at = self.turn.now + session_ms / 1000
         self.turn.arm(member.session_at)
 
     def seat(self, member_id: str) -> ConsumerMember:
-        """The member of this id, or a new one. Raises Refused if the group is full."""
+        """Return the member with this id, or add a new one.
+
+        Raises:
+            Refused: The group is full.
+        """
         known = self.members.get(member_id)
         if known is None:
             if len(self.members) >= self.config.members_max:
@@ -202,8 +225,10 @@ class Assignments:
         return known
 
     def take_over(self, static: ConsumerMember, member_id: str) -> ConsumerMember:
-        """What it was assigned counts as assigned from the beginning: its epochs are 0. So is its
-        own, so that it goes on to the target.
+        """Replace a static member by a new member id, and return the new member.
+
+        The old assignment counts as assigned from the beginning, at epoch 0. The new member's own
+        epoch is 0 too, so that the next step moves this member to the target.
         """
         target = self.target.get(static.id, frozenset())
         self.forget(static)
@@ -214,7 +239,7 @@ class Assignments:
         return member
 
     def hear(self, member: ConsumerMember, about: ConsumerMemberValue) -> None:
-        """What it says of itself now."""
+        """Store the member's new description; a changed subscription raises the group epoch."""
         old = member.about
         if about != old:
             self.describe(member, about)
@@ -222,14 +247,18 @@ class Assignments:
             self.set_epochs(self.epoch + 1, self.target_epoch)
 
     def set_epochs(self, epoch: int, target_epoch: int) -> None:
-        self.epoch, self.target_epoch = epoch, target_epoch
+        """Set the group epoch and the target epoch."""
+        self.epoch = epoch
+        self.target_epoch = target_epoch
         self._changed[ConsumerGroupKey(self.id)] = ConsumerGroupValue(epoch, target_epoch)
 
     def describe(self, member: ConsumerMember, about: ConsumerMemberValue) -> None:
+        """Store a member's description."""
         member.about = about
         self._changed[ConsumerMemberKey(self.id, member.id)] = about
 
     def aim_at(self, member_id: str, places: frozenset[TopicIdPartition]) -> None:
+        """Store a member's target assignment."""
         self.target[member_id] = places
         self._changed[TargetKey(self.id, member_id)] = TargetValue(by_topic(places))
 
@@ -237,9 +266,13 @@ class Assignments:
         self, m: ConsumerMember, epoch: int, state: Reconciliation, assigned: Epochs,
         revoking: Epochs,
     ) -> None:  # fmt: skip
+        """Store a member's current assignment: epoch, state, and partitions it has or revokes."""
         m.previous_epoch = m.epoch
         self._let_go(m)
-        m.epoch, m.state, m.assigned, m.revoking = epoch, state, assigned, revoking
+        m.epoch = epoch
+        m.state = state
+        m.assigned = assigned
+        m.revoking = revoking
         m.expected_by = inf
         self.holders |= dict.fromkeys((*assigned, *revoking), m.id)
         self._changed[CurrentKey(self.id, m.id)] = CurrentValue(
@@ -255,12 +288,13 @@ class Assignments:
             del self.holders[place]
 
     def remove(self, member: ConsumerMember, why: str) -> None:
-        """It is not in the group any more."""
+        """Remove a member from the group, raise the group epoch, and log the reason."""
         self.forget(member)
         self.set_epochs(self.epoch + 1, self.target_epoch)
         self.turn.tell("member_removed", f"member={member.id} why={why!r}")
 
     def forget(self, member: ConsumerMember) -> None:
+        """Delete all that is stored of a member."""
         self._let_go(member)
         del self.members[member.id]
         self.target.pop(member.id, None)
@@ -268,12 +302,12 @@ class Assignments:
             self.delete(row(self.id, member.id))
 
     def delete(self, key: GroupRowKey) -> None:
-        """This row too."""
+        """Mark a row for deletion by the next write."""
         self._changed[key] = None
 
 
 def static_first(member: ConsumerMember) -> tuple[bool, str]:
-    """The order in which members are served."""
+    """Return the sort key by which members are served: static members first."""
     instance_id = member.about.group_instance_id
     return instance_id is None, instance_id or member.id
 
@@ -281,7 +315,7 @@ def static_first(member: ConsumerMember) -> tuple[bool, str]:
 def by_topic(
     places: Iterable[TopicIdPartition], epochs: Mapping[TopicIdPartition, int] | None = None
 ) -> tuple[PlacesValue, ...]:
-    """In order, as they are persisted."""
+    """Group partitions by topic, in the order in which they are persisted."""
     topics: dict[bytes, list[int]] = {}
     for topic_id, partition in sorted(places):
         topics.setdefault(topic_id, []).append(partition)
@@ -292,8 +326,10 @@ def by_topic(
 
 
 def epochs_of(places: Iterable[PlacesValue], member_epoch: int) -> Epochs:
-    """As they were persisted; by a broker that knew no epochs of partitions, those of the member:
-    then only the newest epoch may commit, as it was there.
+    """Return persisted partitions with their epochs.
+
+    A broker that knew no epochs of partitions stored none. These partitions get the member's epoch:
+    then only commits at the newest epoch are accepted, as that broker did.
     """
     found: Epochs = {}
     for of in places:

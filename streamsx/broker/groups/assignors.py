@@ -1,7 +1,7 @@
-"""Who of a group of the consumer protocol is to get which partition: the broker's assignors. Pure.
+"""Server-side assignors of consumer-protocol groups, from subscriptions to a target. Pure.
 
-Each takes what the members are subscribed to, how many partitions there are, and what the members
-were to get before; its name is the one by which they ask for it.
+An assignor takes the members' subscriptions, the number of partitions of each topic, and the
+previous target. Members ask for an assignor by its name.
 """
 
 from collections import defaultdict
@@ -10,17 +10,17 @@ from heapq import heappop, heappush
 
 TopicIdPartition = tuple[bytes, int]
 Subscribed = Mapping[str, frozenset[bytes]]
-"""By member id: topic ids."""
+"""Topic ids by member id."""
 Target = dict[str, frozenset[TopicIdPartition]]
-"""By member id; a partition is of one member at most."""
+"""Partitions by member id; each partition belongs to at most one member."""
 Assignor = Callable[[Subscribed, Mapping[bytes, int], Target], Target]
 
 
 class Shares:
-    """What each member gets; finds the one with the least, fast also among thousands.
+    """Shares of all members, with fast access to the smallest, even among thousands.
 
-    Members with the same subscription stand in one heap. Who gets or loses something is put in
-    once more; what a heap says of it from before is thrown away when it comes to the top.
+    Members with the same subscription share one heap. A member whose load changes is pushed again.
+    Outdated entries of a heap are dropped when they reach the top.
     """
 
     def __init__(self, subscribed: Subscribed) -> None:
@@ -34,12 +34,12 @@ class Shares:
             self._count(member, 0)
 
     def give(self, member: str, place: TopicIdPartition) -> None:
-        """This too."""
+        """Add a partition to a member's share."""
         self.of[member][place[0]].append(place[1])
         self._count(member, 1)
 
     def take(self, member: str, topic: bytes) -> TopicIdPartition:
-        """What it was given last of this topic."""
+        """Remove and return the partition of this topic that the member was given last."""
         self._count(member, -1)
         return topic, self.of[member][topic].pop()
 
@@ -48,7 +48,7 @@ class Shares:
         heappush(self._heaps[self._subscribed[member]], (self.load[member], member))
 
     def least(self, topic: bytes) -> str:
-        """Of those that are subscribed to it, of whom there must be one."""
+        """Return the subscriber of this topic with the fewest partitions; there must be one."""
         return min(self._top(heap) for topics, heap in self._heaps.items() if topic in topics)[1]
 
     def _top(self, heap: list[tuple[int, str]]) -> tuple[int, str]:
@@ -58,14 +58,18 @@ class Shares:
 
 
 def all_of(subscribed: Subscribed, partitions: Mapping[bytes, int]) -> set[TopicIdPartition]:
-    """What somebody is to get."""
+    """Return all partitions of the topics that any member is subscribed to."""
     topics = frozenset[bytes]().union(*subscribed.values())
     return {(topic, p) for topic in topics for p in range(partitions.get(topic, 0))}
 
 
 def uniform(subscribed: Subscribed, partitions: Mapping[bytes, int], before: Target) -> Target:
-    """Balanced, and sticky: nothing moves but to a member that has less by two or more."""
-    shares, left = Shares(subscribed), all_of(subscribed, partitions)
+    """Assign evenly and stickily.
+
+    A partition moves only to a member that has fewer partitions by two or more.
+    """
+    shares = Shares(subscribed)
+    left = all_of(subscribed, partitions)
     for member, topics in subscribed.items():
         for place in sorted(before.get(member, ())):
             if place[0] in topics and place in left:
@@ -74,7 +78,7 @@ def uniform(subscribed: Subscribed, partitions: Mapping[bytes, int], before: Tar
     for place in sorted(left):
         shares.give(shares.least(place[0]), place)
     moved = True
-    while moved:  # by one partition each, so that nobody is given what it will have to give up
+    while moved:  # one partition per member and pass: no member gets what it must pass on
         moved = False
         for member in sorted(subscribed):
             moved |= _lighten(shares, member)
@@ -85,7 +89,7 @@ def uniform(subscribed: Subscribed, partitions: Mapping[bytes, int], before: Tar
 
 
 def _lighten(shares: Shares, member: str) -> bool:
-    """Whether it has given one partition to somebody who has less by two or more."""
+    """Move one partition to a member with fewer by two or more; return whether there was one."""
     for topic, held in shares.of[member].items():
         if held and shares.load[other := shares.least(topic)] < shares.load[member] - 1:
             shares.give(other, shares.take(member, topic))
@@ -94,7 +98,11 @@ def _lighten(shares: Shares, member: str) -> bool:
 
 
 def ranges(subscribed: Subscribed, partitions: Mapping[bytes, int], _: Target) -> Target:
-    """Of each topic to each member one range, in their order, so that equal topics go together."""
+    """Assign one range of each topic to each member.
+
+    Members keep their order, so that equal partitions of equally large topics go to the same
+    member.
+    """
     given: dict[str, set[TopicIdPartition]] = {member: set() for member in subscribed}
     for topic in frozenset[bytes]().union(*subscribed.values()):
         members = [m for m, topics in subscribed.items() if topic in topics]
@@ -108,4 +116,4 @@ def ranges(subscribed: Subscribed, partitions: Mapping[bytes, int], _: Target) -
 
 
 ASSIGNORS: dict[str, Assignor] = {"uniform": uniform, "range": ranges}
-"""The first is the one that is used when nobody asks for another."""
+"""Assignors by name; the first is the default."""

@@ -1,13 +1,14 @@
-"""Members that speak JoinGroup in a group of the consumer protocol, and groups that change. Pure.
+"""Classic members in a consumer-protocol group, and groups that change their protocol. Pure.
 
-Theory of operation (KIP-848, migration). A group goes over member by member. The first one of the
-consumer protocol makes a group of that protocol of it, whose other members are classic: each round
-of theirs is a step of their own to the target. JoinGroup is a heartbeat that says what they own,
-SyncGroup tells what they have, and a Heartbeat is answered with 27 when they are to come again.
-Nobody leads, and nobody waits. When the last member of the consumer protocol has gone, it is a
-classic group again, and all of its members join a round.
+Theory of operation (KIP-848, migration). A group migrates member by member. The first member that
+speaks the consumer protocol turns the classic group into a consumer-protocol group; the other
+members stay classic. Each round of a classic member is that member's own step towards the target.
+JoinGroup is a heartbeat that reports owned partitions, SyncGroup returns the assigned partitions,
+and a Heartbeat is answered with 27 REBALANCE_IN_PROGRESS when the member must rejoin. There is no
+leader, and no member waits for another. When the last member that speaks the consumer protocol has
+gone, the group is classic again, and all members join a round.
 
-What the epochs are to one protocol, generations are to the other: they go on counting.
+Epochs of one protocol continue as generations of the other.
 """
 
 from contextlib import suppress
@@ -47,10 +48,11 @@ from streamsx.protocol.wire import Api
 
 
 class ClassicMembers:
-    """Requests 11 to 14, of members of one group; each is answered at once."""
+    """Handler of requests 11 to 14 from classic members of one group; all are answered at once."""
 
     def __init__(self, held: Assignments) -> None:
-        self.held, self.turn = held, held.turn
+        self.held = held
+        self.turn = held.turn
         self.requests = {
             Api.JOIN_GROUP: self._join,
             Api.SYNC_GROUP: self._sync,
@@ -59,7 +61,8 @@ class ClassicMembers:
         }
 
     def _join(self, request: ClientRequest) -> None:
-        held, body = self.held, request.body
+        held = self.held
+        body = request.body
         check_limits(body, held.config)
         said = self._subscription(body)
         member = self._joining(request)
@@ -73,16 +76,21 @@ class ClassicMembers:
         )  # fmt: skip
         held.hear(member, about)
         held.aim()
-        # Of whatever generation: its last answer may be lost, and what it has is not free.
+        # Whatever the generation: the last reply may be lost, and owned partitions are not free.
         owned = {(held.catalog.identity(tp.topic)[0], tp.partition) for tp in said.owned}
         held.reconcile(member, owned)
         held.touch(member)
-        held.expect(member)  # its SyncGroup
+        held.expect(member)  # to send SyncGroup
         answer = {**kind(member), "generation_id": member.epoch, "member_id": member.id}
         self.turn.reply(request.waiter, {**answer, "leader": "", "members": []})
 
     def _subscription(self, body: Any) -> Subscription:
-        """Of what a member offers first. Raises Refused if not all, itself before, know one."""
+        """Return the subscription in the first protocol that a member offers.
+
+        Raises:
+            Refused: No protocol is common to all classic members, counting the sender's earlier
+                protocols too, or the subscription cannot be decoded.
+        """
         common = {p.name for p in body.protocols}
         for m in self.held.members.values():
             if m.about.classic is not None:
@@ -93,8 +101,10 @@ class ClassicMembers:
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
     def _joining(self, request: ClientRequest) -> ConsumerMember:
-        body, held = request.body, self.held
-        member_id, instance_id = body.member_id, body.group_instance_id
+        body = request.body
+        held = self.held
+        member_id = body.member_id
+        instance_id = body.group_instance_id
         if member_id and instance_id is not None:
             return check(held.members, member_id, instance_id)
         static = holder(held.members, instance_id)
@@ -107,7 +117,8 @@ class ClassicMembers:
         return held.seat(member_id)
 
     def _sync(self, request: ClientRequest) -> None:
-        body, member = request.body, self._member(request)
+        body = request.body
+        member = self._member(request)
         meant = {"protocol_type": body.protocol_type, "protocol_name": body.protocol_name}
         if request.version >= NAMES_SINCE and meant != kind(member):
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -118,7 +129,9 @@ class ClassicMembers:
         self.turn.reply(request.waiter, told)
 
     def _heartbeat(self, request: ClientRequest) -> None:
-        member, held, code = self._member(request), self.held, ErrorCode.NONE
+        member = self._member(request)
+        held = self.held
+        code = ErrorCode.NONE
         held.touch(member)
         if (
             member.epoch < held.epoch
@@ -132,7 +145,7 @@ class ClassicMembers:
 
     def _leave(self, request: ClientRequest) -> None:
         held = self.held
-        told = told_of_leaving(request, held.members, held.remove, {})  # of either protocol
+        told = told_of_leaving(request, held.members, held.remove, {})  # members of both protocols
         self.turn.reply(request.waiter, told)
 
     def _member(self, request: ClientRequest) -> ConsumerMember:
@@ -146,23 +159,24 @@ class ClassicMembers:
 
 
 def kind(member: ConsumerMember) -> ReplyBody:
-    """What it offered first, as an answer says it."""
+    """Return the member's first protocol, as in the fields of a reply."""
     assert member.about.classic
     name = member.about.classic.protocols[0].name
     return {"protocol_type": PROTOCOL_TYPE, "protocol_name": name}
 
 
 def as_bytes(member: ConsumerMember, catalog: Catalog) -> bytes:
-    """What it has, as SyncGroup tells it."""
+    """Return the member's assignment in the bytes of SyncGroup."""
     names = catalog.names
     has = (TopicPartition(names[t], p) for t, p in member.assigned if t in names)
     return Assignment(tuple(has)).write()
 
 
 def upgrade(value: GroupValue, held: Assignments) -> None:
-    """Fills a new group with the members of a classic one; each assignment is of its generation.
+    """Fill a new group with the members of a classic one; the generation becomes their epoch.
 
-    Raises Refused if it is no group of consumers, or one that cannot be understood.
+    Raises:
+        Refused: The classic group is no group of consumers, or cannot be decoded.
     """
     if value.protocol_type != PROTOCOL_TYPE:
         raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -189,12 +203,15 @@ def upgrade(value: GroupValue, held: Assignments) -> None:
 
 
 def downgrade(held: Assignments) -> GroupValue:
-    """What it is as a classic group; all of its members are classic, and are to join: a broker that
-    is killed right behind this has to know it, so nothing counts as synced.
+    """Return the group as a classic group that all of its members must join.
+
+    All members speak the classic protocol. Nothing counts as synced, so that a broker that is
+    killed right after the write still makes all members join.
     """
     members = []
     for m in held.members.values():
-        about, classic = m.about, m.about.classic
+        about = m.about
+        classic = m.about.classic
         assert classic
         members.append(
             MemberValue(
@@ -203,5 +220,6 @@ def downgrade(held: Assignments) -> GroupValue:
                 as_bytes(m, held.catalog), classic.protocols,
             )
         )  # fmt: skip
-    name, now = members[0].protocols[0].name, held.turn.wall_ms
+    name = members[0].protocols[0].name
+    now = held.turn.wall_ms
     return GroupValue(PROTOCOL_TYPE, held.epoch, name, None, now, tuple(members), False)

@@ -1,26 +1,29 @@
-"""One group of the consumer protocol (KIP-848), as its coordinator sees it. Pure.
+"""Consumer-protocol group (KIP-848), as its coordinator sees the group. Pure.
 
-Theory of operation. Nobody waits: a member sends heartbeats and is told what it may have. What the
-group is about (who is in it, what they read, which partitions there are) has a number, the group
-epoch. For each epoch an assignor says who is to get what: the target. Each member goes there on its
-own: it gives up what is not its own in the target, then takes the target's epoch, and then it is
-given what the others have given up. So a partition is of one member at most, at any time.
+Theory of operation. No request is parked: members send heartbeats, and each reply names the
+partitions that the member may have. The group epoch numbers the inputs of an assignment: members,
+subscriptions, and existing partitions. For each epoch an assignor computes the target: the
+partitions that each member shall have. Each member moves to the target on its own. First the member
+revokes the partitions outside of its target, then takes the target's epoch, and then gets the
+partitions that other members have released. So a partition belongs to at most one member at any
+time.
 
 The states of a member:
 
-STABLE       It has what the target said at its epoch; it goes on when there is another target.
-UNREVOKED    It was told to give something up and has not said that it has. It stays in its epoch
-             meanwhile, and is removed if that takes longer than its rebalance time-out.
-UNRELEASED   It has the target's epoch, but some of what it is to get is still another member's.
+STABLE       The member has its target as of its epoch, and goes on when there is a new target.
+UNREVOKED    The member was asked to revoke partitions and has not confirmed yet. Meanwhile it stays
+             in its epoch. It is removed if this takes longer than its rebalance timeout.
+UNRELEASED   The member has the target's epoch, but other members still hold some of its partitions.
 
-Two rules carry the rest. What was answered survives: all that a step changed is one write, before
-the answer. And a commit that comes late overwrites nobody's offsets (KIP-1251): each partition
-bears the epoch in which it was assigned to the member. Who commits with an older epoch than that
-one speaks of a time in which the partition may have been somebody else's; with one in between it
-has only not heard yet of the newest, and holds the partition all along.
+Two rules carry the rest. Replies survive a crash: all changes of a step are one write, before the
+reply. And a late commit never overwrites the offsets of another member (KIP-1251): each partition
+carries the epoch at which it was assigned to the member. A commit with an epoch older than that one
+dates from a time at which the partition may have belonged to another member. A commit with an epoch
+between that one and the member's newest is from a member that has not seen the newest epoch yet,
+and has held the partition all along.
 
-A static member that leaves with -2 is AWAY: what it has waits for who comes under its instance id,
-until its session ends.
+A static member that leaves with -2 is AWAY: the assignment waits for a client with the same
+instance id, until the session ends.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -50,21 +53,25 @@ from streamsx.protocol.consumer_protocol import PROTOCOL_TYPE
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api
 
-JOINS, LEAVES, AWAY = 0, -1, -2
-"""What a heartbeat may say instead of an epoch; AWAY is also the epoch of who said it."""
-IDS_OF_CLIENTS_SINCE = 1  # the version from which members name themselves
+JOINS = 0
+LEAVES = -1
+AWAY = -2
+"""Special epochs in a heartbeat; AWAY is also the stored epoch of a member that is away."""
+IDS_OF_CLIENTS_SINCE = 1  # heartbeat version from which members choose their own ids
 NO_EXPRESSIONS = "this broker knows no regular expressions: subscribe to topics by their names"
-EPOCHS_SINCE = 9  # the version of OffsetCommit from which it may bear a member's epoch
+EPOCHS_SINCE = 9  # OffsetCommit version from which a request may carry a member epoch
 
 
 class ConsumerGroup:
-    """The machine of one group: `step` takes requests 11 to 14 and 68, and Tick."""
+    """Machine of one group: `step` takes requests 11 to 14 and 68, and BrokerTick."""
 
     kind: ClassVar[str] = "consumer"
     described_by: ClassVar[Api] = Api.CONSUMER_GROUP_DESCRIBE
 
     def __init__(self, group_id: str, config: GroupConfig, catalog: Catalog) -> None:
-        self.id, self.config, self.catalog = group_id, config, catalog
+        self.id = group_id
+        self.config = config
+        self.catalog = catalog
         self.committed: CommittedOffsets = {}
         self.turn = GroupTurn(group_id)
         self.held = Assignments(self.turn, config, catalog)
@@ -72,7 +79,7 @@ class ConsumerGroup:
         self._requests = {Api.CONSUMER_GROUP_HEARTBEAT: self._heartbeat, **classic.requests}
 
     def step(self, now: float, event: e.GroupEvent) -> list[e.Effect]:
-        """All that it changes is one write, before any answer."""
+        """Apply one event, and return the effects: one write of all changes, then the replies."""
         turn = self.turn
         turn.begin(now)
         if isinstance(event, e.ClientRequest):
@@ -82,47 +89,57 @@ class ConsumerGroup:
             except Refused as why:
                 turn.reply(event.waiter, why.answer)
         elif isinstance(event, e.BrokerTick):
-            turn.wall_ms, turn.armed = event.wall_ms, inf
+            turn.wall_ms = event.wall_ms
+            turn.armed = inf
             self._tick()
         return [*self.held.changes(), *turn.over()]
 
     def load(self, now: float, key: GroupRowKey, value: GroupRowValue) -> list[e.Effect]:
-        """Its own row first, then those of its members."""
+        """Load a persisted row: the group's own first, then those of the members."""
         self.turn.begin(now)
         self.held.load(key, value)
         return self.turn.over()
 
     def upgraded(self, now: float, key: GroupRowKey, value: GroupValue) -> list[e.Effect]:
-        """Becomes what a classic group was, in one write. Raises Refused if that cannot be."""
+        """Take over the members of a classic group, in one write.
+
+        Raises:
+            Refused: The classic group cannot be converted.
+        """
         self.turn.begin(now)
         upgrade(value, self.held)
         self.held.delete(key)
         return [*self.held.changes(), *self.turn.over()]
 
     def outlived(self) -> bool:
-        """Somebody is in it, but nobody who speaks the consumer protocol."""
+        """Return whether there are members, but none that speaks the consumer protocol."""
         members = self.held.members.values()
         return bool(members) and all(m.about.classic for m in members)
 
-    # What it is to the coordinator.
+    # Interface to the coordinator.
 
     def keys(self) -> list[GroupRowKey]:
-        """None before its first member."""
+        """Return the keys of all rows; none before the first member."""
         if not self.held.target_epoch:
             return []
         of_members = (row(self.id, m) for m in self.held.members for row in OF_A_MEMBER)
         return [ConsumerGroupKey(self.id), *of_members]
 
     def members(self) -> Collection[ConsumerMember]:
-        """Those that are away, too."""
+        """Return all members, including static members that are away."""
         return self.held.members.values()
 
     def awaited(self) -> bool:
-        """Ids are not promised here."""
+        """Return False: this protocol promises no member ids."""
         return False
 
     def may_commit(self, now: float, who: CommitIdentity) -> list[e.Effect]:
-        """KIP-1251, for all partitions or none. Raises Refused."""
+        """Accept a commit for all of its partitions, or for none (KIP-1251).
+
+        Raises:
+            Refused: The member is unknown, its epoch is too old or too new, or the request's
+                version cannot carry epochs.
+        """
         if who.epoch < 0 and not self.held.members:
             return []
         member = check(self.held.members, who.member_id, None)
@@ -138,28 +155,35 @@ class ConsumerGroup:
         return []
 
     def may_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Raises Refused."""
+        """Check the member id and epoch of an offset fetch.
+
+        Raises:
+            Refused: There is no such member, or the member has another epoch.
+        """
         if member_id is None and epoch < 0:
             return
         if check(self.held.members, member_id or "", None).epoch != epoch:
             raise Refused(ErrorCode.STALE_MEMBER_EPOCH)
 
     def reads(self) -> Callable[[str], bool]:
-        """By what they are subscribed to."""
+        """Return a function that tests whether any member is subscribed to a topic."""
         topics = {topic for m in self.held.members.values() for topic in m.about.topics}
         return topics.__contains__
 
     def unused_since(self) -> Callable[[str, OffsetValue], float]:
-        """Since it was committed, unless somebody reads the topic."""
+        """Return a function from topic and offset to the time since which the offset is unused.
+
+        The time is that of the commit in unix ms; inf while a member is subscribed to the topic.
+        """
         reads = self.reads()
         return lambda topic, value: inf if reads(topic) else value.commit_timestamp
 
     def listed(self) -> ReplyBody:
-        """State and protocol type."""
+        """Return the state and the protocol type."""
         return {"protocol_type": PROTOCOL_TYPE, "group_state": self._state()}
 
     def described(self) -> ReplyBody:
-        """As ConsumerGroupDescribe tells it."""
+        """Return the description for ConsumerGroupDescribe."""
         return {
             "group_state": self._state(),
             "group_epoch": self.held.epoch,
@@ -193,7 +217,7 @@ class ConsumerGroup:
         return "Stable" if there else "Reconciling"
 
     def _told(self, places: Iterable[TopicIdPartition]) -> ReplyBody:
-        """With names; of topics that are gone nobody hears any more."""
+        """Return partitions with topic names, for a reply; deleted topics are left out."""
         names = self.catalog.names
         topics = [
             {"topic_id": t.topic_id, "topic_name": names[t.topic_id], "partitions": t.partitions}
@@ -202,7 +226,7 @@ class ConsumerGroup:
         ]
         return {"topic_partitions": topics}
 
-    # What members say.
+    # Requests of members.
 
     def _heartbeat(self, request: e.ClientRequest) -> None:
         body = request.body
@@ -234,13 +258,14 @@ class ConsumerGroup:
     def _speaker(
         self, request: e.ClientRequest, owned: set[TopicIdPartition] | None
     ) -> ConsumerMember:
-        """Who sent this heartbeat: somebody new, if it joins."""
+        """Return the member that sent this heartbeat; a new member if the heartbeat joins."""
         body = request.body
         if body.member_epoch != JOINS:
             member = check(self.held.members, body.member_id, body.instance_id)
             check_epoch(member, body.member_epoch, owned)
             return member
-        member_id, members = body.member_id or request.fresh_id, self.held.members
+        member_id = body.member_id or request.fresh_id
+        members = self.held.members
         static = holder(members, body.instance_id)
         if static is None:
             return self.held.seat(member_id)
@@ -249,9 +274,12 @@ class ConsumerGroup:
         return self.held.take_over(static, member_id)
 
     def _hear(self, member: ConsumerMember, request: e.ClientRequest) -> None:
-        """What it says of itself; nothing stands for as before."""
-        body, old, names = request.body, member.about, request.body.subscribed_topic_names
-        patience, regex = body.rebalance_timeout, body.subscribed_topic_regex
+        """Store the description that a heartbeat brings; absent fields stay as before."""
+        body = request.body
+        old = member.about
+        names = request.body.subscribed_topic_names
+        patience = body.rebalance_timeout
+        regex = body.subscribed_topic_regex
         about = ConsumerMemberValue(
             old.group_instance_id if body.instance_id is None else body.instance_id,
             old.rack_id if body.rack_id is None else body.rack_id,
@@ -286,7 +314,11 @@ class ConsumerGroup:
 
 
 def check_heartbeat(body: Any, version: int, config: GroupConfig) -> None:
-    """What is wrong with it whatever the group is. Raises Refused."""
+    """Check the parts of a heartbeat that do not depend on the group.
+
+    Raises:
+        Refused: The heartbeat is invalid, or asks for an unknown assignor or a regular expression.
+    """
     names = sum(map(len, body.subscribed_topic_names or ()))
     joins = body.member_epoch == JOINS
     subscribes = (body.subscribed_topic_names, body.subscribed_topic_regex) != (None, None)
@@ -298,7 +330,7 @@ def check_heartbeat(body: Any, version: int, config: GroupConfig) -> None:
         joins and (body.topic_partitions is None or len(body.topic_partitions) > 0),
         body.member_epoch == AWAY and body.instance_id is None,
         body.member_epoch < AWAY,
-        names > config.metadata_bytes_max,  # all names of all members are looked at with each join
+        names > config.metadata_bytes_max,  # each join reads all names of all members
     )
     if any(wrong):
         raise Refused(ErrorCode.INVALID_REQUEST)
@@ -309,7 +341,14 @@ def check_heartbeat(body: Any, version: int, config: GroupConfig) -> None:
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: set[TopicIdPartition] | None) -> None:
-    """The one before is right too if the answer with the new one may be lost. Raises Refused."""
+    """Check the epoch that a member sent.
+
+    The previous epoch is valid too if the member may have missed the reply with the new one, and
+    owns nothing beyond its assignment.
+
+    Raises:
+        Refused: The epoch is another one.
+    """
     missed = epoch == member.previous_epoch < member.epoch
     has_no_more = owned is not None and owned <= member.assigned.keys()
     if epoch != member.epoch and not (missed and has_no_more):

@@ -1,8 +1,8 @@
-"""The coordinator: owns all groups, finds the one that an event is for, answers for several. Pure.
+"""Coordinator of all groups and transactions of the broker. Pure.
 
-One machine for the whole broker, transactions included, so that one write can change several groups
-and end a transaction, and so that a write that failed throws away one machine and loads another
-from what is on disk.
+The coordinator finds the group that an event is for, and answers requests about several groups. One
+machine serves the whole broker, so that one write can change several groups and end a transaction.
+After a failed write this machine is thrown away, and another is loaded from the disk.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -43,21 +43,22 @@ from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api
 
 ABSENT_SINCE = {Api.OFFSET_COMMIT: 9, Api.DESCRIBE_GROUPS: 6, Api.CONSUMER_GROUP_DESCRIBE: 0}
-"""The version from which a request is told that the group is absent."""
+"""Versions from which a request gets an error code for an absent group."""
 SEVERAL_SINCE = 8
-"""The version from which an OffsetFetch asks for several groups (KIP-709), or for none."""
+"""OffsetFetch version from which a request names several groups (KIP-709), or none."""
 
 GroupKind = ClassicGroup | ConsumerGroup
 TOLD_AS = {
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.STALE_MEMBER_EPOCH: ErrorCode.ILLEGAL_GENERATION,
 }
-"""What stands for codes that no version of TxnOffsetCommit knows."""
+"""Replacements for error codes that no version of TxnOffsetCommit knows."""
 
 
 class Coordinator:
-    """Takes every event of `events`; the requests are 8 to 16 without 10, 22, 24 to 28 without 27,
-    42, 47, 68 and 69.
+    """Machine that takes every event of `coordinator_events`.
+
+    The requests are 8 to 16 without 10, 22, 24 to 28 without 27, 42, 47, 68 and 69.
     """
 
     def __init__(self, config: GroupConfig | None = None) -> None:
@@ -82,7 +83,11 @@ class Coordinator:
         }
 
     def step(self, now: float, event: e.Event) -> list[e.Effect]:
-        """Raises InvalidTransition for a request that came through in an impossible state."""
+        """Apply one event, and return the effects.
+
+        Raises:
+            InvalidTransition: The request is impossible in the group's state.
+        """
         match event:
             case e.ClientRequest():
                 try:
@@ -110,18 +115,23 @@ class Coordinator:
         group_id = request.body.group_id
         if not group_id:
             raise Refused(ErrorCode.INVALID_GROUP_ID)
-        effects, old = list[e.Effect](), self._group(group_id)
+        effects = list[e.Effect]()
+        old = self._group(group_id)
         if request.api is Api.JOIN_GROUP and not old.members():
             effects = self._become(group_id, ClassicGroup)
-        joined, new = self._step_group(now, group_id, request), self.groups.get(group_id)
-        if effects and not (new and (new.members() or new.awaited())):  # refused: it is as it was
-            self.groups[group_id], effects = old, []
+        joined = self._step_group(now, group_id, request)
+        new = self.groups.get(group_id)
+        if effects and not (new and (new.members() or new.awaited())):  # refused: undo
+            self.groups[group_id] = old
+            effects = []
         return [*effects, *joined]
 
     def _beat(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
-        """Only who joins makes a group, or another one of an empty group."""
-        body, group = request.body, self.groups.get(request.body.group_id)
-        joins, nobody = body.member_epoch == JOINS, group is None or not group.members()
+        """Handle a heartbeat; only a joining member creates a group, or converts an empty one."""
+        body = request.body
+        group = self.groups.get(request.body.group_id)
+        joins = body.member_epoch == JOINS
+        nobody = group is None or not group.members()
         check_heartbeat(body, request.version, self.config)
         if joins and isinstance(group, ClassicGroup) and not nobody:
             return self._upgrade(now, group, request)
@@ -132,20 +142,27 @@ class Coordinator:
         return [*effects, *self._step_group(now, body.group_id, request)]
 
     def _upgrade(self, now: float, old: ClassicGroup, request: e.ClientRequest) -> list[e.Effect]:
-        """Its members go on in the consumer protocol, if this one may join. Raises Refused."""
+        """Convert a classic group with its members, if the new member may join.
+
+        Raises:
+            Refused: The group cannot be converted.
+        """
         new = ConsumerGroup(old.id, self.config, self.catalog)
         effects = new.upgraded(now, GroupKey(old.id), old.round.value())
         joined = new.step(now, request)
         if new.outlived():
             return [each for each in joined if isinstance(each, e.ClientReply)]
-        self.groups[old.id], new.committed = new, old.committed
+        self.groups[old.id] = new
+        new.committed = old.committed
         return [*effects, *old.abandon(now), *joined]
 
     def _downgrade(self, now: float, old: ConsumerGroup) -> list[e.Effect]:
-        """Its last member of the consumer protocol has gone."""
+        """Make the group classic, after the last member of the consumer protocol has gone."""
         new = ClassicGroup(old.id, self.config, self.catalog)
-        self.groups[old.id], new.committed = new, old.committed
-        key, value = GroupKey(old.id), downgrade(old.held)
+        self.groups[old.id] = new
+        new.committed = old.committed
+        key = GroupKey(old.id)
+        value = downgrade(old.held)
         return [
             e.Persist(((key, value),), tuple(old.keys())),
             *new.load(now, key, value),
@@ -153,7 +170,7 @@ class Coordinator:
         ]
 
     def _become(self, group_id: str, kind: type[GroupKind]) -> list[e.Effect]:
-        """What an empty group has committed stays."""
+        """Create the group, or convert an empty one; the committed offsets stay."""
         old = self.groups.get(group_id)
         if isinstance(old, kind):
             return []
@@ -165,7 +182,7 @@ class Coordinator:
 
     def _step_group(self, now: float, group_id: str, event: e.GroupEvent) -> list[e.Effect]:
         group = self.groups.get(group_id)
-        if group is None:  # deleted before its Tick came
+        if group is None:  # deleted before its tick came
             return []
         effects = group.step(now, event)
         if isinstance(group, ConsumerGroup) and group.outlived():
@@ -179,13 +196,16 @@ class Coordinator:
         return self.groups[group_id]
 
     def _drop_if_void(self, group: CoordinatedGroup) -> None:
-        """Nothing on disk and nobody to come: its first member was refused, or never came back."""
+        """Drop a group that has no rows, members, promised ids or offsets.
+
+        The first member of such a group was refused, or never came back.
+        """
         there = group.keys() or group.members() or group.awaited() or group.committed
         if not (there or self.transactions.unstable({group.id})):
             del self.groups[group.id]
 
     def _transact(self, now: float, event: e.TransactionEvent) -> list[e.Effect]:
-        """What a transaction has held for groups counts from its decision on."""
+        """Apply an event to the transactions; staged offsets take effect with the decision."""
         effects = self.transactions.step(now, event)
         for effect in effects:
             for key, value in effect.puts if isinstance(effect, e.Persist) else ():
@@ -195,7 +215,7 @@ class Coordinator:
         return effects
 
     def _stage(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
-        """A commit within a transaction: by a member, or by nobody in particular (KIP-447)."""
+        """Handle a commit within a transaction, from a member or from no member (KIP-447)."""
         effects = list[e.Effect]()
         offsets, answer = judge_commit(request, ErrorCode.NONE, self.catalog, self.config)
         try:
@@ -211,7 +231,8 @@ class Coordinator:
 
     def _commit(self, now: float, request: e.ClientRequest) -> list[e.Effect]:
         body = request.body
-        group, effects = self.groups.get(body.group_id), list[e.Effect]()
+        group = self.groups.get(body.group_id)
+        effects = list[e.Effect]()
         refused = ErrorCode.NONE
         if group is not None:
             try:
@@ -230,7 +251,8 @@ class Coordinator:
         return [*effects, e.Persist(puts), reply]
 
     def _fetch(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
-        version, wanted = request.version, fetched_groups(request)
+        version = request.version
+        wanted = fetched_groups(request)
         ids = {asked.group_id for asked in wanted} if request.body.require_stable else ()
         unstable = self.transactions.unstable(ids)
 
@@ -247,9 +269,12 @@ class Coordinator:
         return [e.ClientReply(request.waiter, {**first, "groups": answers})]
 
     def _delete(self, _: float, request: e.ClientRequest) -> list[e.Effect]:
-        results, keys, lost = list[ReplyBody](), list[Key](), set[str]()
+        results = list[ReplyBody]()
+        keys = list[Key]()
+        lost = set[str]()
         for group_id in request.body.groups_names:
-            group, code = self.groups.get(group_id), ErrorCode.NONE
+            group = self.groups.get(group_id)
+            code = ErrorCode.NONE
             if group is None:
                 code = ErrorCode.GROUP_ID_NOT_FOUND
             elif group.members():
@@ -275,12 +300,13 @@ class Coordinator:
         return [*effects, *deletion(keys), e.ClientReply(request.waiter, answer)]
 
     def _expire(self, wall_ms: int) -> list[e.Effect]:
-        """With its last offset a group goes too, if nobody is in it."""
+        """Delete unused offsets, and with its last offset a group without members."""
         effects: list[e.Effect] = []
         before = wall_ms - self.config.offsets_retention_ms
         pending = self.transactions.unstable(self.groups.keys())
         for _, group in sorted(self.groups.items()):
-            committed, unused_since = group.committed, group.unused_since()
+            committed = group.committed
+            unused_since = group.unused_since()
             unused = [p for p, value in committed.items() if unused_since(p[0], value) <= before]
             keys = forgotten(group, unused)
             if not (committed or group.id in pending or group.members() or group.awaited()):
@@ -299,7 +325,7 @@ class Coordinator:
         return self._drop_lost(lost.__contains__) if lost else []
 
     def _drop_lost(self, lost_topic: Callable[[str], bool]) -> list[e.Effect]:
-        """Offsets of a topic that is gone, or of its namesake, must not greet the next one."""
+        """Delete offsets of deleted topics, so that a namesake created later has none."""
         keys: list[Key] = []
         for _, group in sorted(self.groups.items()):
             keys += forgotten(group, [place for place in group.committed if lost_topic(place[0])])
@@ -316,7 +342,7 @@ class Coordinator:
                 for staged in value.groups:
                     self._group(staged.group)
                 continue
-            # Rows of groups come before offsets: what stands alone was committed without a group.
+            # Rows of groups come before offsets: an offset alone was committed without a group.
             classic = isinstance(key, GroupKey | OffsetKey)
             group = self._group(key.group, ClassicGroup if classic else ConsumerGroup)
             if isinstance(key, OffsetKey):
@@ -328,17 +354,17 @@ class Coordinator:
         return effects
 
     def forget(self, group_id: str) -> None:
-        """Know nothing of a group, until `Load` says what is on disk."""
+        """Forget a group until `Load` brings its rows from the disk."""
         self.groups.pop(group_id, None)
 
 
 def deletion(keys: Collection[Key]) -> list[e.Effect]:
-    """One write, if there is anything to delete."""
+    """Return one write that deletes these rows; no write if there are none."""
     return [e.Persist(deletes=tuple(keys))] if keys else []
 
 
 def forgotten(group: CoordinatedGroup, places: Iterable[tuple[str, int]]) -> list[Key]:
-    """Takes these out of what the group committed; the keys of their rows, in order."""
+    """Remove these committed offsets from a group, and return the keys of their rows in order."""
     gone = sorted(places)
     for place in gone:
         group.committed.pop(place, None)
@@ -346,8 +372,9 @@ def forgotten(group: CoordinatedGroup, places: Iterable[tuple[str, int]]) -> lis
 
 
 def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
-    """The answer to a request of which nothing is done, in the form its clients look for."""
-    body, error = request.body, {"error_code": code}
+    """Return the reply to a request refused as a whole, in the form that clients expect."""
+    body = request.body
+    error = {"error_code": code}
     answer: ReplyBody = error
     match request.api:
         case Api.OFFSET_COMMIT | Api.TXN_OFFSET_COMMIT:
@@ -369,8 +396,9 @@ def refuse(request: e.ClientRequest, code: ErrorCode) -> e.ClientReply:
 def describe(
     groups: Mapping[str, CoordinatedGroup], _: float, request: e.ClientRequest
 ) -> list[e.Effect]:
-    """Each group that is asked for, in the words of its protocol."""
-    api, answers = request.api, list[ReplyBody]()
+    """Describe each group in the request, in the terms of its protocol."""
+    api = request.api
+    answers = list[ReplyBody]()
     absent = request.version >= ABSENT_SINCE[api]
     nobody: ReplyBody = {
         "group_state": "Dead" if api is Api.DESCRIBE_GROUPS else "",
@@ -386,7 +414,7 @@ def describe(
 def list_groups(
     groups: Mapping[str, CoordinatedGroup], _: float, request: e.ClientRequest
 ) -> list[e.Effect]:
-    """All groups, or those in some states and of some types."""
+    """List all groups, or those in some states and of some types."""
     states = {name.casefold() for name in request.body.states_filter}
     types = {name.casefold() for name in request.body.types_filter}
     wanted: list[ReplyBody] = []
@@ -399,13 +427,16 @@ def list_groups(
 
 
 def fetched_groups(request: e.ClientRequest) -> Collection[Any]:
-    """Of an OffsetFetch, each once: before version 8 there was one group, at the top."""
+    """Return the groups of an OffsetFetch, each once.
+
+    Before version 8 a request had one group, at the top.
+    """
     asked = request.body.groups if request.version >= SEVERAL_SINCE else (request.body,)
     return {each.group_id: each for each in asked}.values()
 
 
 def described_groups(request: e.ClientRequest) -> Iterable[str]:
-    """The ids in either of the requests that describe groups, each once."""
+    """Return the group ids in a request that describes groups, each once."""
     body = request.body
     return dict.fromkeys(body.groups if request.api is Api.DESCRIBE_GROUPS else body.group_ids)
 
@@ -413,11 +444,15 @@ def described_groups(request: e.ClientRequest) -> Iterable[str]:
 def may_stage(
     now: float, group: CoordinatedGroup | None, request: e.ClientRequest, catalog: Catalog
 ) -> list[e.Effect]:
-    """What a group does about a commit within a transaction. Raises Refused if it may not be."""
+    """Accept a commit within a transaction, and return the effects on the group.
+
+    Raises:
+        Refused: The group does not accept the commit.
+    """
     who = committer(request, catalog)
     if not request.body.group_id:
         raise Refused(ErrorCode.INVALID_GROUP_ID)
-    if who[:3] == ("", None, -1):  # nobody in particular, as all were before KIP-447
+    if who[:3] == ("", None, -1):  # no member, as in every request before KIP-447
         return []
     if group is None and who.epoch >= 0:
         raise Refused(ErrorCode.ILLEGAL_GENERATION)

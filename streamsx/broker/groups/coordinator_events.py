@@ -1,9 +1,11 @@
-"""What the broker's machines are told, and what they ask for: frozen values, one union each.
+"""Events and effects of the broker's machines: frozen values, one union of each.
 
-A machine is `step(now, event) -> [effects]`; `now` is in seconds of a monotonic clock. The shell
-carries the effects out in their order, and the simulator does the same without disk or sockets.
-Nothing here is encoded: bodies are decoded requests with the attributes of the newest version,
-replies are dicts for the encoder, rows are the values of `records`.
+A machine is a function `step(now, event) -> [effects]`, with `now` in seconds of a monotonic clock.
+The shell carries out the effects in their order; the simulator does the same without disk or
+sockets.
+
+No value here is encoded. Bodies are decoded requests with the attributes of the newest version,
+replies are dicts for the encoder, and rows are the values of `metadata_rows`.
 """
 
 from collections.abc import Mapping
@@ -14,13 +16,13 @@ from streamsx.broker.metadata_rows import Key, Value
 from streamsx.protocol.wire import Api
 
 TRANSACTIONS = ""
-"""No group's id: ticks of this one are for transactions."""
+"""Group id in ticks for transactions; no group has this id."""
 ReplyBody = dict[str, Any]
-"""A reply, by field name; the encoder leaves out what the version of its request does not know."""
+"""Reply by field name; the encoder omits fields that the request's version lacks."""
 
 
 class Peer(NamedTuple):
-    """Who sent a request: the client id of its header, and the address."""
+    """Sender of a request: the client id of the header, and the address."""
 
     client_id: str
     host: str
@@ -28,10 +30,10 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """A decoded request; exactly one Reply bears its `waiter`, unless the connection closes first.
+    """Decoded request.
 
-    `fresh_id` becomes part of a member id if one is needed; `wall_ms` is stored, never compared
-    with `now`.
+    Exactly one ClientReply carries this `waiter`, unless the connection closes first. `fresh_id`
+    becomes part of a member id if one is needed. `wall_ms` is stored, never compared with `now`.
     """
 
     waiter: int
@@ -45,7 +47,7 @@ class ClientRequest:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTick:
-    """The time that this group's last Wake named has come. Late is allowed, early is harmless."""
+    """Timer: the time of the group's last Wake has come. Late is allowed, early is harmless."""
 
     group: str
     wall_ms: int
@@ -53,7 +55,7 @@ class BrokerTick:
 
 @dataclass(frozen=True, slots=True)
 class ClientGone:
-    """The connection of a parked request closed. Its member stays until its session ends."""
+    """Closed connection of a parked request. The member stays until its session ends."""
 
     group: str
     waiter: int
@@ -61,15 +63,16 @@ class ClientGone:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """All topics there are: id and number of partitions, by name. Behind `Load`."""
+    """All existing topics: id and number of partitions, by name. Comes after `Load`."""
 
     topics: Mapping[str, tuple[bytes, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged:
-    """These were created, grew or were deleted, in one step: ids and numbers of partitions, or
-    None.
+    """Topics that were created, grew or were deleted in one step.
+
+    `topics` holds id and number of partitions by name; None for a deleted topic.
     """
 
     topics: Mapping[str, tuple[bytes, int] | None]
@@ -77,21 +80,21 @@ class TopicsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Every persisted row, in key order, before anything else; or those of a forgotten group."""
+    """All persisted rows in key order, before any other event; or those of a forgotten group."""
 
     rows: tuple[tuple[Key, Value], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpireOffsets:
-    """Once in a while: what nobody has committed for long goes."""
+    """Periodic request to delete offsets that were last committed long ago."""
 
     wall_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class AddPartition:
-    """A transaction's first batch comes to a partition, and says so by itself (KIP-890)."""
+    """Request of a transaction's first batch to add its partition by itself (KIP-890)."""
 
     transactional_id: str
     owner: tuple[int, int]
@@ -101,7 +104,7 @@ class AddPartition:
 
 @dataclass(frozen=True, slots=True)
 class MarkersWritten:
-    """All that a WriteMarkers asked for is there to stay."""
+    """Completion of a WriteMarkers: all markers are durable."""
 
     transactional_id: str
     decision: int
@@ -110,7 +113,7 @@ class MarkersWritten:
 
 @dataclass(frozen=True, slots=True)
 class OpenInLogs:
-    """Transactions that the logs found open at the start: whose, and where. Behind `Load`."""
+    """Open transactions that the logs found at the start: owner and partition. After `Load`."""
 
     found: tuple[tuple[tuple[int, int], tuple[str, int]], ...]
     wall_ms: int
@@ -125,10 +128,10 @@ Event = TransactionEvent | GroupEvent | Topics | TopicsChanged | Load
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """One atomic write. What stands behind it happens only after it returned.
+    """Atomic write. The effects after it happen only once the write has returned.
 
-    If it fails, the rest of this step is dropped, every open request is answered with 15
-    COORDINATOR_NOT_AVAILABLE, and a new machine is loaded from what is on disk.
+    If the write fails, the rest of the step is dropped, every open request is answered with 15
+    COORDINATOR_NOT_AVAILABLE, and a new machine is loaded from the disk.
     """
 
     puts: tuple[tuple[Key, Value], ...] = ()
@@ -137,7 +140,7 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class ClientReply:
-    """Answers the request of this waiter, in the version it came in."""
+    """Reply to the request of this waiter, in the version of the request."""
 
     waiter: int
     body: ReplyBody
@@ -145,8 +148,10 @@ class ClientReply:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """Ends a transaction in these partitions, wherever something of it is open: then
-    MarkersWritten, with the same number of the `decision`. `owner`: as markers name it.
+    """Order to end a transaction in these partitions, where it is still open.
+
+    MarkersWritten follows, with the same `decision` number. `owner` is the producer id and epoch of
+    the markers.
     """
 
     transactional_id: str
@@ -158,7 +163,7 @@ class WriteMarkers:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Send this group a Tick at that time, and forget the earlier Wake of the group."""
+    """Order to send this group a BrokerTick at that time, in place of the group's earlier Wake."""
 
     group: str
     at: float
@@ -166,7 +171,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """One decision in one line for the log: the event's name, then key=value."""
+    """Decision as one log line: the event's name, then key=value."""
 
     text: str
 

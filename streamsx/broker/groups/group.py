@@ -1,7 +1,7 @@
-"""What every kind of group is to its coordinator, and what its machine has in hand. Pure.
+"""Protocol that all kinds of groups share towards the coordinator, and the state of one step. Pure.
 
-The kinds are `coordinator.GroupKind`. Each decides who is in the group and who may commit; what
-was committed is kept the same way for all of them (`offsets`).
+`coordinator.GroupKind` lists the kinds. Each kind decides which members are in the group and may
+commit. Committed offsets are kept in the same way for all kinds (`offsets`).
 """
 
 from collections.abc import Callable, Collection
@@ -17,7 +17,7 @@ from streamsx.protocol.wire import Api
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Limits of groups, named like Kafka's `group.*`. The shortest times are for tests."""
+    """Limits of groups, named like Kafka's `group.*`; the shortest times are meant for tests."""
 
     initial_delay_ms: int = 0
     rebalance_timeout_min_ms: int = 10
@@ -32,95 +32,115 @@ class GroupConfig:
 
 
 class CommitIdentity(NamedTuple):
-    """Who wants to commit, and what: -1 and "" stand for nobody in particular."""
+    """Sender and partitions of a commit; epoch -1 and member id "" stand for no member."""
 
     member_id: str
     instance_id: str | None
     epoch: int
-    """The member's epoch; in the classic protocol the generation."""
+    """Epoch of the member; in the classic protocol the generation."""
     places: Collection[tuple[str, int]]
-    """Topics that there are, and partitions."""
+    """Partitions of existing topics."""
     version: int
-    """Of its request."""
+    """Version of the request."""
     staged: bool
-    """Within a transaction."""
+    """True within a transaction."""
 
 
 class CoordinatedGroup(Protocol):
-    """One group, of any kind. Requests and wall-clock times come in through `step` alone."""
+    """Group of any kind. Requests and wall-clock times come in through `step` alone."""
 
     kind: ClassVar[str]
-    """As ListGroups calls it."""
+    """Group type, named as by ListGroups."""
     described_by: ClassVar[Api]
-    """The request that describes it; to others it is not there."""
+    """Request that describes this kind; other requests do not find the group."""
     id: str
     committed: CommittedOffsets
 
     def step(
         self, now: float, event: e.ClientRequest | e.BrokerTick | e.ClientGone
     ) -> list[e.Effect]:
-        """Raises InvalidTransition if a request came through that its state does not know."""
+        """Apply one event, and return the effects.
+
+        Raises:
+            InvalidTransition: The request is impossible in the group's state.
+        """
 
     def load(self, now: float, key: GroupRowKey, value: GroupRowValue) -> list[e.Effect]:
-        """One of the rows that were persisted."""
+        """Load one persisted row of the group."""
 
     def keys(self) -> Collection[GroupRowKey]:
-        """Of all its rows on disk; what it committed is not among them."""
+        """Return the keys of the group's rows on the disk, without those of committed offsets."""
 
     def members(self) -> Collection[object]:
-        """Who is in it."""
+        """Return the members."""
 
     def awaited(self) -> bool:
-        """Whether somebody who is not in it may come under an id that was promised."""
+        """Return whether a client may still join under a member id that was promised."""
 
     def may_commit(self, now: float, who: CommitIdentity) -> list[e.Effect]:
-        """What it does about a commit that is in order. Raises Refused for all of it."""
+        """Accept a commit, and return the effects on the group.
+
+        Raises:
+            Refused: No partition may be committed.
+        """
 
     def may_fetch(self, member_id: str | None, epoch: int) -> None:
-        """None and -1 stand for nobody in particular. Raises Refused."""
+        """Accept a fetch of offsets; None and -1 stand for no member.
+
+        Raises:
+            Refused: The member id or the epoch is wrong.
+        """
 
     def reads(self) -> Callable[[str], bool]:
-        """Whether a member is subscribed to a topic. Raises Refused where nobody could say."""
+        """Return a function that tests whether any member is subscribed to a topic.
+
+        Raises:
+            Refused: The members' subscriptions cannot be known.
+        """
 
     def unused_since(self) -> Callable[[str, OffsetValue], float]:
-        """Unix ms since which nobody needs an offset; never (inf) while somebody may (KIP-211)."""
+        """Return a function from topic and offset to the time since which the offset is unused.
+
+        Times are unix ms; inf while a member may use the offset (KIP-211).
+        """
 
     def listed(self) -> ReplyBody:
-        """As ListGroups tells it: state and protocol type."""
+        """Return the state and the protocol type, as in ListGroups."""
 
     def described(self) -> ReplyBody:
-        """As the answer to `described_by` tells it."""
+        """Return the description, as in the reply to `described_by`."""
 
 
 class GroupTurn:
-    """What one step puts out, and when the group wants to be woken."""
+    """Effects of one step, and the time at which the group wants to be woken."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.now = 0.0
         self.wall_ms = 0
         self.effects: list[e.Effect] = []
-        self.wake_at = self.armed = inf  # when it wants to be woken, and when it will be
+        self.wake_at = self.armed = inf  # wake-up time wanted now, and requested already
 
     def begin(self, now: float) -> None:
-        """A step."""
-        self.now, self.effects = now, []
+        """Begin a step."""
+        self.now = now
+        self.effects = []
 
     def over(self) -> list[e.Effect]:
-        """What it puts out. Whoever wants to be woken earlier must say so."""
+        """End the step, and return the effects; add a Wake if the next wake-up is earlier."""
         if self.wake_at < self.armed:
             self.effects.append(e.Wake(self.group_id, self.wake_at))
         self.armed = self.wake_at
         return self.effects
 
     def reply(self, waiter: int, body: ReplyBody) -> None:
-        """Answers a request."""
+        """Reply to a request."""
         self.effects.append(e.ClientReply(waiter, body))
 
     def arm(self, at: float) -> None:
-        """Something is due then."""
+        """Wake the group at this time at the latest."""
         self.wake_at = min(self.wake_at, at)
 
     def tell(self, event: str, about: str) -> None:
-        """One line for the log."""
+        """Log one line."""
         self.effects.append(e.Story(f"{event} group={self.group_id} {about}"))

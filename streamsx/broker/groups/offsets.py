@@ -1,6 +1,6 @@
-"""What a group committed, and the answers to OffsetCommit and OffsetFetch. Pure.
+"""Committed offsets of a group, and the replies to OffsetCommit and OffsetFetch. Pure.
 
-Who may commit is the group's to say, and since when nobody has used an offset.
+The group decides which members may commit, and since when an offset is unused.
 """
 
 import sys
@@ -16,45 +16,48 @@ from streamsx.protocol.wire import Api
 
 NO_ID = bytes(16)
 NOTHING = OffsetValue(-1, -1, "", -1)
-TOPIC_IDS_SINCE = 10  # the version from which both requests name topics by id
+TOPIC_IDS_SINCE = 10  # version from which both requests name topics by id
 COMMIT_BYTES_MAX = 16 << 20
-"""Of the name of a group in all rows of one commit: each row has it, the request only once."""
+"""Limit for the bytes of the group's name in all rows of one commit. Each row repeats the name,
+while the request has it only once.
+"""
 
 
 class Catalog:
-    """The topics there are, by name and by id."""
+    """Existing topics, by name and by id."""
 
     def __init__(self) -> None:
         self._topics: dict[str, tuple[bytes, int]] = {}
         self.names: dict[bytes, str] = {}
         self.version = 0
-        """Another one after each change."""
+        """Changes with each change of the topics."""
 
     def replace(self, topics: Mapping[str, tuple[bytes, int]]) -> None:
-        """These are all."""
+        """Replace all topics."""
         self._topics = dict(topics)
         self.names = {topic_id: name for name, (topic_id, _) in topics.items()}
         self.version += 1
 
     def put(self, name: str, identity: tuple[bytes, int] | None) -> None:
-        """What there is of this name now."""
+        """Add, change or remove (None) the topic of this name."""
         self.names.pop(self.identity(name)[0], None)
         self._topics.pop(name, None)
         self.version += 1
         if identity is not None:
-            self._topics[name], self.names[identity[0]] = identity, name
+            self._topics[name] = identity
+            self.names[identity[0]] = name
 
     def name(self, topic: Any, version: int) -> str | None:
-        """Of a topic in a request; None for an id that is no topic's."""
+        """Return the name of a topic in a request; None for an unknown id."""
         by_id = version >= TOPIC_IDS_SINCE
         return self.names.get(bytes(topic.topic_id)) if by_id else str(topic.name)
 
     def identity(self, name: str) -> tuple[bytes, int]:
-        """Id and number of partitions; zeros if there is no such topic."""
+        """Return id and number of partitions; zeros if there is no such topic."""
         return self._topics.get(name, (NO_ID, 0))
 
     def unknown(self, name: str | None, partition: int) -> ErrorCode:
-        """What is wrong with a partition in a request, if anything is."""
+        """Return the error code for a partition in a request; NONE if the partition exists."""
         if name is None:
             return ErrorCode.UNKNOWN_TOPIC_ID
         known = 0 <= partition < self.identity(name)[1]
@@ -62,8 +65,9 @@ class Catalog:
 
 
 def committer(request: ClientRequest, catalog: Catalog) -> CommitIdentity:
-    """Who sends an OffsetCommit or a TxnOffsetCommit, and for what of that which there is."""
-    body, version = request.body, request.version
+    """Return the sender of an OffsetCommit or TxnOffsetCommit, with existing partitions."""
+    body = request.body
+    version = request.version
     staged = request.api is Api.TXN_OFFSET_COMMIT
     asked = (
         (catalog.name(t, version), p.partition_index) for t in body.topics for p in t.partitions
@@ -72,13 +76,13 @@ def committer(request: ClientRequest, catalog: Catalog) -> CommitIdentity:
         body.member_id, body.group_instance_id,
         body.generation_id if staged else body.generation_id_or_member_epoch,
         [(name, p) for name, p in asked if name is not None and not catalog.unknown(name, p)],
-        sys.maxsize if staged else version,  # all of TxnOffsetCommit may have epochs
+        sys.maxsize if staged else version,  # every version of TxnOffsetCommit may carry epochs
         staged,
     )  # fmt: skip
 
 
 def judged(topics: Iterable[Any], judge: Callable[[Any, Any], ErrorCode]) -> list[ReplyBody]:
-    """What a request asks for by topics and partitions, and what `judge` says of each of them."""
+    """Return a reply's topics and partitions, with the error code that `judge` gives for each."""
     return [
         {
             "name": getattr(topic, "name", None),
@@ -95,16 +99,19 @@ def judged(topics: Iterable[Any], judge: Callable[[Any, Any], ErrorCode]) -> lis
 def judge_commit(
     request: ClientRequest, refused: ErrorCode, catalog: Catalog, config: GroupConfig
 ) -> tuple[CommittedOffsets, ReplyBody]:
-    """What an OffsetCommit changes, or a TxnOffsetCommit stages, and its answer; nothing if it is
-    refused.
+    """Return the offsets that an OffsetCommit changes, or a TxnOffsetCommit stages, and the reply.
+
+    The offsets are empty if `refused` is an error.
     """
-    body, offsets = request.body, CommittedOffsets()
+    body = request.body
+    offsets = CommittedOffsets()
     rows = sum(len(topic.partitions) for topic in body.topics)
     if rows * len(body.group_id) > COMMIT_BYTES_MAX:
         refused = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
     def judge(topic: Any, p: Any) -> ErrorCode:
-        name, note = catalog.name(topic, request.version), p.committed_metadata or ""
+        name = catalog.name(topic, request.version)
+        note = p.committed_metadata or ""
         code = catalog.unknown(name, p.partition_index) or refused
         if not code and len(note.encode()) > config.offset_metadata_bytes_max:
             code = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -121,8 +128,10 @@ def fetched(
     committed: CommittedOffsets, topics: Any, version: int, catalog: Catalog,
     unstable: Collection[tuple[str, int]],
 ) -> ReplyBody:  # fmt: skip
-    """The answer to an OffsetFetch for one group: of these topics, or of all if None. What is
-    `unstable` is not told (KIP-447).
+    """Return the reply to an OffsetFetch for one group.
+
+    Without topics (None) the reply covers all committed offsets. Offsets in `unstable` are withheld
+    (KIP-447).
     """
     asked: list[tuple[str | None, bytes, Collection[int]]]
     if topics is None:
@@ -137,9 +146,11 @@ def fetched(
         ]
 
     def answer(name: str | None, partition: int) -> ReplyBody:
-        value, code = committed.get((name or "", partition), NOTHING), ErrorCode.NONE
+        value = committed.get((name or "", partition), NOTHING)
+        code = ErrorCode.NONE
         if (name, partition) in unstable:
-            value, code = NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT
+            value = NOTHING
+            code = ErrorCode.UNSTABLE_OFFSET_COMMIT
         return {
             "partition_index": partition,
             "committed_offset": value.offset,
@@ -159,7 +170,7 @@ def deleted(
     request: ClientRequest, committed: Collection[tuple[str, int]], in_use: Callable[[str], bool],
     catalog: Catalog,
 ) -> tuple[set[tuple[str, int]], ReplyBody]:  # fmt: skip
-    """What an OffsetDelete deletes of a group, and its answer (KIP-496)."""
+    """Return the partitions whose offsets an OffsetDelete deletes, and the reply (KIP-496)."""
     gone: set[tuple[str, int]] = set()
 
     def judge(topic: Any, p: Any) -> ErrorCode:

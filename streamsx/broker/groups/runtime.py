@@ -1,9 +1,12 @@
-"""Carries out what the coordinator decides: writes, answers, markers, timers, the log.
+"""Shell of the coordinator: carries out writes, replies, markers, timers and log lines.
 
-An event is carried out before the next one comes: no answer lets a request in (`connection`). If
-a group's own machine fails, what is known of that group is worth nothing: its open requests are
-answered with 15 COORDINATOR_NOT_AVAILABLE, and it is loaded from disk; the others go on. If a write
-fails, or what concerns several, that goes for all groups.
+An event is carried out before the next one comes: sending a reply lets no request in
+(`net.client_connection`).
+
+If the machine of one group fails, the state in memory of this group is not trusted any more. The
+group's open requests are answered with 15 COORDINATOR_NOT_AVAILABLE, and the group is loaded from
+the disk; other groups go on. If a write fails, or an event that concerns several groups, the same
+is done for all groups.
 """
 
 import asyncio
@@ -30,9 +33,9 @@ logger = logging.getLogger(__name__)
 ReadCatalog = Callable[[], Mapping[str, tuple[bytes, int]]]
 
 EXPIRY_S = 600.0
-"""As Kafka's offsets.retention.check.interval.ms."""
+"""Interval of deleting unused offsets, as Kafka's offsets.retention.check.interval.ms."""
 AGAIN = ErrorCode.COORDINATOR_NOT_AVAILABLE
-"""Come again: what was known of the group, or of all, is loaded from disk."""
+"""Error code after which clients retry: the group, or all groups, are loaded from the disk."""
 OF_ONE_GROUP = frozenset(
     {
         Api.OFFSET_COMMIT,
@@ -45,19 +48,28 @@ OF_ONE_GROUP = frozenset(
     }
 )
 NAMING = (Api.JOIN_GROUP, Api.CONSUMER_GROUP_HEARTBEAT)
-"""Who sends one of these without a member id may be given one."""
+"""Requests that may get a member id if they come without one."""
 
 
 class CoordinatorRuntime:
-    """All groups and transactions of a broker, as a machine on disk and on the clock."""
+    """Groups and transactions of a broker, as a machine with disk, clock and timers."""
 
     def __init__(
         self, config: GroupConfig, meta: MetadataStore, clock: Clock, catalog: ReadCatalog,
         fresh_id: Callable[[], object], markers: MarkerWriter,
     ) -> None:  # fmt: skip
-        """Needs a running loop. Raises StoreCorrupt."""
-        self.config, self._meta, self._clock = config, meta, clock
-        self._catalog, self._fresh_id, self._markers = catalog, fresh_id, markers
+        """Load everything from the disk; needs a running event loop.
+
+        Raises:
+            OSError: The disk failed.
+            StoreCorrupt: The rows cannot be read.
+        """
+        self.config = config
+        self._meta = meta
+        self._clock = clock
+        self._catalog = catalog
+        self._fresh_id = fresh_id
+        self._markers = markers
         self._loop = asyncio.get_running_loop()
         self._waiters = count(1)
         self._open: dict[int, tuple[e.ClientRequest, ServedRequest]] = {}
@@ -65,17 +77,17 @@ class CoordinatorRuntime:
         self._failures: Counter[tuple[str, type[Exception]]] = Counter()
         self._expiry = self._loop.call_later(EXPIRY_S, self._expire)
         self.events: Counter[str] = Counter()
-        """How often something was told of groups and transactions, by its name in the log."""
+        """How often each event of groups and transactions was logged, by event name."""
         self.machine: Coordinator | None = None
-        """As it is in memory, None if it could not be loaded; for who looks on."""
+        """Machine in memory, None if loading failed; public for observers."""
         self._load()
 
     def ask(self, call: ServedRequest, fresh_id: str = "") -> None:
-        """Hands a request to its group, which will reply, perhaps later."""
+        """Pass a request to its group, which replies now or later."""
         waiter = next(self._waiters)
         if call.api in NAMING and not call.body.member_id:
             fresh_id = str(self._fresh_id())
-        peer = e.Peer(call.client_id, f"/{call.connection.host}")  # as Java writes an address
+        peer = e.Peer(call.client_id, f"/{call.connection.host}")  # an address as Java prints it
         request = e.ClientRequest(
             waiter, call.api, call.version, peer, call.body, fresh_id, self._wall_ms()
         )
@@ -86,38 +98,44 @@ class CoordinatorRuntime:
     def may_write(
         self, transactional_id: str, owner: tuple[int, int], place: tuple[str, int], *, adds: bool
     ) -> ErrorCode:
-        """Whether a transaction holds this topic and partition; with `adds` it comes to do so."""
+        """Return the error code for a transactional write to this partition.
+
+        With `adds` a partition that the transaction lacks is added first.
+        """
         machine = self.machine or self._load()
         code = machine.transactions.may_write(transactional_id, owner, place)
         if adds and code is ErrorCode.INVALID_TXN_STATE:
             self._tell(e.AddPartition(transactional_id, owner, place, self._wall_ms()))
             machine = self.machine or self._load()
             code = machine.transactions.may_write(transactional_id, owner, place)
-            if code is ErrorCode.INVALID_TXN_STATE:  # the one before is still ending
+            if code is ErrorCode.INVALID_TXN_STATE:  # the previous transaction is still ending
                 return ErrorCode.CONCURRENT_TRANSACTIONS
         return code
 
     def topics_changed(self, topics: Mapping[str, tuple[bytes, int] | None]) -> None:
-        """To be told of each change of the catalog: ids and numbers of partitions by name."""
+        """Apply a change of topics: id and number of partitions by name; None if deleted."""
         self._tell(e.TopicsChanged(topics))
 
     def end_strays(self) -> None:
-        """What logs hold open that is of no transaction: some were opened anew, or refused its
-        marker.
+        """End open transactions in the logs that belong to no transactional id.
+
+        Call this after logs were opened again, or refused a marker.
         """
         if not self._expiry.cancelled():
             self._tell(self._markers.found_open(self._wall_ms()))
 
     def move(self) -> None:
-        """The coordinator goes elsewhere: who waits is sent away; what is on disk is loaded there.
+        """Act as if the coordinator moved: refuse all waiting clients, and load everything again.
 
-        Raises OSError and StoreCorrupt.
+        Raises:
+            OSError: The disk failed.
+            StoreCorrupt: The rows cannot be read.
         """
         if self.machine is not None:
             self._start_over(ErrorCode.NOT_COORDINATOR)
 
     def close(self) -> None:
-        """No timer rings any more."""
+        """Stop all timers."""
         self._expiry.cancel()
         self._stop_timers(*self._timers)
 
@@ -135,10 +153,10 @@ class CoordinatorRuntime:
             self._tell(e.ClientGone(group, waiter), group)
 
     def _tell(self, event: e.Event, group: str | None = None) -> None:
-        """With the group that it is of, where it is of one alone."""
+        """Carry out an event; `group` is set if the event concerns this group alone."""
         try:
             self._carry_out(event, group)
-        except OSError as error:  # who waits was sent away
+        except OSError as error:  # waiting clients were refused already
             logger.error("groups_not_loaded error=%r: the next event tries it again", str(error))
 
     def _carry_out(self, event: e.Event, group: str | None) -> None:
@@ -147,7 +165,7 @@ class CoordinatorRuntime:
             try:
                 self._step(machine, event)
             except Exception as error:
-                if group is None or isinstance(error, OSError):  # the disk is everybody's
+                if group is None or isinstance(error, OSError):  # a disk error concerns all groups
                     raise
                 self._start_group_over(machine, group, error)
         except OSError as error:
@@ -182,7 +200,10 @@ class CoordinatorRuntime:
                 self._step(machine, written)
 
     def _tell_of(self, machine: Coordinator, written: e.MarkersWritten) -> None:
-        """To the machine that asked; if it was thrown away since, another asks for them itself."""
+        """Report written markers to the machine that asked for them.
+
+        A machine that was loaded since then asks for markers itself.
+        """
         if machine is self.machine and not self._expiry.cancelled():
             self._tell(written)
 
@@ -199,8 +220,13 @@ class CoordinatorRuntime:
         return int(self._clock.wall() * 1000)
 
     def _load(self) -> Coordinator:
-        """Raises OSError and StoreCorrupt; then the next event tries again, and nobody is kept
-        waiting for that.
+        """Load a new machine from the disk.
+
+        After a failure no client is kept waiting, and the next event tries again.
+
+        Raises:
+            OSError: The disk failed.
+            StoreCorrupt: The rows cannot be read.
         """
         machine = Coordinator(self.config)
         try:
@@ -214,7 +240,11 @@ class CoordinatorRuntime:
         return machine
 
     def _start_group_over(self, machine: Coordinator, group: str, error: Exception) -> None:
-        """Ours. Clients try again for ever: the whole story once, then only the count."""
+        """Load one group again, after its machine failed because of a bug of ours.
+
+        Clients retry for ever: the first failure of a kind is logged with its traceback, the next
+        only with their count.
+        """
         kind = group, type(error)
         self._failures[kind] = times = self._failures[kind] + 1
         line = f"group_failed group={group} times={times} error={str(error)!r}: loaded from disk"
@@ -232,7 +262,7 @@ class CoordinatorRuntime:
         self._load()
 
     def _dismiss(self, group: str | None = None, code: ErrorCode = AGAIN) -> None:
-        """Answers what is open, of one group or of all."""
+        """Refuse the open requests of one group, or all open requests."""
         for waiter, (request, call) in tuple(self._open.items()):
             if group is None or group == group_of(request):
                 del self._open[waiter]
@@ -240,5 +270,5 @@ class CoordinatorRuntime:
 
 
 def group_of(request: e.ClientRequest) -> str | None:
-    """The group that this request can change; None for those that look at several."""
+    """Return the one group that this request can change; None for requests about several groups."""
     return str(request.body.group_id) if request.api in OF_ONE_GROUP else None

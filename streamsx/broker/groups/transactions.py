@@ -1,16 +1,17 @@
-"""Transactional ids: whose each is, what its transaction holds, and how that ends (KIP-98). Pure.
+"""Transactional ids: their owners, their transactions, and how these end (KIP-98). Pure.
 
 Theory of operation. A transactional id belongs to one producer at a time, by producer id and epoch.
-Who asks for the id gets it at the next epoch, and whoever had it before is fenced. A transaction
-begins with the first partition or group that is added; it holds the offsets that are staged for
-groups, while records go to the logs at once. It ends in two steps: the decision and all staged
-offsets are one write (PREPARE_*); then each log is told by a marker, until all are told
-(COMPLETE_*). A crash between is made good at the start: markers go where the log still finds the
-transaction open.
+A producer that asks for the id gets it at the next epoch, and the previous owner is fenced. A
+transaction begins with the first partition or group that is added. Offsets are staged for groups
+within the transaction, while records go to the logs at once.
 
-A request that comes again is answered as before (KIP-360, KIP-890): who had the id before the last
-change (`before`) is told what that came to. In the second version of the protocol each end raises
-the epoch, so that nothing of one transaction can come into the next.
+A transaction ends in two steps. First the decision and all staged offsets are one write
+(PREPARE_*). Then each log gets a marker, until all logs have theirs (COMPLETE_*). After a crash
+between the two steps the next start sends markers to the logs that still find the transaction open.
+
+A repeated request is answered as before (KIP-360, KIP-890): the owner before the last change
+(`before`) gets the result of that change. In the second version of the protocol each end raises the
+epoch, so that nothing of one transaction can enter the next.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -36,31 +37,33 @@ from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api
 
 TIMEOUT_MAX_MS = 15 * 60 * 1000
-"""As Kafka's transaction.max.timeout.ms."""
+"""Longest transaction timeout, as Kafka's transaction.max.timeout.ms."""
 EXPIRY_MS = 7 * 24 * 60 * 60 * 1000
-"""As Kafka's transactional.id.expiration.ms."""
+"""Life of an unused transactional id, as Kafka's transactional.id.expiration.ms."""
 LAST_EPOCH = 2**15 - 2
-"""That a producer is given: one more is left to fence it with. Then comes another producer id."""
+"""Last epoch that a producer is given. One more epoch is left to fence that producer; after that
+the owner gets a new producer id.
+"""
 MARKERS_S = 1.0
-"""After which markers that could not be written are tried again."""
+"""Time after which markers that could not be written are tried again."""
 BUMPS_SINCE = 5
-"""The version from which EndTxn raises the epoch (KIP-890)."""
+"""EndTxn version from which the end raises the epoch (KIP-890)."""
 ADDS_GROUP_SINCE = 5
-"""The version from which a TxnOffsetCommit adds its group by itself (KIP-890)."""
+"""TxnOffsetCommit version from which the request adds its group by itself (KIP-890)."""
 FENCED_SINCE = {
     Api.INIT_PRODUCER_ID: 4,
     Api.ADD_PARTITIONS_TO_TXN: 2,
     Api.ADD_OFFSETS_TO_TXN: 2,
     Api.END_TXN: 2,
 }
-"""The version from which a request knows the code 90; before it, and else, 47 stands for it."""
+"""Versions from which a request knows code 90 (PRODUCER_FENCED); others get 47."""
 NOBODY = (-1, -1)
 Holder = tuple[int, int]
 """Producer id and epoch."""
 
 
 class TransactionState(IntEnum):
-    """Numbered as Kafka stores them."""
+    """State of a transaction, numbered as Kafka stores it."""
 
     EMPTY = 0
     ONGOING = 1
@@ -75,7 +78,7 @@ ENDING = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 @dataclass(slots=True)
 class Transaction:
-    """One transactional id."""
+    """Transactional id with its owner and its current or last transaction."""
 
     id: str
     owner: Holder
@@ -88,17 +91,23 @@ class Transaction:
     changed_ms: int = -1
     started_ms: int = -1
     decision: int = 0
-    """Counted in this process. "Markers are asked for twice; when the second ones are on the disk,
-    the next transaction of that epoch waits for its own".
+    """Number of the decision, counted in this process. The race: markers are requested twice; the
+    first are written, and the transaction completes; the next transaction of that epoch is
+    decided; now the second markers are reported as written. The number differs, so the next
+    transaction waits for its own markers.
     """
 
     @property
     def ending(self) -> bool:
-        """It is decided, and not all logs are told."""
+        """Return whether the end is decided, and some log still lacks its marker."""
         return self.state in ENDING
 
     def admits(self, producer_id: int, epoch: int) -> None:
-        """Raises Refused unless it is the owner's, and at rest or under way."""
+        """Check that this producer may begin or continue a transaction.
+
+        Raises:
+            Refused: The producer is not the owner, or the last transaction is still ending.
+        """
         if producer_id != self.owner[0]:
             raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         if epoch != self.owner[1]:
@@ -107,11 +116,12 @@ class Transaction:
             raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
 
     def raise_epoch(self) -> None:
-        """The owner as it was is known as the one before."""
-        self.before, self.owner = self.owner, (self.owner[0], self.owner[1] + 1)
+        """Raise the owner's epoch, and keep the previous owner as `before`."""
+        self.before = self.owner
+        self.owner = (self.owner[0], self.owner[1] + 1)
 
     def row(self) -> TransactionValue:
-        """As it is stored."""
+        """Return the transaction as stored."""
         partitions = tuple(
             TransactionTopicValue(topic, tuple(partition for _, partition in held))
             for topic, held in groupby(sorted(self.places), key=lambda place: place[0])
@@ -136,7 +146,7 @@ class Transaction:
 
 
 def transaction_of(transactional_id: str, row: TransactionValue) -> Transaction:
-    """What `row` stored."""
+    """Return the transaction that `Transaction.row` stored."""
     staged = {
         group.group: {
             (each.topic, each.partition): OffsetValue(
@@ -156,15 +166,20 @@ def transaction_of(transactional_id: str, row: TransactionValue) -> Transaction:
 
 
 class Transactions:
-    """All transactional ids. `unknown`: what is wrong with a topic and partition, if anything."""
+    """Machine of all transactional ids.
+
+    `unknown` returns the error code for a topic and partition, NONE if the partition exists.
+    """
 
     def __init__(self, unknown: Callable[[str, int], ErrorCode]) -> None:
         self.by_id: dict[str, Transaction] = {}
         self._unknown = unknown
         self._due: dict[str, float] = {}
-        """When each that is under way is over, or its markers are tried again."""
+        """When each open transaction times out, or its markers are tried again."""
         self._armed = inf
-        self._now, self._wall_ms, self._decisions = 0.0, 0, count(1)
+        self._now = 0.0
+        self._wall_ms = 0
+        self._decisions = count(1)
         self._effects: list[e.Effect] = []
         self._requests = {
             Api.INIT_PRODUCER_ID: self._init,
@@ -174,8 +189,9 @@ class Transactions:
         }
 
     def step(self, now: float, event: e.TransactionEvent) -> list[e.Effect]:
-        """What is to be done; staged offsets that count from now on are in a Persist."""
-        self._now, self._effects = now, []
+        """Apply one event, and return the effects; offsets that take effect are in a Persist."""
+        self._now = now
+        self._effects = []
         self._wall_ms = event.wall_ms
         match event:
             case e.ClientRequest():
@@ -193,9 +209,10 @@ class Transactions:
         return self._over()
 
     def load(self, now: float, key: TransactionKey, row: TransactionValue) -> list[e.Effect]:
-        """One that was persisted; if it was under way, its time begins anew."""
+        """Load a persisted transaction; an ongoing one gets its full timeout again."""
         txn = self.by_id[key.transactional_id] = transaction_of(key.transactional_id, row)
-        self._now, self._effects = now, []
+        self._now = now
+        self._effects = []
         if txn.state is TransactionState.ONGOING:
             self._due[txn.id] = now + txn.timeout_ms / 1000
         elif txn.ending:
@@ -203,7 +220,10 @@ class Transactions:
         return self._over()
 
     def may_write(self, transactional_id: str, owner: Holder, place: tuple[str, int]) -> ErrorCode:
-        """Whether its transaction holds this partition (KIP-890): 48 if not."""
+        """Return the error code for a write to this partition.
+
+        The code is 48 (INVALID_TXN_STATE) if the owner's transaction lacks the partition (KIP-890).
+        """
         txn = self.by_id.get(transactional_id)
         if txn is None or txn.owner[0] != owner[0]:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -215,10 +235,17 @@ class Transactions:
     def stage(
         self, now: float, request: e.ClientRequest, offsets: CommittedOffsets
     ) -> list[e.Effect]:
-        """Offsets of a group that count once the transaction is committed. Raises Refused: 48 if it
-        does not hold the group, which newer requests add (KIP-890).
+        """Stage offsets of a group, to take effect once the transaction is committed.
+
+        Newer requests add the group to the transaction by themselves (KIP-890).
+
+        Raises:
+            Refused: The producer may not add to the transaction; 48 if an older request names a
+                group that the transaction lacks.
         """
-        self._now, self._wall_ms, self._effects = now, request.wall_ms, []
+        self._now = now
+        self._wall_ms = request.wall_ms
+        self._effects = []
         body = request.body
         txn = self._owned(body.transactional_id, body.producer_id, body.producer_epoch)
         held = txn.state is TransactionState.ONGOING and body.group_id in txn.staged
@@ -230,8 +257,10 @@ class Transactions:
         return self._over()
 
     def unstable(self, groups: Collection[str]) -> dict[str, set[tuple[str, int]]]:
-        """Of what these have committed may come to be something else; by group, where anything is.
-        One look at the transactions, for however many groups.
+        """Return the partitions of these groups with staged offsets, by group.
+
+        The committed offsets of these partitions may still change. Groups without such partitions
+        are left out. One pass over the transactions serves all groups.
         """
         found: dict[str, set[tuple[str, int]]] = {}
         for transactional_id in self._due:
@@ -241,7 +270,7 @@ class Transactions:
         return found
 
     def drop(self, lost: Callable[[str, str, int], bool]) -> list[e.Effect]:
-        """What is staged for group, topic, partition counts for nothing any more."""
+        """Drop staged offsets for which `lost(group, topic, partition)` is true."""
         self._effects = []
         for txn in self.by_id.values():
             for group_id, offsets in txn.staged.items():
@@ -262,12 +291,14 @@ class Transactions:
         self._effects.append(e.ClientReply(request.waiter, answer))
 
     def _init(self, request: e.ClientRequest) -> ReplyBody:
-        body, given = request.body, (request.body.producer_id, request.body.producer_epoch)
+        body = request.body
+        given = (request.body.producer_id, request.body.producer_epoch)
         if not body.transactional_id:
             raise Refused(ErrorCode.INVALID_REQUEST)
         if not 0 < body.transaction_timeout <= TIMEOUT_MAX_MS:
             raise Refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-        fresh, txn = int(request.fresh_id), self.by_id.get(body.transactional_id)
+        fresh = int(request.fresh_id)
+        txn = self.by_id.get(body.transactional_id)
         if txn is None:
             txn = Transaction(body.transactional_id, (fresh, -1))
             given = NOBODY
@@ -279,17 +310,19 @@ class Transactions:
             raise Refused(ErrorCode.PRODUCER_FENCED)
         if given[0] >= 0 and again and txn.owner[1] <= LAST_EPOCH:
             return {"producer_id": txn.owner[0], "producer_epoch": txn.owner[1]}
-        if ongoing:  # this epoch is nobody's: the request comes again, and is given the next one
+        if ongoing:  # no producer has this epoch: the client retries, and gets the next
             txn.raise_epoch()
             self._decide(txn, commit=False)
             raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS)
         if txn.owner[1] >= LAST_EPOCH:
-            txn.before, txn.owner = (given if again else txn.owner), (fresh, 0)
+            txn.before = given if again else txn.owner
+            txn.owner = (fresh, 0)
         else:
             txn.raise_epoch()
         if given[0] < 0:
             txn.before = NOBODY
-        txn.timeout_ms, txn.state = body.transaction_timeout, TransactionState.EMPTY
+        txn.timeout_ms = body.transaction_timeout
+        txn.state = TransactionState.EMPTY
         self.by_id[txn.id] = txn
         self._save(txn)
         return {"producer_id": txn.owner[0], "producer_epoch": txn.owner[1]}
@@ -319,8 +352,10 @@ class Transactions:
         return {"error_code": ErrorCode.NONE}
 
     def _end(self, request: e.ClientRequest) -> ReplyBody:
-        body, given = request.body, (request.body.producer_id, request.body.producer_epoch)
-        txn, bumps = self._known(body.transactional_id), request.version >= BUMPS_SINCE
+        body = request.body
+        given = (request.body.producer_id, request.body.producer_epoch)
+        txn = self._known(body.transactional_id)
+        bumps = request.version >= BUMPS_SINCE
         done, ending = (
             (TransactionState.COMPLETE_COMMIT, TransactionState.PREPARE_COMMIT)
             if body.committed
@@ -347,7 +382,7 @@ class Transactions:
         owner = (txn.next_id, 0) if txn.next_id >= 0 else txn.owner
         return {"error_code": ErrorCode.NONE, "producer_id": owner[0], "producer_epoch": owner[1]}
 
-    # What they have in common.
+    # Parts shared by the requests.
 
     def _known(self, transactional_id: str | None) -> Transaction:
         if not transactional_id:
@@ -370,7 +405,8 @@ class Transactions:
 
     def _begin(self, txn: Transaction) -> None:
         if txn.state is not TransactionState.ONGOING:
-            txn.state, txn.started_ms = TransactionState.ONGOING, self._wall_ms
+            txn.state = TransactionState.ONGOING
+            txn.started_ms = self._wall_ms
             self._due[txn.id] = self._now + txn.timeout_ms / 1000
 
     def _hold(self, txn: Transaction, places: Iterable[tuple[str, int]]) -> None:
@@ -381,7 +417,7 @@ class Transactions:
         self._save(txn)
 
     def _add(self, event: e.AddPartition) -> None:
-        """Whoever asks looks afterwards whether it may write."""
+        """Add a partition if the owner may; the caller checks `may_write` afterwards."""
         txn = self.by_id.get(event.transactional_id)
         if txn is not None and txn.owner == event.owner and not txn.ending:
             self._hold(txn, [event.place])
@@ -392,7 +428,7 @@ class Transactions:
         txn.raise_epoch()
 
     def _decide(self, txn: Transaction, *, commit: bool) -> None:
-        """With what the transaction holds for groups; from here on it can only end this way."""
+        """Persist the decision with the staged offsets; it cannot be changed any more."""
         txn.state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         offsets = {
             OffsetKey(group_id, *place): value
@@ -400,7 +436,8 @@ class Transactions:
             for place, value in staged.items()
             if commit
         }
-        txn.staged, txn.decision = {}, next(self._decisions)
+        txn.staged = {}
+        txn.decision = next(self._decisions)
         txn.changed_ms = self._wall_ms
         self._effects.append(
             e.Persist(((TransactionKey(txn.id), txn.row()), *sorted(offsets.items())))
@@ -420,7 +457,8 @@ class Transactions:
         commit = txn.state is TransactionState.PREPARE_COMMIT
         txn.state = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
         if txn.next_id >= 0:
-            txn.owner, txn.next_id = (txn.next_id, 0), -1
+            txn.owner = (txn.next_id, 0)
+            txn.next_id = -1
         txn.places = set()
         del self._due[txn.id]
         self._save(txn)
@@ -440,7 +478,7 @@ class Transactions:
                 self._decide(txn, commit=False)
 
     def _expire(self) -> None:
-        """Ids that nobody has used for long."""
+        """Delete ids that were not used for `EXPIRY_MS`."""
         before = self._wall_ms - EXPIRY_MS
         old = [
             txn.id
@@ -460,8 +498,10 @@ class Transactions:
 def ends_of_strays(
     known: Iterable[Transaction], found: Iterable[tuple[Holder, tuple[str, int]]]
 ) -> list[e.Effect]:
-    """A power cut took rows or markers. What is open and in no transaction ends as its producer's
-    last one did, or is aborted.
+    """End transactions that are open in the logs and belong to no transactional id.
+
+    A power cut took their rows or markers. Such a transaction ends as the last one of its producer
+    did, or is aborted.
     """
     effects: list[e.Effect] = []
     by_producer = {txn.owner[0]: txn for txn in known}
@@ -476,16 +516,16 @@ def ends_of_strays(
 
 
 def refused(request: e.ClientRequest, code: ErrorCode) -> ReplyBody:
-    """The answer to a request about a transaction of which nothing is done."""
+    """Return the reply to a transaction request that was refused."""
     if code is ErrorCode.PRODUCER_FENCED and request.version < FENCED_SINCE[request.api]:
-        code = ErrorCode.INVALID_PRODUCER_EPOCH  # clients look for what they know
+        code = ErrorCode.INVALID_PRODUCER_EPOCH  # the client does not know the newer code
     if request.api is Api.ADD_PARTITIONS_TO_TXN:
         return added(request, lambda _: code)
     return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
 
 
 def added(request: e.ClientRequest, code: Callable[[tuple[str, int]], ErrorCode]) -> ReplyBody:
-    """The answer to AddPartitionsToTxn."""
+    """Return the reply to AddPartitionsToTxn."""
     topics = [
         {
             "name": topic.name,
