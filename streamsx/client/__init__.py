@@ -1,5 +1,6 @@
 """Kafka client: connections, metadata, administration, fetcher and producer.
 
-A pure machine stands beside each shell that waits: `fetch_state` beside `fetcher`,
-`record_accumulator` beside `producer`. Not here: the consumer group (`group`), tasks (`tasks`).
+Each module that waits for the network has a pure state machine beside it: `fetch_state` beside
+`fetcher`, `record_accumulator` beside `producer`. Not here: the consumer group (`group`), tasks
+(`tasks`).
 """

@@ -1,7 +1,8 @@
-"""What is asked of a cluster beside records: topics, configs, bounds, groups.
+"""Admin requests of a Kafka cluster: topics, configs, offsets, groups.
 
-Functions over a Cluster, which says for how long each tries. Nothing is altered but by
-`create_topics`, `delete_topics`, `delete_records` and `commit_offsets`.
+Every function takes a `Cluster`, and retries for `Cluster.tries_for_s` seconds. Functions with a
+name that ends in `_now` make one attempt. Only `create_topics`, `delete_topics`, `delete_records`
+and `commit_offsets` change anything.
 """
 
 import asyncio
@@ -33,18 +34,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CHANGE_TIMEOUT_S = 10.0
-"""How long a broker may take for a change of topics or records."""
+"""Time that a broker may take to change topics or records."""
 CHANGE_TIMEOUT_MS = int(CHANGE_TIMEOUT_S * 1000)
 KNOWN_TRIES = 20
-"""2 s. CreateTopics returns before Metadata knows the topic: often, by tens of ms."""
+"""Polls of Metadata after CreateTopics, 2 s in all.
+
+CreateTopics often returns some tens of milliseconds before Metadata knows the topic.
+"""
 LANE = "admin"
 OFFSETS_LANE = "offsets"
-"""A ListOffsets behind a fetch that waits took 254 ms and more."""
+"""Connection for offset requests.
+
+A ListOffsets queued behind a waiting fetch took 254 ms and more.
+"""
 
 BROKER_DEFAULT = -1
-EARLIEST, LATEST = -2, -1
+EARLIEST = -2
+LATEST = -1
 NO_REPLICA = -1
-READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
 NOBODY = {"member_id": "", "generation_id_or_member_epoch": -1}
 ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 TOPIC_RESOURCE = 2
@@ -53,12 +62,12 @@ RIGHTS: dict[int, str] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "let this user describe and read the group",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "let this user describe the transactional id",
 }
-"""Which right is missing, where the broker does not say."""
+"""Advice on a missing right, by error code, for brokers that send no message."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create."""
+    """Topic to create."""
 
     name: str
     partitions: int = BROKER_DEFAULT
@@ -67,28 +76,32 @@ class NewTopic:
 
 
 class Bounds(NamedTuple):
-    """What a partition holds: offsets from `start` up to, but not including, `high_watermark`."""
+    """Offset range of a partition: from `start` up to, but not including, `high_watermark`."""
 
     start: int
     high_watermark: int
 
 
 class DescribedGroup(NamedTuple):
-    """A group as its coordinator tells it; state `Dead` and no members if there is none."""
+    """Group as described by its coordinator.
+
+    A group that does not exist has state `Dead` and no members.
+    """
 
     state: str
     protocol_type: str
     protocol: str
     members: tuple[tuple[str, bytes, bytes], ...]
-    """Member id, metadata and assignment of each; what the bytes mean its protocol says."""
+    """Member id, metadata and assignment of each member. The group's protocol defines the bytes."""
 
 
 def _persistent(
     attempt: Callable[Concatenate[Cluster, P], Awaitable[T]],
 ) -> Callable[Concatenate[Cluster, P], Coroutine[Any, Any, T]]:
-    """Again and again while it raises WorldError, at most for `cluster.tries_for_s`: then that.
+    """Retry `attempt` while it raises WorldError, for at most `cluster.tries_for_s` seconds.
 
-    What was done before is asked for again, and no error then.
+    Then raise the last WorldError. A retry may repeat a change that an earlier attempt made; that
+    is no error.
     """
 
     @wraps(attempt)
@@ -102,7 +115,7 @@ def _persistent(
                     except WorldError as error:
                         last = error
                     await asyncio.sleep(RETRY_BACKOFF_S)
-                    with suppress(BrokerUnreachable):  # the next attempt will say so
+                    with suppress(BrokerUnreachable):  # the next attempt reports it
                         await cluster.refresh()
         except TimeoutError:
             raise type(last)(
@@ -115,10 +128,13 @@ def _persistent(
 
 @_persistent
 async def create_topics(cluster: Cluster, topics: Collection[NewTopic]) -> None:
-    """Create those that do not exist; what exists stays as it is, whatever its partitions and
-    configs. Then wait until Metadata knows them all, at most 2 s.
+    """Create the topics that do not exist, and wait until Metadata knows all, at most 2 s.
 
-    Raises SettingError with the broker's words for a topic that it refuses, or WorldError.
+    Existing topics keep their partitions and configs.
+
+    Raises:
+        SettingError: the broker refuses a topic; the message has the broker's words.
+        WorldError: every attempt failed.
     """
     if not topics:
         return
@@ -131,9 +147,11 @@ async def create_topics(cluster: Cluster, topics: Collection[NewTopic]) -> None:
 
 @_persistent
 async def delete_topics(cluster: Cluster, topics: Collection[str]) -> None:
-    """Delete those that exist, with their records and the offsets that groups committed for them.
+    """Delete the topics that exist, with their records and the offsets committed for them.
 
-    Raises SettingError with the broker's words for a topic that it refuses to delete, WorldError.
+    Raises:
+        SettingError: the broker refuses to delete a topic; the message has the broker's words.
+        WorldError: every attempt failed.
     """
     if topics:
         connection = await cluster.controller(LANE)
@@ -143,15 +161,25 @@ async def delete_topics(cluster: Cluster, topics: Collection[str]) -> None:
 
 @_persistent
 async def partition_counts(cluster: Cluster, topics: Collection[str]) -> dict[str, int]:
-    """Of the topics that exist. Raises SettingError for one that must not be read, WorldError."""
+    """Return the number of partitions of each topic that exists.
+
+    Raises:
+        SettingError: this user may not describe a topic.
+        WorldError: every attempt failed.
+    """
     told = _check_topics((await cluster.metadata(topics)).topics, ABSENT)
     return {topic.name: len(topic.partitions) for topic in told if not topic.error_code}
 
 
 @_persistent
 async def topic_ids(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
-    """Their 16 bytes; zeros from a broker that knows no ids, None for a topic that is not there.
-    Topics of which a broker says neither are left out. Raises WorldError.
+    """Return the 16-byte id of each topic.
+
+    A broker without topic ids gives zeros. A topic that does not exist gives None. Topics with any
+    other error are left out.
+
+    Raises:
+        WorldError: every attempt failed.
     """
     return {
         topic.name: None if topic.error_code else getattr(topic, "topic_id", UUID_ZERO)
@@ -164,9 +192,13 @@ async def topic_ids(cluster: Cluster, topics: Collection[str]) -> dict[str, byte
 async def topic_configs(
     cluster: Cluster, topics: Collection[str]
 ) -> dict[str, dict[str, str | None]]:
-    """Every config of the topics that exist, defaults too; None for what the broker hides.
+    """Return every config of the topics that exist, defaults included.
 
-    Raises SettingError for one that must not be read, WorldError.
+    A value that the broker hides is None.
+
+    Raises:
+        SettingError: this user may not read a topic's configs.
+        WorldError: every attempt failed.
     """
     every = {"resource_type": TOPIC_RESOURCE, "configuration_keys": None}
     wanted = [{**every, "resource_name": topic} for topic in sorted(topics)]
@@ -180,8 +212,10 @@ async def topic_configs(
 async def configs_now(
     cluster: Cluster, topics: Collection[str], names: Sequence[str]
 ) -> dict[str, dict[str, str | None]]:
-    """Return these configs, in one attempt, of the topics that we may describe. Raise WorldError
-    where no broker answers.
+    """Return the configs `names` of the topics that this user may describe, in one attempt.
+
+    Raises:
+        WorldError: no broker answers.
     """
     asked = {"resource_type": TOPIC_RESOURCE, "configuration_keys": list(names)}
     wanted = [{**asked, "resource_name": topic} for topic in sorted(topics)]
@@ -195,11 +229,18 @@ async def configs_now(
 async def bounds(
     cluster: Cluster, tps: Collection[TopicPartition], *, committed: bool = False
 ) -> dict[TopicPartition, Bounds]:
-    """First offset and high watermark of each partition: what is written, committed or not.
-    `committed`: up to where nothing is open in a transaction, so that all of it can be read.
+    """Return the first offset and the end of each partition.
 
-    Two requests per leader, whatever the number of partitions. Follows the topics. Raises
-    TopicGone, or another WorldError.
+    By default the end is the high watermark, which counts committed and uncommitted records. With
+    `committed`, the end is the last stable offset: no transaction is open below, so all records
+    below can be read.
+
+    Send two requests per leader, whatever the number of partitions. The cluster follows the topics
+    from then on.
+
+    Raises:
+        TopicGone: a topic does not exist.
+        WorldError: every attempt failed.
     """
     found, why = await bounds_now(cluster, tps, READ_COMMITTED if committed else READ_UNCOMMITTED)
     if why is not None:
@@ -210,7 +251,12 @@ async def bounds(
 async def bounds_now(
     cluster: Cluster, tps: Iterable[TopicPartition], isolation: int = READ_UNCOMMITTED
 ) -> tuple[dict[TopicPartition, Bounds], StreamsxError | None]:
-    """The same in one attempt: of those that can be told, and why not of the others."""
+    """Return bounds in one attempt.
+
+    Returns:
+        Bounds of the partitions that could be read, and the error that kept the others out,
+        or None.
+    """
     wanted = sorted(set(tps))
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
@@ -233,8 +279,13 @@ async def bounds_now(
 async def begin_times(
     cluster: Cluster, tps: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The timestamp, in ms, of the first record of each; -1 where there is none. Follows the
-    topics. Raises TopicGone, or another WorldError.
+    """Return the timestamp in ms of each partition's first record, -1 if there is none.
+
+    The cluster follows the topics from then on.
+
+    Raises:
+        TopicGone: a topic does not exist.
+        WorldError: every attempt failed.
     """
     times: dict[TopicPartition, int] = {}
 
@@ -249,10 +300,14 @@ async def begin_times(
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Delete what lies before an offset, per partition: the first offset that is left.
+    """Delete the records below an offset in each partition, and return the first offset left.
 
-    Follows the topics. Raises TopicGone, another WorldError, or StreamsxError for an offset beyond
-    the end.
+    The cluster follows the topics from then on.
+
+    Raises:
+        TopicGone: a topic does not exist.
+        WorldError: every attempt failed.
+        StreamsxError: an offset lies beyond the end of its partition.
     """
     starts: dict[TopicPartition, int] = {}
 
@@ -269,7 +324,12 @@ async def delete_records(
 
 @_persistent
 async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
-    """A group and its members, by member id. Raises WorldError, SettingError."""
+    """Return the state of a group, and its members sorted by member id.
+
+    Raises:
+        SettingError: the broker refuses the group.
+        WorldError: every attempt failed.
+    """
     connection = await cluster.open(await cluster.coordinator(group), LANE)
     (told,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
     _check([(told.error_code, f"group {group}", "")])
@@ -279,7 +339,12 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
 
 @_persistent
 async def find_transactions(cluster: Cluster, name: str) -> None:
-    """Raises StreamsxError where there are none, or none of that name for us; WorldError."""
+    """Check that this user can have a transaction coordinator for the transactional id `name`.
+
+    Raises:
+        StreamsxError: the brokers have no transactions, or deny this user the transactional id.
+        WorldError: every attempt failed.
+    """
     await cluster.coordinator(name, TRANSACTION)
 
 
@@ -287,8 +352,11 @@ async def find_transactions(cluster: Cluster, name: str) -> None:
 async def commit_offsets(
     cluster: Cluster, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]
 ) -> None:
-    """Next offset and metadata of each, of a group without members. Raises StreamsxError, Fenced
-    where it has some; WorldError.
+    """Commit the next offset and the metadata of each partition, for a group without members.
+
+    Raises:
+        StreamsxError: the group has members; Fenced is one such error.
+        WorldError: every attempt failed.
     """
     topics = by_topic(
         (tp, {"partition_index": tp.partition, "committed_offset": at, "committed_metadata": text})
@@ -300,13 +368,23 @@ async def commit_offsets(
 
 
 async def committed_topics(cluster: Cluster, group: str) -> set[str]:
-    """Those of which the group has committed offsets. Raises WorldError, SettingError."""
+    """Return the topics for which the group has committed offsets.
+
+    Raises:
+        SettingError: the broker refuses the group.
+        WorldError: every attempt failed.
+    """
     return {tp.topic for tp in await committed(cluster, group)}
 
 
 @_persistent
 async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, tuple[int, str]]:
-    """All offsets that the group has committed, with metadata. Raises WorldError, SettingError."""
+    """Return all offsets that the group has committed, with their metadata.
+
+    Raises:
+        SettingError: the broker refuses the group.
+        WorldError: every attempt failed.
+    """
     connection = await cluster.open(await cluster.coordinator(group), LANE)
     told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
     _check([(told.error_code, f"offsets of group {group}", "")])
@@ -316,8 +394,14 @@ async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, tuple[
 async def committed_now(
     cluster: Cluster, group: str, tps: Iterable[TopicPartition]
 ) -> tuple[dict[TopicPartition, tuple[int, str]], WorldError | None]:
-    """Offset and metadata that the group has committed, -1 for none, in one attempt: of those that
-    can be told, and why not of the others. What a transaction still holds cannot.
+    """Return the group's committed offset and metadata of each partition, in one attempt.
+
+    The offset is -1 if none is committed. An offset that an open transaction still holds cannot be
+    read.
+
+    Returns:
+        Offsets of the partitions that could be read, and the error that kept the others out,
+        or None.
     """
     topics = by_topic(((tp, tp.partition) for tp in sorted(tps)), partitions="partition_indexes")
     body = {"group_id": group, "topics": topics, "require_stable": True}
@@ -340,15 +424,16 @@ async def _change(connection: Connection, api: Api, **body: Any) -> Any:
 
 
 def _check_topics(told: list[Any], good: ErrorCode) -> list[Any]:
-    """These; raise for those that are errors, but for this one."""
+    """Return the answers; raise for any error code other than `good`."""
     bad = (topic for topic in told if topic.error_code != good)
     _check((t.error_code, f"topic {t.name}", getattr(t, "error_message", "")) for t in bad)
     return told
 
 
 def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:
-    """Raise for the answers (code, where, the broker's words) that are errors: one that another try
-    cannot change before one that it can.
+    """Raise the first error among answers (code, place, broker's message).
+
+    Errors that another attempt cannot change come before retriable ones.
     """
     bad = [answer for answer in answers if answer[0] != ErrorCode.NONE]
     for code, where, said in sorted(bad, key=lambda answer: answer[0] in RETRIABLE):
@@ -356,7 +441,10 @@ def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:
 
 
 async def _together(*attempts: Awaitable[None]) -> None:
-    """All at once; then raise what one of them raised: a WorldError only if nothing else was."""
+    """Await all attempts at once, then raise one of their errors.
+
+    A WorldError is raised only if there is no other error.
+    """
     ended = await asyncio.gather(*attempts, return_exceptions=True)
     errors = (each for each in ended if each is not None)
     for error in sorted(errors, key=lambda error: isinstance(error, WorldError)):
@@ -369,7 +457,7 @@ async def _at_leaders(
     tps: Collection[TopicPartition],
     ask: Callable[[Connection, list[TopicPartition]], Awaitable[None]],
 ) -> None:
-    """Ask each leader of some of these, all at once, about those that it leads."""
+    """Ask the leader of each partition, all leaders at once, about the partitions it leads."""
 
     async def at(node: int, some: list[TopicPartition]) -> None:
         await ask(await cluster.open(node, lane), some)
@@ -399,13 +487,13 @@ async def _list_offsets(
 
 
 def _note(told: Any, what: str, found: dict[TopicPartition, int]) -> None:
-    """What is answered of each partition; raise for those that are refused."""
+    """Add each partition's answer to `found`; raise for the partitions that are refused."""
     found.update({tp: getattr(p, what) for tp, p in _each(told) if p.error_code == ErrorCode.NONE})
     _check((p.error_code, str(tp), "") for tp, p in _each(told))
 
 
 def _each(told: Any) -> Iterator[tuple[TopicPartition, Any]]:
-    """What is answered, partition by partition."""
+    """Yield every partition of a reply with its answer."""
     for topic in told.topics:
         for partition in topic.partitions:
             yield TopicPartition(topic.name, partition.partition_index), partition

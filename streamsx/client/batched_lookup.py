@@ -1,11 +1,11 @@
-"""Many small questions about partitions, asked together, and again until they are answered.
+"""Lookups about partitions, batched into shared requests and repeated until answered.
 
-Sixty tasks that open at once want the bounds of their changelogs and their committed offsets: all
-that want to know at one time share a request, and what stays open is asked for again after pauses
-that grow. Each asks for itself: one partition without a leader keeps nobody else waiting. An answer
-is never older than its question.
+Sixty tasks that open at once want the bounds of their changelogs and their committed offsets.
+Callers that ask at the same time share one request. Partitions without an answer are asked for
+again after pauses that grow. Each caller waits for its own partitions alone: a partition without a
+leader delays no other caller. An answer is never older than its question.
 
-Not here: what is asked, and of whom.
+Not here: the requests themselves, and the choice of brokers.
 """
 
 import asyncio
@@ -23,8 +23,11 @@ PAUSE_MAX_S = 2.0
 
 
 class BatchedLookup(Generic[T]):
-    """`ask`: what can be told of some partitions, and why not of the others; what it raises ends
-    the inquiry. `tell` hears each time what keeps answers away.
+    """Batched lookup over a request that covers many partitions.
+
+    `ask` returns the answers for some partitions, and the error that kept the others out. An
+    exception from `ask` ends the lookups that shared the request. `tell` is called with each error
+    that keeps answers away.
     """
 
     def __init__(
@@ -34,14 +37,20 @@ class BatchedLookup(Generic[T]):
         ],
         tell: Callable[[StreamsxError], None],
     ) -> None:
-        self._ask, self._tell = ask, tell
+        self._ask = ask
+        self._tell = tell
         self._coming: dict[_Answer[T], set[TopicPartition]] = {}
-        """Who waits for the next request, and what for."""
+        """Partitions that each waiting caller wants from the next request."""
         self._more = asyncio.Event()
 
     async def of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, T]:
-        """As of now, however long it takes: whoever has enough of it cancels."""
-        loop, left, pause_s = asyncio.get_running_loop(), set(tps), PAUSE_S
+        """Return a value for every partition, as of now, however long that takes.
+
+        A caller that gives up cancels the call.
+        """
+        loop = asyncio.get_running_loop()
+        left = set(tps)
+        pause_s = PAUSE_S
         found: dict[TopicPartition, T] = {}
         while left:
             answer: _Answer[T] = loop.create_future()
@@ -51,30 +60,31 @@ class BatchedLookup(Generic[T]):
             found |= {tp: told[tp] for tp in left & told.keys()}
             left -= told.keys()
             if left:
-                # All whose pauses are as long end them together: theirs is one request again.
+                # Callers with equal pauses wake at the same time, and share one request again.
                 await asyncio.sleep(pause_s - loop.time() % pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
         return found
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Send requests until cancelled."""
         async with asyncio.TaskGroup() as group:
             while await self._more.wait():
                 self._more.clear()
-                coming, self._coming = self._coming, {}
+                coming = self._coming
+                self._coming = {}
                 _ = group.create_task(self._inquire(coming), name="inquiry")
 
-    async def _inquire(self, those: dict[_Answer[T], set[TopicPartition]]) -> None:
-        tps = {tp for answer, left in those.items() if not answer.done() for tp in left}
+    async def _inquire(self, waiting: dict[_Answer[T], set[TopicPartition]]) -> None:
+        tps = {tp for answer, left in waiting.items() if not answer.done() for tp in left}
         try:
             found, why = await self._ask(sorted(tps))
         except Exception as error:
-            for answer in those:
-                if not answer.done():  # else whoever asked has had enough
+            for answer in waiting:
+                if not answer.done():  # else the caller has given up
                     answer.set_exception(error)
             return
         if why is not None:
             self._tell(why)
-        for answer in those:
+        for answer in waiting:
             if not answer.done():
                 answer.set_result(found)

@@ -1,9 +1,9 @@
-"""Where everything is: brokers, leaders, partition counts, coordinators; and connections to them.
+"""Cluster metadata (brokers, leaders, partition counts, coordinators) and connections to brokers.
 
-Metadata are asked with our codec, on a lane of their own, of any broker that answers: the known
-ones first, then the addresses given at the start, so that a cluster that moved is found again.
-Nothing here runs by itself: who was refused by a leader, or wants news, calls `refresh`, and those
-who call at the same time share one request. No request of ours brings a topic into being.
+Metadata requests use our own codec, on a connection of their own. Any broker may answer: known
+brokers are asked first, then the bootstrap addresses, so that a cluster that moved is found again.
+Nothing refreshes in the background: callers call `refresh` when a leader refuses them, or when they
+want news. Concurrent calls share one request. No request from here creates a topic.
 """
 
 import asyncio
@@ -31,13 +31,19 @@ START_TIMEOUT_S = 10.0
 TRIES_FOR_S = 10.0
 TIMEOUT_S = 5.0
 PATIENCE_S = 0.5
-"""Then another broker is asked too: a node that has vanished takes all of a time-out."""
+"""Time after which another broker is asked too. A vanished node takes the whole time-out."""
 RECORDS_TIMEOUTS = 3
-"""So many time-outs a request that carries records may take: a broker may first have to give up a
-replica that has vanished."""
-RETRY_BACKOFF_S, RETRY_BACKOFF_MAX_S = 0.1, 1.0
+"""Time-outs that a request with records may take.
+
+A broker may first have to give up on a replica that has vanished.
+"""
+RETRY_BACKOFF_S = 0.1
+RETRY_BACKOFF_MAX_S = 1.0
 TRIES = 3
-"""Of one question to a broker: an open connection may lead to one that is just going down."""
+"""Attempts of one question at one broker.
+
+An open connection may lead to a broker that is going down.
+"""
 LANE = "metadata"
 NO_LEADER = -1
 STARTED = "start a broker there, or give the address of one that runs"
@@ -45,12 +51,13 @@ ADVERTISED = (
     "the brokers say that one of them is there: let them advertise an address that this machine "
     "reaches (advertised.listeners, broker --advertise)"
 )
-GROUP, TRANSACTION = 0, 1
-"""FindCoordinator's kinds of keys."""
+GROUP = 0
+TRANSACTION = 1
+"""Key types of FindCoordinator: GROUP and TRANSACTION."""
 
 
 class Cluster:
-    """One Kafka cluster as one event loop sees it."""
+    """Kafka cluster as seen by one event loop."""
 
     def __init__(
         self,
@@ -63,18 +70,27 @@ class Cluster:
         rng: random.Random | None = None,
         unreached: UnreachableAddresses | None = None,
     ) -> None:
-        """`bootstrap`: HOST:PORT[,HOST:PORT]. `timeout_s`: for a connection, and for an answer to
-        what a broker knows by heart. `user_timeout_ms`: see `connection.connect`. `tries_for_s`:
-        so long `admin` asks again what is worth another try. `rng` draws whom to ask first.
-        `unreached`: that of the process, where it has several clusters.
+        """Configure the cluster; `start` connects.
 
-        Raises SettingError for an address that is none.
+        Args:
+            bootstrap: HOST:PORT[,HOST:PORT].
+            security: TLS and SASL settings of every connection.
+            timeout_s: Time for a connection, and for an answer that a broker has at hand.
+            user_timeout_ms: See `connection.connect`.
+            tries_for_s: Time for which `admin` repeats requests that are worth another try.
+            rng: Chooses the broker to ask first.
+            unreached: Unreachable addresses of the process, if the process has several clusters.
+
+        Raises:
+            SettingError: an address cannot be parsed.
         """
         self._bootstrap = [Address.parse(text) for text in bootstrap.split(",")]
-        self._security, self._user_timeout_ms = security, user_timeout_ms
-        self.timeout_s, self.records_timeout_s = timeout_s, RECORDS_TIMEOUTS * timeout_s
+        self._security = security
+        self._user_timeout_ms = user_timeout_ms
+        self.timeout_s = timeout_s
+        self.records_timeout_s = RECORDS_TIMEOUTS * timeout_s
         self.tries_for_s = tries_for_s
-        self._rng = rng or random.Random()  # noqa: S311  # no secret
+        self._rng = rng or random.Random()  # noqa: S311  # no secret depends on it
         self.unreached = unreached or UnreachableAddresses()
         self._followed: set[str] = set()
         self._brokers: dict[int, Address] = {}
@@ -90,12 +106,15 @@ class Cluster:
 
     @property
     def principal(self) -> str:
-        """The user that the brokers know us as, for people."""
+        """Return the user that brokers know this client as, for messages."""
         return self._security.principal
 
     async def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Find the cluster. Raises BrokerUnreachable after `timeout_s`, SettingError if a broker
-        refuses who we are.
+        """Find the cluster.
+
+        Raises:
+            BrokerUnreachable: no broker answers within `timeout_s`.
+            SettingError: a broker refuses this user.
         """
         last: BrokerUnreachable | None = None
         where = ",".join(map(str, self._bootstrap))
@@ -104,7 +123,8 @@ class Cluster:
         def tell() -> None:
             LOG.warning("waiting for %s (%s)", where, last or "no answer")
 
-        waits, pause_s = loop.call_later(PATIENCE_S, tell), RETRY_BACKOFF_S
+        waits = loop.call_later(PATIENCE_S, tell)
+        pause_s = RETRY_BACKOFF_S
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._brokers:
@@ -124,28 +144,37 @@ class Cluster:
 
     async def stop(self) -> None:
         """Close all connections."""
-        connections, self._connections = self._connections, {}
+        connections = self._connections
+        self._connections = {}
         for connection in connections.values():
             await connection.close()
 
     async def follow(self, topics: Iterable[str]) -> None:
-        """Know these topics too, from now on. Raises BrokerUnreachable."""
+        """Add topics to those that `refresh` asks for, and refresh if any topic is new.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
+        """
         if new := set(topics) - self._followed:
             self._followed |= new
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Ask for brokers, leaders and partition counts of what is followed: once this returns,
-        what is known was true after it was called. Raises BrokerUnreachable.
+        """Ask for brokers, and for leaders and partition counts of the followed topics.
+
+        On return, the metadata date from after the call began.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
         """
         seen = self._begun
         async with self._refreshing:
             if self._answered > seen:
-                return  # one that began after we came
+                return  # a request that began after this call has answered
             self._begun += 1
             told = await self.metadata(self._followed)
             self._answered = self._begun
-            if told.brokers:  # a broker that is just starting knows none
+            if told.brokers:  # a starting broker knows none
                 self._brokers = {b.node_id: Address(b.host, b.port) for b in told.brokers}
             self._controller = told.controller_id
             self._errors = {topic.name: topic.error_code for topic in told.topics}
@@ -164,58 +193,77 @@ class Cluster:
                 changed()
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` whenever a refresh, whoever asked for it, has found other leaders, or
-        another topic under a name.
+        """Call `changed` after each refresh, by any caller, that finds other leaders or topic ids.
+
+        A topic id changes when another topic takes the name.
         """
         self._watchers.append(changed)
 
     def leader(self, tp: TopicPartition) -> int | None:
-        """The broker to ask; None while there is none, or the partition is not known."""
+        """Return the node id of a partition's leader.
+
+        Return None if there is no leader, or if the partition is unknown.
+        """
         node = self._leaders.get(tp.topic, {}).get(tp.partition, NO_LEADER)
         return None if node == NO_LEADER else node
 
     def partitions(self, topic: str) -> int:
-        """How many; 0 while the topic is not known, and `error` says why."""
+        """Return the number of partitions; 0 for an unknown topic, with the reason in `error`."""
         return len(self._leaders.get(topic, ()))
 
     def topic_id(self, topic: str) -> str | None:
-        """Return the id of the topic that has this name, as 32 hex digits; None where brokers know
-        no ids, or no such topic.
+        """Return the id of the topic with this name, as 32 hex digits.
+
+        Return None if the brokers know no topic ids, or no such topic.
         """
         return self._ids.get(topic)
 
     def error(self, topic: str) -> int:
-        """The code the broker answered for this topic: NONE, UNKNOWN_TOPIC_OR_PARTITION also for
-        one that is not followed, or a refusal.
+        """Return the broker's error code for a topic.
+
+        The code is NONE, a refusal, or UNKNOWN_TOPIC_OR_PARTITION, also for a topic that is not
+        followed.
         """
         return self._errors.get(topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     async def open(self, node: int, lane: str) -> Connection:
-        """The connection of this lane to a broker, opened if there is none or it has ended.
+        """Return this lane's connection to a broker, opened anew if there is none or it has ended.
 
-        Raises BrokerUnreachable, SettingError.
+        Raises:
+            BrokerUnreachable: the broker is not in the metadata, or does not answer.
+            SettingError: the broker refuses this user.
         """
         if node not in self._brokers:
             raise BrokerUnreachable(f"broker {node} is not in the metadata: refresh them")
         return await self._open(self._brokers[node], lane)
 
     async def any(self, lane: str) -> Connection:
-        """A connection of this lane to whichever broker answers. Raises BrokerUnreachable,
-        SettingError.
+        """Return a connection of this lane to the first broker that answers.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
+            SettingError: a broker refuses this user.
         """
         return await self._first(lane, lambda address: self._open(address, lane))
 
     async def controller(self, lane: str) -> Connection:
-        """A connection to the broker that takes changes of topics. Raises BrokerUnreachable."""
+        """Return a connection to the controller, the broker that takes changes of topics.
+
+        Raises:
+            BrokerUnreachable: the controller is unknown, or does not answer.
+        """
         return await self.open(self._controller, lane)
 
     async def coordinator(self, group: str, kind: int = GROUP) -> int:
-        """The broker that coordinates a group, asked anew each time; `open` knows it then. Or, of
-        that `kind`, a transaction.
+        """Return the node id of the coordinator of a group, or of a transaction by `kind`.
 
-        Raises WorldError while there is none, which includes BrokerUnreachable; SettingError for a
-        group that the broker refuses. That it answers does not mean that it is ready: for up to 4 s
-        after a restart it says NOT_COORDINATOR or loads.
+        Every call asks a broker anew. Afterwards `open` knows the coordinator's address. An answer
+        does not mean that the coordinator is ready: for up to 4 s after a restart the coordinator
+        answers NOT_COORDINATOR or is still loading.
+
+        Raises:
+            WorldError: there is no coordinator now, or no broker answers (BrokerUnreachable).
+            SettingError: the broker refuses the group.
         """
         told = await self._ask_any(Api.FIND_COORDINATOR, {"key": group, "key_type": kind})
         if told.error_code != ErrorCode.NONE:
@@ -226,11 +274,13 @@ class Cluster:
         return node
 
     async def metadata(self, topics: Iterable[str]) -> Any:
-        """The Metadata reply for these topics, which are not followed by that. Raises
-        BrokerUnreachable.
+        """Return the Metadata reply for these topics, without following them.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
         """
         wanted = [{"name": topic} for topic in sorted(set(topics))]
-        # Kafka's default would create what it does not know, also a topic that was just deleted.
+        # Kafka's default would create an unknown topic, even one that was just deleted.
         body = {"topics": wanted, "allow_auto_topic_creation": False}
         return await self._ask_any(Api.METADATA, body)
 
@@ -245,9 +295,13 @@ class Cluster:
         return await self._first(LANE, ask)
 
     async def _first(self, lane: str, attempt: Callable[[Address], Awaitable[T]]) -> T:
-        """Of all brokers, whoever succeeds first: the next one is tried when the last has failed,
-        or has not succeeded for a while (as connections are raced in RFC 8305). Those with an open
-        connection come first. Raises BrokerUnreachable with what each has said.
+        """Return the result of the first broker that succeeds.
+
+        Brokers with an open connection are tried first. The next broker is tried when the last has
+        failed, or has not succeeded for a while (as connections are raced in RFC 8305).
+
+        Raises:
+            BrokerUnreachable: every broker failed; the message has the reason of each.
         """
         known = list(self._brokers.values())
         drawn = dict.fromkeys((*self._rng.sample(known, len(known)), *self._bootstrap))
@@ -263,7 +317,7 @@ class Cluster:
 
     async def _open(self, address: Address, lane: str) -> Connection:
         key = (address, lane)
-        async with self._opening[key]:  # two that come at once get the same one
+        async with self._opening[key]:  # concurrent callers share one connection
             if not self._speaks(address, lane):
                 self._connections[key] = await self._connect(address)
             return self._connections[key]

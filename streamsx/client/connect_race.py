@@ -1,6 +1,4 @@
-"""Attempts of which one has to succeed: the next one begins when the last has failed, or has not
-succeeded for a while, as connections are raced in RFC 8305.
-"""
+"""Racing attempts: the next begins when one fails or takes long, as in RFC 8305 for connections."""
 
 import asyncio
 from collections import deque
@@ -16,12 +14,17 @@ U = TypeVar("U")
 async def first_success(
     tried: Iterable[U], attempt: Callable[[U], Awaitable[T]], patience_s: float
 ) -> T:
-    """Return what the first attempt that succeeds gives, and cancel the others; raise what one
-    raises that is no BrokerUnreachable.
+    """Return the result of the first attempt that succeeds, and cancel the others.
 
-    Raises BrokerUnreachable with the reasons of all.
+    The next attempt begins when one has failed, or after `patience_s` seconds. An error other than
+    BrokerUnreachable ends the race and is raised.
+
+    Raises:
+        BrokerUnreachable: every attempt failed; the message has the reason of each.
     """
-    left, attempts, failed = deque(tried), list[asyncio.Future[T]](), list[str]()
+    left = deque(tried)
+    attempts = list[asyncio.Future[T]]()
+    failed = list[str]()
     try:
         while left or len(failed) < len(attempts):
             if left:

@@ -1,14 +1,15 @@
-"""A connection that aiokafka opened and authenticated, then taken over: our codec, our buffers.
+"""Connection to one broker, opened and authenticated by aiokafka, then taken over.
 
-TLS, SASL and asking what the broker speaks are aiokafka's. From then on the transport is ours: a
-reply is received straight into the buffer that its records are read from, and handled inside its
-arrival. One connection carries one lane of requests, answered in the order in which they were
-asked; a request that waits at the broker makes all behind it wait, so callers that must not wait
-for each other use lanes of their own. Which broker it is, and opening again what was lost, are
-`cluster`'s.
+aiokafka does TLS, SASL and the question which API versions the broker speaks. Then our codec and
+our buffers take over the transport. A reply is received straight into the buffer that its records
+are read from, and handled inside its arrival.
 
-Whatever ends a connection (the broker, the network, a reply that cannot be read, `abort`), every
-request on it fails at once with BrokerUnreachable, and so does every later one.
+One connection carries one lane of requests. The broker answers in the order of the requests, so a
+request that waits at the broker delays all requests behind it. Callers that must not wait for each
+other use separate lanes. `cluster` chooses the broker and reopens lost connections.
+
+When a connection ends (by the broker, the network, an unreadable reply, `abort`), all its requests
+fail at once with BrokerUnreachable, and so do later requests.
 """
 
 import asyncio
@@ -32,17 +33,23 @@ from streamsx.protocol.compiler import Malformed
 from streamsx.protocol.frames import Frame, Frames
 from streamsx.protocol.wire import Api
 
-# It warns of a password in the clear with each connection: a worker does, once.
+# aiokafka warns of a clear-text password with each connection; a worker warns once.
 logging.getLogger("aiokafka.conn").setLevel(logging.ERROR)
 
 CLIENT_ID = "streamsx"
 CONNECT_TIMEOUT_S = 5.0
 NEXT_ADDRESS_S = 0.5
-"""Then the next address of a broker's name is tried too: a silent one takes all of a time-out."""
+"""Time after which the next address of a broker's name is tried too.
+
+A silent address takes the whole time-out.
+"""
 REQUEST_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 1.0
 REPLY_BYTES_MAX = 128 << 20
-"""A fetch is asked to stay below 16 MiB, but one batch may be as large as its topic allows."""
+"""Largest reply.
+
+Fetches ask for less than 16 MiB, but a batch may be as large as its topic allows.
+"""
 REPLY_BYTES_MIN = 4
 CORRELATION_IDS = 1 << 31
 
@@ -65,20 +72,21 @@ NEWEST: dict[int, int] = {
     Api.INIT_PRODUCER_ID: 4,
     Api.DESCRIBE_CONFIGS: 2,
 }
-"""The newest version of each request that we speak: topics by name, one group per request. Ids of
-topics are in Metadata since 10. Fetches of sources name topics by id where both sides can
-(`FETCH_BY_ID`).
+"""Newest version of each request that we speak.
+
+These versions name topics by name, and ask for one group per request. Metadata has topic ids since
+version 10. Fetches of source topics use ids where both sides can (`FETCH_BY_ID`).
 """
 FETCH_BY_ID = 13
 
 Answered = Callable[[Any], None]
-"""Gets the decoded reply, or the BrokerUnreachable."""
+"""Callback with the decoded reply, or with the BrokerUnreachable."""
 
-_linger_not = struct.pack("ii", 1, 0)
+_no_linger = struct.pack("ii", 1, 0)
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """Host and port of a broker."""
 
     host: str
     port: int
@@ -88,7 +96,11 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """HOST:PORT or [IPV6]:PORT. Raises SettingError."""
+        """Parse HOST:PORT or [IPV6]:PORT.
+
+        Raises:
+            SettingError: the text is no address.
+        """
         host, _, port = text.strip().rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise SettingError(f"not an address: {text.strip()!r}: write HOST:PORT[,HOST:PORT]")
@@ -100,17 +112,18 @@ REFUSALS = (
     theirs.SaslAuthenticationFailed,
     theirs.UnsupportedSaslMechanismError,
 )
-"""What another try cannot change."""
+"""Authentication errors that another try cannot change."""
 HUNG_UP = (theirs.KafkaConnectionError, ConnectionResetError, ConnectionAbortedError, SSLError)
 OTHERS_CODE = (KERBEROS, OAUTH)
-"""Mechanisms that run a library or the user's code, which may raise anything."""
+"""Mechanisms that run a library's or the user's code, which may raise anything."""
 
 
 class _OneAddress:
-    """The event loop, for whom a broker's name has one address: that of `place`."""
+    """Event loop that connects to one address of a broker's name: `place`."""
 
     def __init__(self, loop: Any, place: str) -> None:
-        self._loop, self._place = loop, place
+        self._loop = loop
+        self._place = place
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
@@ -118,20 +131,23 @@ class _OneAddress:
     async def create_connection(
         self, protocol: Any, host: str, port: int, *, ssl: Any = None
     ) -> Any:
-        """Connect there; TLS asks for the certificate of the name."""
+        """Connect to that address; TLS checks the certificate for the broker's name."""
         named = {} if ssl is None else {"server_hostname": host}
         return await self._loop.create_connection(protocol, self._place, port, ssl=ssl, **named)
 
 
 class _Opened(AIOKafkaConnection):  # type: ignore[misc]  # has no types
-    """A token that is refused is answered without an error code, by a challenge that says why (RFC
-    7628, 3.2.3). aiokafka takes it for a yes, and the next request is answered ILLEGAL_SASL_STATE.
+    """aiokafka connection that reports a refused OAuth token.
+
+    A broker answers a refused token without an error code, by a challenge with the reason (RFC
+    7628, 3.2.3). aiokafka takes the challenge for success, and the next request fails with
+    ILLEGAL_SASL_STATE.
     """
 
     _loop: Any
 
     def go_to(self, place: str) -> None:
-        """Connect to this address of the broker's."""
+        """Set the address to connect to, one of the broker's addresses."""
         if place != self.host:
             self._loop = _OneAddress(self._loop, place)
 
@@ -155,12 +171,18 @@ async def connect(
     timeout_s: float = CONNECT_TIMEOUT_S,
     user_timeout_ms: int | None = None,
 ) -> "Connection":
-    """Open, authenticate, take over.
+    """Open, authenticate and take over a connection.
 
-    `user_timeout_ms`: TCP_USER_TIMEOUT where the platform has it: how long the kernel may go on
-    delivering what was sent, even for a process that was stopped or killed. Raises
-    BrokerUnreachable, also for a token that is refused: the next one may be a good one; and
-    SettingError if the broker refuses who we are.
+    Args:
+        address: Host and port of the broker.
+        security: TLS and SASL settings.
+        timeout_s: Time for the look-up of the name, and again for the connection.
+        user_timeout_ms: TCP_USER_TIMEOUT, where the platform has that option: time for which the
+            kernel may go on delivering sent bytes, even for a process that was stopped or killed.
+
+    Raises:
+        BrokerUnreachable: no connection, or a refused token, since the next token may be good.
+        SettingError: the broker refuses this user.
     """
     places = await _places(address, timeout_s)
     if len(places) == 1:
@@ -174,7 +196,11 @@ async def connect(
 
 
 async def _places(address: Address, timeout_s: float) -> list[str]:
-    """Return each address that a name has. Raises BrokerUnreachable."""
+    """Return every address of a broker's name.
+
+    Raises:
+        BrokerUnreachable: the name has no address, or the resolver is silent.
+    """
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(timeout_s):
@@ -189,7 +215,7 @@ async def _places(address: Address, timeout_s: float) -> list[str]:
 
 
 async def _open(place: str, address: Address, security: Security, timeout_s: float) -> "_Opened":
-    """Open and authenticate at one address of a broker. Raises as `connect`."""
+    """Open and authenticate at one address of a broker; raise the errors of `connect`."""
     settings = {name: getattr(security, name) for name in security.__slots__}
     where = str(address) if place == address.host else f"{address} ({place})"
     try:
@@ -218,7 +244,7 @@ async def _open(place: str, address: Address, security: Security, timeout_s: flo
 
 
 def _hint(error: Exception, security: Security) -> str:
-    """Return what may be wrong with a broker that hangs up before it has said anything."""
+    """Return a guess why the broker hung up before any answer; empty for other errors."""
     if not isinstance(error, HUNG_UP):
         return ""
     if security.ssl_context is not None:
@@ -227,16 +253,22 @@ def _hint(error: Exception, security: Security) -> str:
 
 
 def _why(error: Exception) -> str:
-    """Return what an error says, or its kind if that is nothing."""
+    """Return the message of an error, or its class name if the message is empty."""
     return str(error) or type(error).__name__
 
 
 def taken_over(
     opened: Any,
 ) -> tuple[asyncio.Protocol, asyncio.Transport, dict[int, tuple[int, int]]]:
-    """All private names of aiokafka that we use: its protocol, its transport, and the lowest and
-    highest version that the broker speaks, by API. It has had all its answers; its reader must not
-    get ours. Raises Bug for an aiokafka that has other names.
+    """Return all private parts of aiokafka that we use, and stop its reader.
+
+    By then aiokafka's reader has received all its answers, and must not get ours.
+
+    Returns:
+        Protocol, transport, and the lowest and highest version that the broker speaks, by API.
+
+    Raises:
+        Bug: this version of aiokafka has other private names.
     """
     try:
         found = opened._protocol, opened._writer.transport, opened._versions
@@ -250,7 +282,7 @@ def taken_over(
 
 
 class _Waiter(NamedTuple):
-    """A request on its way."""
+    """Request that waits for its reply."""
 
     correlation_id: int
     api: int
@@ -262,15 +294,16 @@ class _Waiter(NamedTuple):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One lane of requests to one broker."""
+    """Connection to one broker, for one lane of requests."""
 
     def __init__(self, opened: Any, address: Address, user_timeout_ms: int | None = None) -> None:
-        self._opened, self._address = opened, address
+        self._opened = opened
+        self._address = address
         self._inner, self._transport, self._theirs = taken_over(opened)
         self._waiting: deque[_Waiter] = deque()
         self._correlation_id = 0
         self._lost = ""
-        """Why the connection has ended."""
+        """Reason for which the connection ended; empty while open."""
         self._frames = Frames(REPLY_BYTES_MIN, REPLY_BYTES_MAX, believed=REPLY_BYTES_MAX)
         if user_timeout_ms is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
             self._set_option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, user_timeout_ms)
@@ -281,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """No request will be answered any more."""
+        """Return whether the connection has ended; no request will be answered any more."""
         return bool(self._lost) or self._transport.is_closing()
 
     def speaks(self, api: int, version: int) -> bool:
@@ -290,7 +323,11 @@ class Connection(asyncio.BufferedProtocol):
         return low <= version <= high
 
     def version(self, api: int) -> int:
-        """The newest one that both sides speak. Raises UsageError if there is none."""
+        """Return the newest version of a request that both sides speak.
+
+        Raises:
+            UsageError: there is no common version.
+        """
         low, high = self._theirs.get(api, (0, -1))
         version = min(high, NEWEST[api])
         if version < max(low, wire.versions(api)[0]):
@@ -303,11 +340,20 @@ class Connection(asyncio.BufferedProtocol):
     def call(
         self, api: int, body: wire.Body, answered: Answered, version: int | None = None
     ) -> None:
-        """Send a request; `answered` runs inside the arrival of its reply: no task, no turn of the
-        loop between. It gets the BrokerUnreachable if there will be none, also of a connection that
-        was closed before; then it runs in a turn of its own. Raises UsageError (`version`).
+        """Send a request; `answered` gets the reply, or the BrokerUnreachable.
 
-        `version`: one that the broker `speaks`, else the newest that both sides do.
+        `answered` runs inside the arrival of the reply: no asyncio task and no turn of the loop lie
+        between. If no reply will come, also because the connection was closed before, `answered`
+        runs with the BrokerUnreachable in a turn of its own.
+
+        Args:
+            api: Key of the request.
+            body: Fields of the request.
+            answered: Callback.
+            version: Version that the broker `speaks`; by default the newest that both sides speak.
+
+        Raises:
+            UsageError: there is no common version.
         """
         version = self.version(api) if version is None else version
         self._correlation_id = (self._correlation_id + 1) % CORRELATION_IDS
@@ -326,19 +372,22 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float = REQUEST_TIMEOUT_S,
         version: int | None = None,
     ) -> Any:
-        """The decoded reply: attributes of the newest version.
+        """Return the decoded reply, with the attributes of the newest version.
 
-        Raises BrokerUnreachable; after `timeout_s` the connection is aborted first, for the answer
-        may still come and every other one behind it. That holds for who has given up waiting too:
-        else a network that swallows everything is found out by nobody. Raises UsageError
-        (`version`).
+        After `timeout_s` the connection is aborted, because the overdue answer may still come, and
+        every later answer comes behind. The time-out also runs for a caller that has stopped
+        waiting: otherwise a network that swallows everything would never be noticed.
+
+        Raises:
+            BrokerUnreachable: the connection ended, or no answer came within `timeout_s`.
+            UsageError: there is no common version.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
 
         def answered(reply: Any) -> None:
             overdue.cancel()
-            if future.done():  # nobody waits any more
+            if future.done():  # the caller has given up
                 return
             if isinstance(reply, BrokerUnreachable):
                 future.set_exception(reply)
@@ -350,32 +399,32 @@ class Connection(asyncio.BufferedProtocol):
         return await future
 
     def abort(self, why: str = "given up by this worker") -> None:
-        """End it now; what was sent and has not left this machine yet never will.
+        """Close the connection now; sent bytes that are still on this machine never leave.
 
-        A connection that is closed as usual is still served by the kernel, after a network cut for
-        minutes: a commit would arrive behind newer ones of the next connection.
+        The kernel goes on serving a connection that was closed normally, for minutes after a
+        network cut. A commit would then arrive behind newer commits of the next connection.
         """
-        self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, _linger_not)
+        self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, _no_linger)
         self._lose(why)
         self._transport.abort()
 
     async def close(self) -> None:
-        """End it as usual, and wait until it has ended."""
+        """Close the connection normally, and wait for the end."""
         self._lose("closed by this worker")
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._opened.close()
-        except TimeoutError:  # the broker does not take what was sent
+        except TimeoutError:  # the broker does not take the sent bytes
             self._transport.abort()
 
-    # What asyncio calls.
+    # -- callbacks from asyncio
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         return self._frames.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        """They are there."""
+        """Handle the replies that these bytes complete."""
         try:
             for frame in self._frames.received(nbytes):
                 self._arrived(frame)
@@ -383,17 +432,17 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(f"malformed: {error}: is it a Kafka broker?")
 
     def eof_received(self) -> None:
-        """The broker closes, as it does with idle connections (`connections.max.idle.ms`)."""
+        """Close after the broker, which closes idle connections (`connections.max.idle.ms`)."""
         self._lose("closed by the broker")
         self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has ended; aiokafka's object must know."""
+        """Fail the open requests, and pass the end on to aiokafka's objects."""
         self._lose(str(exc) if exc else "closed by the broker")
         self._inner.connection_lost(exc)
         self._opened.close()
 
-    # How it works.
+    # -- internals
 
     def _arrived(self, frame: Frame) -> None:
         if not self._waiting:
@@ -406,18 +455,18 @@ class Connection(asyncio.BufferedProtocol):
         waiter.answered(reply)
 
     def _lose(self, why: str) -> None:
-        """Tell every waiter, once."""
+        """Fail every waiting request, once."""
         self._lost = self._lost or why
         while self._waiting:
             self._tell(self._waiting.popleft())
 
     def _tell(self, waiter: _Waiter) -> None:
-        # Each in a turn of its own: what one of them does about it cannot keep it from the others.
+        # Each callback has a turn of its own: an error in one cannot stop the others.
         lost = BrokerUnreachable(f"{waiter}: {self._address}: {self._lost or 'closed'}")
         asyncio.get_running_loop().call_soon(waiter.answered, lost)
 
     def _set_option(self, level: int, name: int, value: int | bytes) -> None:
-        """On the socket, if there is one: ended connections have a closed one."""
+        """Set an option of the socket, if there is an open one: ended connections have none."""
         sock = self._transport.get_extra_info("socket")
         if sock and sock.fileno() >= 0:
             sock.setsockopt(level, name, value)

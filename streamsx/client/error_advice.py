@@ -1,10 +1,10 @@
-"""What Kafka refuses for good, in words: a commit of a task, and a whole worker.
+"""Messages about Kafka's permanent refusals: of a task's commit, and of a whole worker.
 
-"For good" is until people have changed something at the brokers. A task does not run on without
-its commits: what it holds in memory, and what somebody else would have to do again, would grow
-without end. It waits, and each commit cycle tries again.
+A refusal is permanent until people change something at the brokers. A task does not run on without
+its commits: the rows in its memory, and the work that another worker would have to repeat, would
+grow without end. The task waits, and each commit cycle tries again.
 
-Not here: which codes are for good (`group/error_table`), the cycle (`commit`).
+Not here: the list of permanent codes (`group/error_table`), the cycle (`tasks/commit_cycle`).
 """
 
 from typing import NamedTuple
@@ -41,20 +41,22 @@ ADVICE: dict[int, str] = {
 
 
 class Denial(NamedTuple):
-    """`pauses`: its task is fed nothing until a commit is taken."""
+    """Refused commit. If `pauses`, the task gets no records until a commit succeeds."""
 
     what: str
     pauses: bool
 
 
 def remedy(code: int, principal: str = UNNAMED) -> str:
-    """Return what a person can do about a refusal of a topic; nothing where that is not known."""
+    """Return advice about a refused topic; empty if none is known."""
     return REMEDIES.get(code, "").format(principal=principal)
 
 
 def commit_error(task: TaskId, tp: TopicPartition, code: int, principal: str = UNNAMED) -> Denial:
-    """Of a commit. A broker that has just begun does not know each topic, and one that is gone has
-    no records: for neither anybody need wait.
+    """Return the refusal of a task's commit.
+
+    UNKNOWN_TOPIC_OR_PARTITION does not pause the task. A broker that has just started does not know
+    every topic yet, and a deleted topic has no records: neither is worth waiting for.
     """
     what = f"commit refused: {name_of(code)}: task {task}, {tp}"
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -64,7 +66,13 @@ def commit_error(task: TaskId, tp: TopicPartition, code: int, principal: str = U
 
 
 def fatal_group_error(why: str, code: int, principal: str = UNNAMED) -> StreamsxError:
-    """Of a member: `why` in our words, Kafka's code or 0."""
+    """Return the error that ends a refused member.
+
+    Args:
+        why: Reason in our own words, used if `code` is 0.
+        code: Kafka's error code, or 0.
+        principal: User that the brokers know this worker as.
+    """
     if not code:
         return Fenced(f"the group refuses this worker: {why}")
     advice = ADVICE.get(code, "").format(principal=principal)

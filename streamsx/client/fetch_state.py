@@ -1,24 +1,26 @@
-"""One lane of fetching: what to ask of the brokers next, what to keep of their answers. Pure.
+"""State machine of one fetch lane: the next requests, and the answers to keep. Pure.
 
-An answer belongs to the position that was asked for. "A batch held here turns out to be damaged, so
-its partition goes back to where that began; the answer to the request that is out comes, from
-behind it": what it brings would be taken for the next records, and the damaged ones never come
-again. So what was asked stands beside the answer, and what does not fit is dropped.
+An answer belongs to the position that was asked for. The race: a batch held here turns out to be
+damaged, so its partition goes back to the start of that batch; then the answer to the open request
+arrives, from behind that batch. Its records would be taken for the next ones, and the damaged
+records would never come again. So each request is kept beside its answer, and an answer to another
+position is dropped.
 
-Whoever holds nothing may always ask for a first piece, however much the others hold: "a task reads
-a and b in the order of time, and b's broker is away; a's records fill all there is; b's broker is
-back": the task waits for b, and nobody makes room for it.
+A partition that holds nothing may always ask for a first piece, however much the others hold. The
+deadlock otherwise: a task reads a and b in the order of time, and b's broker is away; a's records
+fill the whole budget; b's broker comes back; the task waits for b, and b has no room.
 
-Who was given records goes to the end of the line, for a broker fills its answer from the front:
-what no longer fits (Kafka gives a batch over the limit only to the first) is in front next time.
+A partition that received records moves to the end of the line, because a broker fills its answer
+from the front. Partitions without room in one answer are in front next time (Kafka gives a batch
+over the limit only to the first partition).
 
-A damaged batch (a wrong checksum, a header that is none) holds up its own partition and nothing
-else. What stands before it is handed on. It is asked for again as long as it is wanted: a sound
-copy may come to lead, or somebody gives the records up. A batch whose checksum is right holds up
-nothing: it is read record by record (`kafka.odd_records`), and one that cannot be read is a failure
-of its own.
+A damaged batch (a wrong checksum, an invalid header) holds up its own partition and no other.
+Batches before the damaged one are handed on. The damaged batch is fetched again as long as the
+partition is wanted: a replica with a sound copy may become leader, or an operator may give the
+records up. A batch with a right checksum holds up nothing: such a batch is read record by record
+(`protocol.lenient_records`), and a record that cannot be read is a failure of its own.
 
-Not here: brokers, connections, who leads what; what becomes of an offset that is out of range.
+Not here: brokers, connections, leaders, the handling of an offset that is out of range.
 """
 
 from collections import deque
@@ -35,7 +37,7 @@ from streamsx.protocol.record_batch import Piece, columns, pieces
 
 TAKE_RECORDS = 5000
 FIRST_BYTES = 64 << 10
-"""Asked for where all together hold too much, and this one holds nothing."""
+"""Bytes that a partition without records may ask for while all together hold too much."""
 BACKOFF_S = 0.1
 BACKOFF_MAX_S = 5.0
 DOUBLINGS_MAX = 6
@@ -43,7 +45,10 @@ DOUBLINGS_MAX = 6
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Of one lane. `held_bytes`: per partition, and of all together."""
+    """Limits of one fetch lane.
+
+    `held_bytes` is per partition, `held_bytes_all` is for all partitions together.
+    """
 
     wait_ms: int = 250
     reply_bytes: int = 16 << 20
@@ -52,14 +57,21 @@ class FetchLimits:
     held_bytes_all: int = 64 << 20
     check_crcs: bool = True
     unreadable: bool = False
-    """Hand on a record that cannot be read as an error in the place of its value. Otherwise it
-    counts as damage: a store cannot pass over a row of its changelog."""
+    """Hand on an unreadable record as an error in the place of its value.
+
+    If False, an unreadable record counts as damage: a store cannot skip a row of its changelog.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class FetchedPartition:
-    """`position`: next offset to ask for; `end`: last stable offset by the newest answer;
-    `topic_id`: of the topic that the offset is of, where that is known.
+    """Fetch state of one partition.
+
+    Attributes:
+        position: Next offset to ask for.
+        topic_id: Id of the topic that the offset belongs to, if known.
+        end: Last stable offset by the newest answer.
+        held: Bytes of records that wait to be taken.
     """
 
     position: int
@@ -68,15 +80,15 @@ class FetchedPartition:
     held: int = 0
     retry_at: float = 0.0
     refused: int = 0
-    """In a row."""
+    """Refusals in a row."""
     damaged_at: int = -1
     damaged: int = 0
-    """How often the batch there came, and was damaged each time."""
+    """Times in a row that the batch at `damaged_at` came damaged."""
     pieces: deque[Piece] = field(default_factory=deque)
 
 
 class FetchAsked(NamedTuple):
-    """What a request asks of one partition."""
+    """Part of a request for one partition."""
 
     partition: FetchedPartition
     offset: int
@@ -84,7 +96,7 @@ class FetchAsked(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """What a broker says of one partition; `end`: its last stable offset."""
+    """Broker's answer for one partition; `end` is the last stable offset."""
 
     code: int
     end: int
@@ -94,14 +106,17 @@ class FetchAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchOutOfRange:
-    """The broker does not have this offset; the partition is fetched when it is added again."""
+    """Offset that the broker does not have.
+
+    The partition is not fetched again before it is added again.
+    """
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRefused:
-    """It is asked for again after a pause."""
+    """Refused fetch; the partition is asked for again after `again_s` seconds."""
 
     code: int
     again_s: float
@@ -109,7 +124,7 @@ class FetchRefused:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """The batch at this offset, for the `times`-th time in a row; asked for again after a pause."""
+    """Batch that came damaged `times` times in a row; it is asked for again after a pause."""
 
     offset: int
     why: str
@@ -120,39 +135,39 @@ FetchTrouble = FetchOutOfRange | FetchRefused | Damaged
 
 
 class FetchState:
-    """All partitions of one lane. Time is in seconds of a monotonic clock."""
+    """Fetch state of all partitions of one lane. Times are in seconds of a monotonic clock."""
 
     def __init__(self, limits: FetchLimits) -> None:
         self._limits = limits
         self._partitions: dict[TopicPartition, FetchedPartition] = {}
-        """In the order in which they are asked for."""
+        """Partitions in the order of requests."""
         self._held = 0
 
     def __iter__(self) -> Iterator[TopicPartition]:
         return iter(self._partitions)
 
     def add(self, tp: TopicPartition, offset: int, topic_id: str | None = None) -> None:
-        """From this offset on; what was held of it is dropped."""
+        """Fetch a partition from this offset on, and drop the records held of that partition."""
         self.remove(tp)
         self._partitions[tp] = FetchedPartition(offset, topic_id)
 
     def remove(self, tp: TopicPartition) -> None:
-        """What is in flight for it never surfaces."""
+        """Stop fetching a partition; an answer in flight for that partition is dropped."""
         if (partition := self._partitions.pop(tp, None)) is not None:
             self._held -= partition.held
 
     def end(self, tp: TopicPartition) -> int:
-        """What a reader can reach by the newest answer; -1 before the first."""
+        """Return the end that a reader can reach by the newest answer; -1 before the first."""
         partition = self._partitions.get(tp)
         return -1 if partition is None else partition.end
 
     def waiting(self, tp: TopicPartition) -> bool:
-        """There is something to take."""
+        """Return whether there are records to take."""
         partition = self._partitions.get(tp)
         return partition is not None and bool(partition.pieces)
 
     def caught_up(self, tp: TopicPartition) -> bool:
-        """Everything up to the end was taken."""
+        """Return whether everything up to the end was taken."""
         partition = self._partitions.get(tp)
         return (
             partition is not None
@@ -165,11 +180,14 @@ class FetchState:
     def wanted(
         self, now: float, leads: Callable[[TopicPartition], bool]
     ) -> tuple[dict[TopicPartition, FetchAsked], float | None]:
-        """What to ask a broker that leads these; and how long until there may be more to ask.
+        """Return the requests for the partitions that a broker leads.
 
-        The time is None where only taking, or another partition, can bring more.
+        Returns:
+            Requests by partition, and the seconds until more may be due. The time is None if only
+            taking records, or another partition, can bring more.
         """
-        wanted, next_at = dict[TopicPartition, FetchAsked](), None
+        wanted = dict[TopicPartition, FetchAsked]()
+        next_at = None
         for tp, partition in self._partitions.items():
             bytes_max = self._room(partition)
             if not bytes_max or not leads(tp):
@@ -181,7 +199,7 @@ class FetchState:
         return wanted, None if next_at is None else next_at - now
 
     def _room(self, partition: FetchedPartition) -> int:
-        """How many bytes it may ask for; 0 if it holds enough."""
+        """Return the bytes that a partition may ask for; 0 if it holds enough."""
         limits = self._limits
         crowded = self._held >= limits.held_bytes_all
         if crowded and not partition.held:
@@ -192,8 +210,10 @@ class FetchState:
     def answered(
         self, now: float, tp: TopicPartition, asked: FetchAsked, answer: FetchAnswer
     ) -> FetchTrouble | None:
-        """What is wrong with an answer; what is right of it is `waiting` to be taken. Nothing
-        becomes of one whose partition was removed or set back meanwhile.
+        """Keep the sound records of an answer, and return what is wrong with the rest.
+
+        Kept records are `waiting` to be taken. An answer is ignored if its partition was removed or
+        set back meanwhile.
         """
         partition = asked.partition
         if self._partitions.get(tp) is not partition or partition.position != asked.offset:
@@ -206,7 +226,8 @@ class FetchState:
             again_s = pause_s(partition.refused)
             partition.retry_at = now + again_s
             return FetchRefused(answer.code, again_s)
-        partition.end, partition.refused = answer.end, 0
+        partition.end = answer.end
+        partition.refused = 0
         if not (records := answer.records):
             return None
         cut = pieces(records, partition.position, aborted=answer.aborted, records_max=TAKE_RECORDS)
@@ -214,7 +235,8 @@ class FetchState:
 
     def _keep(self, now: float, tp: TopicPartition, cut: Iterable[Piece]) -> Damaged | None:
         partition = self._partitions[tp]
-        damaged, before = None, len(partition.pieces)
+        damaged = None
+        before = len(partition.pieces)
         try:
             for piece in cut:
                 partition.pieces.append(piece)
@@ -225,7 +247,7 @@ class FetchState:
         if len(partition.pieces) > before:
             self._partitions[tp] = self._partitions.pop(tp)
         elif damaged is None:
-            partition.retry_at = now + BACKOFF_S  # nothing whole came: not at once again
+            partition.retry_at = now + BACKOFF_S  # no whole batch came: pause before the next try
         return damaged
 
     def _hold(self, partition: FetchedPartition, size: int) -> None:
@@ -233,17 +255,17 @@ class FetchState:
         self._held += size
 
     def _damage(self, now: float, partition: FetchedPartition, error: CorruptRecord) -> Damaged:
-        """Of the batch at its position."""
+        """Note a damaged batch at the partition's position, and pause the partition."""
         same = partition.damaged_at == partition.position
         partition.damaged = partition.damaged + 1 if same else 1
         partition.damaged_at = partition.position
         partition.retry_at = now + pause_s(partition.damaged)
         return Damaged(partition.position, str(error), partition.damaged)
 
-    # -- what came
+    # -- records
 
     def take(self, now: float, tp: TopicPartition) -> Batch | Damaged | None:
-        """The next records of a partition, up to a few thousand; None when nothing is there."""
+        """Return the next records of a partition, up to a few thousand; None if there are none."""
         partition = self._partitions.get(tp)
         if partition is None or not partition.pieces:
             return None
@@ -253,16 +275,16 @@ class FetchState:
         try:
             found = columns(piece.data, piece.start, aborted=piece.aborted, check=check)
         except CorruptRecord as error:
-            return self._take_what_is_sound(now, tp, piece, error)
+            return self._take_sound_batches(now, tp, piece, error)
         return Batch(tp.topic, tp.partition, *found)
 
-    def _take_what_is_sound(
+    def _take_sound_batches(
         self, now: float, tp: TopicPartition, torn: Piece, error: CorruptRecord
     ) -> Batch | Damaged | None:
-        """Hand on batch by batch up to the damaged one; fetch again from there on.
+        """Hand on batch by batch up to the damaged one, and fetch again from there.
 
-        A batch whose checksum is right is as its producer made it, and no other replica has a
-        better one: it is read record by record.
+        A batch with a right checksum is as its producer made it, and no replica has a better copy.
+        Such a batch is read record by record.
         """
         partition = self._partitions[tp]
         single = list(pieces(torn.data, torn.start, aborted=torn.aborted, records_max=1))
@@ -280,7 +302,11 @@ class FetchState:
         return self._damage(now, partition, error)
 
     def _one_by_one(self, tp: TopicPartition, piece: Piece) -> Batch:
-        """Return the records of a batch that the fast parser refuses. Raises CorruptRecord."""
+        """Return the records of a batch that the fast parser refuses.
+
+        Raises:
+            CorruptRecord: the batch is damaged, or a record is unreadable and may not be.
+        """
         found = columns(piece.data, piece.start, aborted=piece.aborted, slowly=odd_records)
         errors = unread(found)
         if errors and not self._limits.unreadable:
@@ -289,5 +315,5 @@ class FetchState:
 
 
 def pause_s(times: int) -> float:
-    """Before the next try: twice as long each time, up to a limit."""
+    """Return the pause before the next try, in seconds: doubled each time, up to a limit."""
     return min(BACKOFF_S * (1 << min(times - 1, DOUBLINGS_MAX)), BACKOFF_MAX_S)

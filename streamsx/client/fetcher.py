@@ -1,13 +1,13 @@
-"""Fetch loops, one per broker and lane; partitions come and go without touching the others.
+"""Fetch loops, one per broker and lane. Partitions come and go without touching the others.
 
-A broker answers one request per connection at a time, so what may wait long has a lane of its
-own: an idle poll for changelogs must never delay hot data. The next request goes out before the
-records of the last one are looked at; positions come from batch headers, columns are made when a
-batch is taken. A partition that holds too much is left out of the next request and the others go
-on, so a slow task never stops its broker.
+A broker answers one request per connection at a time, so requests that may wait long have a lane of
+their own: an idle poll for changelogs must never delay hot data. The next request goes out before
+the records of the last answer are parsed: positions come from batch headers, and columns are made
+when a batch is taken. A partition that holds too much is left out of the next request while the
+others go on, so a slow task never stops its broker.
 
-What to ask, keep and hand on is decided in `streamsx.client.fetch_state`; what becomes of an offset
-that is out of range is the owner's affair. Not here: who reads what.
+`client.fetch_state` decides what to request, keep and hand on. The fetcher's owner handles an
+offset that is out of range. Not here: the assignment of partitions to readers.
 """
 
 import asyncio
@@ -39,29 +39,39 @@ from streamsx.protocol.wire import Api
 
 HURRY_WAIT_MS = 20
 HURRY_S = 10.0
-"""After an assignment: what is added while a poll waits, waits for its end."""
+"""Time after an assignment with short polls.
+
+A partition that is added during a poll waits for the end of that poll.
+"""
 LEADERLESS_MAX_S = 1.0
-"""Between two looks for a leader: it may be away for long, and nobody reads meanwhile."""
+"""Longest pause between two looks for a leader.
+
+A leader may be away for long, and its partition is not read meanwhile.
+"""
 UNREACHABLE_EVERY_S = 30.0
-"""So often it is told that a broker cannot be reached."""
+"""Time between two warnings about an unreachable broker."""
 READ_COMMITTED = 1
 ANSWER_BYTES_MIN = 1 << 20
-"""Of one answer, however small the memory budget is."""
+"""Smallest limit of one answer, however small the memory budget is."""
 HELD_SHARE = 0.10
-"""Of the memory budget: fetched batches."""
+"""Share of the memory budget for fetched batches."""
 RESTORE_PARTITION_BYTES: Final = 1 << 20
 DAMAGED_MAX = 3
-"""So often a batch may come damaged before it is said to be; it is asked for all the same."""
+"""Times that a batch may come damaged before a report. Fetching goes on all the same."""
 
 
 UnreadableBatch = Callable[[TopicPartition, int, str], None]
-"""Hears of a batch that stays damaged, by its offset, and why; nothing behind it is handed on
-meanwhile."""
+"""Callback for a batch that stays damaged: partition, offset, reason.
+
+No record behind that batch is handed on meanwhile.
+"""
 
 
 class Fetcher:
-    """One lane. `arrived` is called when there is something to take; after `out_of_range` (the
-    broker does not have that offset) a partition is fetched again when it is added.
+    """Fetch loops of one lane.
+
+    `arrived` is called when there are records to take. `out_of_range` is called when the broker
+    does not have an offset; the partition is not fetched again before it is added again.
     """
 
     def __init__(
@@ -74,39 +84,48 @@ class Fetcher:
         out_of_range: Callable[[TopicPartition, int], None],
         unreadable: UnreadableBatch,
     ) -> None:
-        self._cluster, self._clock, self._lane, self._limits = cluster, clock, lane, limits
-        self._arrived, self._out_of_range, self._unreadable = arrived, out_of_range, unreadable
+        self._cluster = cluster
+        self._clock = clock
+        self._lane = lane
+        self._limits = limits
+        self._arrived = arrived
+        self._out_of_range = out_of_range
+        self._unreadable = unreadable
         self._fetching = machine = FetchState(limits)
-        self.end, self.waiting, self.caught_up = machine.end, machine.waiting, machine.caught_up
+        self.end = machine.end
+        self.waiting = machine.waiting
+        self.caught_up = machine.caught_up
         self._changed = asyncio.Event()
         self._hurry_until = 0.0
         self._stale = False
-        """A broker said that it leads something no more."""
+        """Set when a broker refuses a partition, since its leader may have moved."""
         self._nodes: dict[int, asyncio.Event] = {}
-        # "A refresh that a producer asked for finds no leader; a loop finds nothing to ask for and
-        # waits; the next refresh finds the leader again": without a word it would wait for ever.
+        # The race: a refresh by a producer finds no leader; a fetch loop has nothing to ask for,
+        # and waits; the next refresh finds the leader again. Unwatched, the loop waits for ever.
         cluster.watch(self._wake)
 
-    # -- what is fetched
+    # -- partitions
 
     def add(self, tp: TopicPartition, offset: int, topic_id: str | None = None) -> None:
-        """From this offset on; what was held of it is dropped. With its id, of this topic only: a
-        broker that can refuses to read another one under its name.
+        """Fetch a partition from this offset on, and drop the records held of that partition.
+
+        With `topic_id`, fetch from that topic only: a broker that supports ids refuses to read
+        another topic of the same name.
         """
         self._fetching.add(tp, offset, topic_id)
         self._wake()
 
     def remove(self, tp: TopicPartition) -> None:
-        """What is in flight for it never surfaces."""
+        """Stop fetching a partition; an answer in flight for that partition is dropped."""
         self._fetching.remove(tp)
         self._wake()
 
     def hurry(self) -> None:
-        """An assignment has come: polls are short for a while."""
+        """Shorten polls for a while, after an assignment."""
         self._hurry_until = self._clock.now() + HURRY_S
 
     def take(self, tp: TopicPartition) -> Batch | None:
-        """The next records of a partition, up to a few thousand; None when nothing is there."""
+        """Return the next records of a partition, up to a few thousand; None if there are none."""
         found = self._fetching.take(self._clock.now(), tp)
         if found is not None:
             self._ask_again()
@@ -120,14 +139,14 @@ class Fetcher:
         self._ask_again()
 
     def _ask_again(self) -> None:
-        """There may be room, or more to ask for, at any broker."""
+        """Wake every fetch loop: any broker may have room, or more to be asked for."""
         for wanted in self._nodes.values():
             wanted.set()
 
     # -- loops
 
     async def run(self) -> None:
-        """Until cancelled: a loop for each broker that leads something wanted."""
+        """Run a fetch loop for each broker that leads a wanted partition, until cancelled."""
         backoff_s = BACKOFF_S
         async with asyncio.TaskGroup() as group:
             while True:
@@ -145,7 +164,9 @@ class Fetcher:
                 await self._changed.wait()
 
     async def _serve(self, node: int) -> None:
-        wake, backoff_s, tell_at = self._nodes[node], BACKOFF_S, 0.0
+        wake = self._nodes[node]
+        backoff_s = BACKOFF_S
+        tell_at = 0.0
 
         def leads(tp: TopicPartition) -> bool:
             return self._cluster.leader(tp) == node
@@ -175,9 +196,9 @@ class Fetcher:
                 await self._refresh(0.0)
 
     async def _refresh(self, after_s: float) -> None:
-        """Who leads what may have changed."""
+        """Refresh the metadata after a pause, since leaders may have moved."""
         await asyncio.sleep(after_s)
-        with suppress(BrokerUnreachable):  # the next fetch says so
+        with suppress(BrokerUnreachable):  # the next fetch reports it
             await self._cluster.refresh()
 
     def _request(self, wanted: Mapping[TopicPartition, FetchAsked]) -> dict[str, Any]:
@@ -208,7 +229,8 @@ class Fetcher:
     # -- replies
 
     def _received(self, wanted: Mapping[TopicPartition, FetchAsked], reply: Any) -> None:
-        arrived, now = False, self._clock.now()
+        arrived = False
+        now = self._clock.now()
         names = {asked.partition.topic_id: tp.topic for tp, asked in wanted.items()}
         for topic in reply.responses:
             name = getattr(topic, "topic", "") or names.get(topic.topic_id.hex(), "")
@@ -237,28 +259,32 @@ class Fetcher:
                 self._damaged(tp, trouble)
 
     def _damaged(self, tp: TopicPartition, found: fetch_state.Damaged) -> None:
-        if found.times < DAMAGED_MAX:  # it may have happened on the way
+        if found.times < DAMAGED_MAX:  # the network may have damaged it
             LOG.warning("fetching %s again: %s", tp, found.why)
         elif found.times == DAMAGED_MAX:
             self._unreadable(tp, found.offset, found.why)
 
 
 def version_for(conn: Connection, wanted: Mapping[TopicPartition, FetchAsked]) -> int | None:
-    """Return the version that names topics by id, if all ids are known and the broker takes them;
-    else None.
+    """Return the version that names topics by id, if all ids are known and the broker speaks it.
+
+    Return None otherwise.
     """
     known = all(asked.partition.topic_id for asked in wanted.values())
     return FETCH_BY_ID if known and conn.speaks(Api.FETCH, FETCH_BY_ID) else None
 
 
 def answer_of(part: Any) -> fetch_state.FetchAnswer:
-    """Out of a decoded reply."""
+    """Return one partition's answer, taken from a decoded reply."""
     aborted = [(a.producer_id, a.first_offset) for a in part.aborted_transactions or ()]
     return fetch_state.FetchAnswer(part.error_code, part.last_stable_offset, part.records, aborted)
 
 
 def limits_of(config: Config) -> tuple[FetchLimits, FetchLimits]:
-    """Of the lanes for sources and for changelogs; both together hold their share at most."""
+    """Return the limits of the lanes for sources and for changelogs.
+
+    Both lanes together hold at most HELD_SHARE of the memory budget.
+    """
     held = int(config.memory_budget_bytes * HELD_SHARE)
     wait_ms = int(config.fetch_max_wait_s * 1000)
     data = FetchLimits(

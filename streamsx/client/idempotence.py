@@ -1,11 +1,12 @@
-"""Who numbers batches, so that a broker takes each of them once and in order (KIP-98). Pure.
+"""Numbers of batches, so that a broker takes each batch once and in order (KIP-98). Pure.
 
-One producer id, and of each partition an epoch and the next sequence. A batch is numbered when it
-leaves for the first time, and keeps its numbers until it is acknowledged. Where nobody knows which
-of them a broker has, or the broker has forgotten them, a new epoch begins them anew (KIP-360); it
-is that partition's, for a broker keeps each partition's numbers by itself.
+A producer has one producer id, and for each partition an epoch and the next sequence. A batch gets
+its numbers when it leaves for the first time, and keeps them until acknowledged. If nothing shows
+which numbers a broker has, or the broker has forgotten them, a new epoch begins them anew
+(KIP-360). The epoch belongs to one partition, because a broker keeps each partition's numbers
+separately.
 
-Not here: batches, their order, and when they leave (`produce`).
+Not here: batches, their order, and the time they leave (`record_accumulator`).
 """
 
 from typing import Final
@@ -18,31 +19,32 @@ EPOCHS = 1 << 15
 FORGOTTEN: Final = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
 )
-"""What a broker says that does not know this producer any more."""
+"""Error codes of a broker that does not know this producer any more."""
 
 
 class Idempotence:
-    """Of one producer. `producer_id`: a broker gives it, before anything leaves."""
+    """Numbers of one producer. A broker gives `producer_id` before any batch leaves."""
 
     def __init__(self, producer_id: int = -1) -> None:
         self.producer_id = producer_id
         self._next: dict[TopicPartition, tuple[int, int]] = {}
 
     def number(self, tp: TopicPartition, records: int) -> tuple[int, int, int]:
-        """Producer id, epoch and first sequence of the partition's next batch."""
+        """Return producer id, epoch and first sequence of the partition's next batch."""
         epoch, sequence = self._next.get(tp, (0, 0))
         self._next[tp] = epoch, (sequence + records) % SEQUENCES
         return self.producer_id, epoch, sequence
 
     def give_back(self, tp: TopicPartition, records: int) -> None:
-        """Take back the numbers of the newest batch: the broker refused it, and has not used
-        them.
-        """
+        """Take back the numbers of the newest batch; the broker refused it without using them."""
         epoch, sequence = self._next[tp]
         self._next[tp] = epoch, (sequence - records) % SEQUENCES
 
     def renew(self, tp: TopicPartition) -> None:
-        """A new epoch, from 0 on. A broker that has heard of it refuses what comes of the old."""
+        """Begin a new epoch from sequence 0.
+
+        A broker that has seen the new epoch refuses batches of the old one.
+        """
         epoch = self._next[tp][0] + 1
         assert epoch < EPOCHS, f"{tp}: its epochs are used up"
         self._next[tp] = epoch, 0

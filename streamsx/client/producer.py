@@ -1,21 +1,22 @@
-"""Batches out: idempotent, one in flight per partition; `send` is synchronous and never waits.
+"""Idempotent producer with one batch in flight per partition; `send` never waits.
 
-A record goes into the open batch of its partition: no future, no queue, no await (12 times
-aiokafka's `send`). While a batch is in flight the next one grows, up to what a topic takes:
-closed at 64 KiB, a partition moves 64 KiB per round trip and a commit waits 0.5 s for its flush
-instead of 0.1. A batch that failed keeps its place and its numbers, so nothing overtakes it and
-nothing arrives twice.
+A record goes straight into the open batch of its partition: no future, no queue, no await (12 times
+as fast as aiokafka's `send`). While a batch is in flight the next one grows, up to the size that
+the topic takes. With batches closed at 64 KiB, a partition would move 64 KiB per round trip, and a
+commit would wait 0.5 s for its flush instead of 0.1 s. A failed batch keeps its place and its
+numbers, so no batch overtakes another and no record arrives twice.
 
-Of tasks: without a lease nothing leaves, first time or again, and what is on its way is cut off. A
-changelog row that arrives after the new owner has read the end would be an absolute value without
-what the new owner added. What user code sends outside of tasks has a producer of its own, which
-knows no lease: nothing of it waits for a task, is dropped with one, or held by one.
+Records of tasks need the lease: without it no batch leaves, neither for the first time nor again,
+and batches in flight are cut off. The race: the new owner of a task reads the changelog's end; then
+a row of the old owner arrives, an absolute value without the new owner's additions. Records that
+user code sends outside of tasks have a producer of their own, without a lease: they never wait for
+a task, and are never dropped or held with a task.
 
-Each partition knows who sends to it at the moment (one comparison a record, 5 ns), so a task waits
-for its own records alone, and a record that a broker refuses is its sender's. A comparison with the
-latest time that the topic takes is made in the same place.
+Each partition remembers its current sender (one comparison a record, 5 ns). So a task waits for its
+own records alone, and a refused record is traced to its sender. The same step compares the
+timestamp with the latest time that the topic takes.
 
-Not here: transactions, who waits for a flush and why.
+Not here: transactions, and the reasons to wait for a flush.
 """
 
 import asyncio
@@ -65,19 +66,22 @@ LANE: Final = "produce"
 TELL_EVERY_S = 5.0
 TIMER_MIN_S = 0.001
 REMEMBERED_BYTES = 12 << 20
-"""Of keys with their partitions, of all topics: 30 ns instead of 0.9 us for 11 bytes, or 1.4 ms for
-15 KB. 65,536 keys of any length were 1 GB."""
+"""Memory for keys with their partitions, over all topics.
+
+A look-up takes 30 ns; without it, finding the partition takes 0.9 us for a key of 11 bytes, or 1.4
+ms for 15 KB. A limit of 65,536 keys of any length came to 1 GB.
+"""
 REMEMBERED_KEY_BYTES = 150
-"""What one takes beside its own bytes: an object, and its slot in a dict."""
+"""Memory of a key beside its own bytes: an object, and a slot in a dict."""
 
 
 ROW_OVERHEAD = 100
 """Bytes of a batch with one row, beside its key and value, at most."""
 
 Goals = Sequence[tuple[OutputPartition, int]]
-"""Partitions, and how many batches each is to have acknowledged."""
+"""Partitions, each with the number of batches that must be acknowledged there."""
 HearsRefusals = Callable[[TopicPartition, int, RefusedRecord], None]
-"""Hears of records that a broker has refused for good, with its code."""
+"""Callback for records that a broker has refused for good: partition, broker's code, records."""
 
 
 def always() -> bool:
@@ -89,8 +93,9 @@ def never() -> bool:
 
 
 class Delivery:
-    """The acknowledgement of one record, in the open batch of `lane`; without a lane, that of all
-    that was sent before it is awaited.
+    """Acknowledgement of one record, which lies in the open batch of `lane`.
+
+    Without a lane: acknowledgement of everything sent before the await.
     """
 
     def __init__(
@@ -100,10 +105,14 @@ class Delivery:
         at_ms: int = UNKNOWN,
         lane: OutputPartition | None = None,
     ) -> None:
-        self._producer, self._topic, self._at_ms, self._lane = producer, topic, at_ms, lane
+        self._producer = producer
+        self._topic = topic
+        self._at_ms = at_ms
+        self._lane = lane
         if lane is not None:
             assert lane.builder is not None, "a record that was sent lies in an open batch"
-            self._batch, self._number = lane.builder, lane.closed + 1
+            self._batch = lane.builder
+            self._number = lane.closed + 1
             self._behind = lane.builder.count
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
@@ -126,9 +135,9 @@ class Delivery:
 
 
 class DoneFuture(asyncio.Future[Delivery]):
-    """What the fast path of `send` gives: one for all records of a body and topic.
+    """Result of `send`'s fast path: one future for all records of a body and topic.
 
-    Awaiting it runs no Python: 30 ns each time.
+    Awaiting this future runs no Python: 30 ns each time.
     """
 
     def __init__(self, delivery: Delivery) -> None:
@@ -137,8 +146,11 @@ class DoneFuture(asyncio.Future[Delivery]):
 
 
 class Producer(Outbox):
-    """An outbox. `refused` is told of records that no retry can mend; `held` says whether the lease
-    is, of whoever needs one; `room` is called when it was `full` and is no more.
+    """Outbox that sends to Kafka.
+
+    `refused` is called with records that no retry can mend. `held` returns whether the lease is
+    held, for producers that need one. `room` is called when the producer was `full` and is no
+    longer.
     """
 
     def __init__(
@@ -155,8 +167,12 @@ class Producer(Outbox):
         room: Callable[[], object] = always,
         limits: OutputLimits | None = None,
     ) -> None:
-        self._cluster, self._clock, self._spawn, self._refused = cluster, clock, spawn, refused
-        self._held, self._room = held, room
+        self._cluster = cluster
+        self._clock = clock
+        self._spawn = spawn
+        self._refused = refused
+        self._held = held
+        self._room = room
         self._linger_s = linger_s
         self._numbers = Idempotence()
         self._sending = RecordAccumulator(
@@ -167,19 +183,20 @@ class Producer(Outbox):
             limits.watch(self._limited)
         cluster.watch(self._grown)
         self._remembered = 0
-        """Bytes of keys whose partitions are known, of all topics."""
+        """Bytes of remembered keys, over all topics."""
         self._connections: dict[int, Connection] = {}
         self._opening: set[int] = set()
         self._leased = self._stalled = False
         self._timer: asyncio.TimerHandle | None = None
-        self._refreshed_at, self._told_at = -BACKOFF_S, 0.0
+        self._refreshed_at = -BACKOFF_S
+        self._told_at = 0.0
         self._moved = asyncio.Event()
         self._senders: dict[TaskId, Sender] = {}
         self._last: OutputPartition
-        """Of the record that `to` has sent last."""
+        """Partition of the record that `to` has sent last."""
 
     async def start(self) -> None:
-        """Ask for a producer id; a broker that is just starting may need some time for it."""
+        """Ask for a producer id until a broker gives one; a starting broker may need some time."""
         self._told_at = self._clock.now()
         while True:
             try:
@@ -198,14 +215,21 @@ class Producer(Outbox):
     # -- sending
 
     def of(self, task: TaskId, at_hand: Callable[[], object]) -> "TaskOutbox":
-        """Return the outbox of a task that begins. `at_hand` gives the records of a source that it
-        is handling, as `refusal.SourceRecords`, or None.
+        """Return the outbox of a task that begins.
+
+        `at_hand` returns the source records that the task is handling, as
+        `rejected_batch.SourceRecords`, or None.
         """
         sender = self._senders[task] = Sender(task, at_hand)
         return TaskOutbox(self, sender)
 
     def to(self, topic: str, partition: int | None = None, sender: Sender = OUTSIDE) -> Send:
-        """Raises NotFound for a topic that the metadata do not have, UsageError for a partition."""
+        """Return a function that sends to a topic, or to one partition of the topic.
+
+        Raises:
+            NotFound: the metadata do not have the topic.
+            UsageError: the topic has no such partition.
+        """
         out = self._out(topic, partition)
         lanes = out.lanes if partition is None else [out.lanes[partition]]
         known = out.known if partition is None else {}
@@ -254,20 +278,26 @@ class Producer(Outbox):
         self, topic: str, keys: Encoders, values: Encoders, running: TaskContext, rare: SendValue,
         sender: Sender = OUTSIDE,
     ) -> SendValue:  # fmt: skip
-        """All in one frame: encoders by type, the partition of a known key, the open batch.
+        """Return a `send` that does everything in one frame.
 
-        Somebody may keep what this gives, and call it when another body is at work, or none.
+        The frame finds the encoders by type, the partition of a known key, and the open batch. A
+        caller may keep the function and call it while another body is at work, or none: `rare`
+        sends then.
         """
-        send_bytes, inbox = self.to(topic, None, sender), running.inbox
+        send_bytes = self.to(topic, None, sender)
+        inbox = running.inbox
         known = self._out(topic, None).known
-        done, turn = DoneFuture(Delivery(self, topic)), running.turn
+        done = DoneFuture(Delivery(self, topic))
+        turn = running.turn
 
         def send(*, key: Any = None, value: Any = None, **other: Any) -> Awaitable[Any]:
             batch = inbox.batch
-            if other or batch is None or not turn._is_owned():  # noqa: SLF001  # of RLock
+            if other or batch is None or not turn._is_owned():  # noqa: SLF001  # private in RLock
                 return rare(key=key, value=value, **other)
-            raw, data = keys[type(key)](key), values[type(value)](value)
-            at_ms, lane = batch.timestamps[inbox.index], known.get(raw)
+            raw = keys[type(key)](key)
+            data = values[type(value)](value)
+            at_ms = batch.timestamps[inbox.index]
+            lane = known.get(raw)
             if (
                 lane is not None
                 and lane.writer is sender
@@ -284,14 +314,17 @@ class Producer(Outbox):
         return send
 
     def last_sent(self, topic: str, at_ms: int) -> Done:
-        """Return what the record that was sent last can be awaited by."""
+        """Return an awaitable for the record that was sent last."""
         return Done(Delivery(self, topic, at_ms, self._last))
 
     def _admit(self, lane: OutputPartition, sender: Sender, timestamp: int) -> None:
-        """Look at a record that comes from another sender than the one before, or is late. Raise
-        RecordRefused for a time that its topic does not take.
+        """Check a record that is later than `latest`, or from another sender than the one before.
+
+        Raises:
+            RecordRefused: the topic does not take the timestamp.
         """
-        now_ms, topic = self._now_ms(), lane.topic
+        now_ms = self._now_ms()
+        topic = lane.topic
         lane.latest = topic.limits.latest(now_ms)
         if timestamp > lane.latest or lane.latest == ALWAYS_ASKED:
             try:
@@ -307,10 +340,12 @@ class Producer(Outbox):
 
     def rows(self, topic: str, partition: int, sender: Sender = OUTSIDE) -> SendRows:
         out = self._out(topic, partition)
-        out.changelog, lane = True, out.lanes[partition]
+        out.changelog = True
+        lane = out.lanes[partition]
 
         def send(keys: Sequence[bytes], values: Sequence[bytes | None], timestamp: int) -> None:
-            at_ms, done = out.limits.within(timestamp, self._now_ms()), 0
+            at_ms = out.limits.within(timestamp, self._now_ms())
+            done = 0
             if lane.writer is not sender:
                 lane.written_by(sender)
             while done < len(keys):
@@ -325,7 +360,7 @@ class Producer(Outbox):
         return send
 
     def row_bytes_max(self, topic: str) -> int:
-        """Return the most that key and value of a changelog's row may have."""
+        """Return the most bytes that key and value of a changelog's row may have together."""
         out = self._sending.topic(topic)
         return out.limits.bytes_max - ROW_OVERHEAD if out.lanes else RECORD_BYTES_MAX
 
@@ -340,13 +375,19 @@ class Producer(Outbox):
         return out
 
     def _spread(self, out: OutputTopic, count: int) -> None:
-        """Send to so many partitions from now on; whoever has the list of them has the new one."""
+        """Send to `count` partitions from now on.
+
+        The list changes in place, so that every holder of the list has the new partitions.
+        """
         tps = [TopicPartition(out.name, n) for n in range(count)]
         out.lanes[:] = [self._sending.partition(tp) for tp in tps]
         out.known.clear()
 
     def _grown(self) -> None:
-        """Keys go by the new count as soon as the metadata have it; what was sent stays."""
+        """Partition keys by the new count as soon as the metadata have it.
+
+        Sent records stay in their partitions.
+        """
         for out in self._sending.topics.values():
             count = self._cluster.partitions(out.name)
             if out.lanes and count and count != len(out.lanes):
@@ -367,25 +408,36 @@ class Producer(Outbox):
         self._arm(self._linger_s)
 
     def full(self) -> bool:
-        """More is not acknowledged than may be: whoever can wait, waits until `room` is called."""
+        """Return whether more is unacknowledged than may be.
+
+        Callers that can wait do so until `room` is called.
+        """
         self._stalled = self._sending.full()
         return self._stalled
 
     def full_elsewhere(self) -> bool:
-        """The same, without the partitions that pause: tasks wait for these one by one."""
+        """Return whether the producer is full, paused partitions left out.
+
+        Tasks wait for paused partitions one by one (`crowding`).
+        """
         self._stalled = self._sending.full(but_paused=True)
         return self._stalled
 
     def crowding(self) -> frozenset[TaskId]:
-        """Return the tasks that are to be fed no more: too much of theirs is in partitions that
-        take nothing.
+        """Return the tasks to feed no more.
+
+        Too many records of these tasks are in partitions that take nothing.
         """
         return self._sending.crowding()
 
     # -- flushing
 
     async def flush(self) -> Mapping[TopicPartition, int]:
-        """Everything sent so far is acknowledged; next offset per partition, where one is known."""
+        """Wait until everything sent so far is acknowledged.
+
+        Returns:
+            Next offset of each partition, where one is known.
+        """
         goals = self._sending.flush()
         self.push()
         while any(lane.acknowledged < goal for lane, goal in goals):
@@ -394,9 +446,10 @@ class Producer(Outbox):
         return self._sending.ends()
 
     async def acknowledged(self, lane: OutputPartition, number: int) -> int:
-        """Wait until the broker has that batch of a partition, the first being number 1.
+        """Wait until the broker has batch `number` of a partition, counted from 1.
 
-        Return the offset behind it, -1 where that is not known.
+        Returns:
+            Offset behind the batch, -1 if unknown.
         """
         if lane.closed < number:
             self._sending.close(lane)
@@ -408,25 +461,25 @@ class Producer(Outbox):
         return lane.end if known else UNKNOWN
 
     def refusal(self, tp: TopicPartition, code: int) -> RecordRefused:
-        """Return the error of whoever awaits a record that a broker has refused."""
+        """Return the error for awaiting a record that a broker has refused."""
         what = f"record refused: {tp}: {name_of(code)}: "
         return RecordRefused(what + advice(tp, code, self._cluster.principal))
 
     def forget(self, task: TaskId) -> None:
-        """Let go of a task that has ended; its records may still be on their way."""
+        """Forget a task that has ended; its records may still be on their way."""
         if (sender := self._senders.pop(task, None)) is not None:
             sender.at_hand = None
 
     def current(self, sender: Sender) -> bool:
-        """It is its task as it runs now, and not an earlier life of it."""
+        """Return whether the sender is the present life of its task, not an earlier one."""
         return sender.task is not None and self._senders.get(sender.task) is sender
 
     def sealed(self, task: TaskId) -> Goals:
-        """Return what has to arrive before what this task has done so far may be committed."""
+        """Return the batches that must arrive before the task's work so far may be committed."""
         return self._senders[task].seal()
 
     def arrived(self, goals: Goals) -> bool:
-        """It is acknowledged."""
+        """Return whether all these batches are acknowledged."""
         return all(lane.acknowledged >= goal for lane, goal in goals)
 
     def ends(self) -> Mapping[TopicPartition, int]:
@@ -434,8 +487,12 @@ class Producer(Outbox):
         return self._sending.ends()
 
     async def settle(self, goals: Mapping[TaskId, Goals], patience_s: float) -> frozenset[TaskId]:
-        """Wait until all of it has arrived, or the patience is over; return the tasks of which
-        something has not. Time without a lease does not count: then nothing may leave.
+        """Wait until all goals have arrived, at most `patience_s` seconds.
+
+        Time without a lease does not count, because no batch may leave then.
+
+        Returns:
+            Tasks with goals that have not arrived.
         """
         self._sending.flush()
         self.push()
@@ -453,20 +510,21 @@ class Producer(Outbox):
             await wait(self._moved, until - now)
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
-        """What is not acknowledged of these changelogs never leaves: they are not ours any more.
+        """Drop the unacknowledged batches of changelogs that this worker no longer owns.
 
-        "m1 seals 1_0, and the broker stands still; m1's session ends; m2 restores 1_0 and counts
-        on; m1 is back in the group, and sends what it has": an old value over a newer one.
+        The race: m1 seals 1_0, and the broker stands still; m1's session ends; m2 restores 1_0 and
+        counts on; m1 is back in the group, and sends its batches. An old value would replace a
+        newer one.
         """
         if self._sending.drop(tps):
             self._cut()
         self._moved.set()
 
     def follow_lease(self) -> bool:
-        """Whether it is held. While it is not, nothing leaves, and what is on its way is cut off.
+        """Return whether the lease is held, and cut off batches in flight if it has just ended.
 
-        Asked before each sending, not only once a turn: a process that was stopped wakes up
-        anywhere, its timers first.
+        Without the lease nothing leaves. Check before each sending, not only once a turn: a process
+        that was stopped wakes up anywhere, its timers first.
         """
         held = self._held()
         if self._leased and not held:
@@ -475,7 +533,7 @@ class Producer(Outbox):
         return held
 
     def close(self) -> None:
-        """Nothing leaves any more, and nobody is asked for anything."""
+        """Stop sending for good: cut off batches in flight, and request nothing more."""
         self._held = never
         self.follow_lease()
 
@@ -487,7 +545,7 @@ class Producer(Outbox):
     # -- requests
 
     def push(self) -> None:
-        """Everything that is due, to each broker."""
+        """Send every batch that is due, to each broker."""
         if not self.follow_lease():
             return
         by_node, leaderless = self._sending.due(self._clock.now(), self._cluster.leader)
@@ -518,7 +576,8 @@ class Producer(Outbox):
             self._later(f"{len(request)} partitions", str(reply))
         else:
             answers = answers_of(reply)
-        now, now_ms = self._clock.now(), self._now_ms()
+        now = self._clock.now()
+        now_ms = self._now_ms()
         for tp, code, again, records in self._sending.answered(now, request, answers, now_ms):
             if again:
                 self._later(str(tp), name_of(code))
@@ -532,11 +591,12 @@ class Producer(Outbox):
         self.push()
         self._arm_again()
 
-    # -- later
+    # -- later tries
 
     def _later(self, where: str, why: str) -> None:
-        """The same again after a pause, with fresh metadata; without a lease some other time. `why`
-        is empty where others tell it: of topics that are gone.
+        """Schedule another try after a pause, with fresh metadata; without a lease do nothing.
+
+        `why` is empty for topics that are gone, which other code reports.
         """
         if not self._leased:
             return
@@ -549,18 +609,18 @@ class Producer(Outbox):
         self._arm(BACKOFF_S)
 
     def _tell(self, what: str, why: str) -> None:
-        """Not each try of many."""
+        """Log a warning, but not for each try of many."""
         now = self._clock.now()
         if now - self._told_at >= TELL_EVERY_S:
             self._told_at = now
             LOG.warning("%s: %s", what, why)
 
     async def _refresh(self) -> None:
-        with suppress(BrokerUnreachable):  # the next try says so
+        with suppress(BrokerUnreachable):  # the next try reports it
             await self._cluster.refresh()
 
     def _arm(self, after_s: float) -> None:
-        """Push then, if nothing has come of it before."""
+        """Schedule a push in `after_s` seconds, unless an earlier one is scheduled."""
         loop = asyncio.get_running_loop()
         at = loop.time() + after_s
         if self._timer is not None:
@@ -575,10 +635,10 @@ class Producer(Outbox):
         self._arm_again()
 
     def _arm_again(self) -> None:
-        """For what is still to be sent; without a lease that is the next turn's affair."""
+        """Schedule a push for batches still to be sent; without a lease the next turn does that."""
         next_at = self._sending.next_at()
         if next_at is not None and self._leased:
-            left_s = next_at - self._clock.now()  # 0 and less: its connection is being opened
+            left_s = next_at - self._clock.now()  # at most 0: a connection is opening
             self._arm(max(left_s if left_s > 0 else self._linger_s, TIMER_MIN_S))
 
     def _connect(self, node: int, lanes: list[OutputPartition]) -> None:
@@ -598,7 +658,7 @@ class Producer(Outbox):
 
 
 def answers_of(reply: Any) -> dict[TopicPartition, record_accumulator.Acknowledged]:
-    """Out of a decoded reply."""
+    """Return the broker's answer for each partition, taken from a decoded reply."""
     return {
         TopicPartition(topic.name, part.index): record_accumulator.Acknowledged(
             part.error_code,
@@ -612,10 +672,11 @@ def answers_of(reply: Any) -> dict[TopicPartition, record_accumulator.Acknowledg
 
 
 class TaskOutbox(Outbox):
-    """The producer as one life of a task has it: what is sent here is that task's."""
+    """Outbox of one life of a task; records sent here count as that task's."""
 
     def __init__(self, producer: Producer, sender: Sender) -> None:
-        self._producer, self._sender = producer, sender
+        self._producer = producer
+        self._sender = sender
 
     def row_bytes_max(self, topic: str) -> int:
         return self._producer.row_bytes_max(topic)

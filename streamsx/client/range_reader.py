@@ -1,6 +1,6 @@
-"""Records for whoever is no worker: ranges of partitions, each read to its end; and a producer.
+"""Reader of offset ranges, each to its end, and a producer, for programs other than workers.
 
-Read committed, as workers read. Not here: what becomes of a record.
+Reads see committed records only, as in workers. Not here: the processing of a record.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from streamsx.model import TopicPartition
 from streamsx.processing.batch import Batch
 
 STALL_S = 60.0
-"""So long nothing may come."""
+"""Time without any record after which a read fails."""
 BUFFER_BYTES = 16 << 20
 
 
@@ -32,10 +32,10 @@ class Range(NamedTuple):
 
 
 class RangeReader:
-    """Each range is read by itself, and all of them are fetched meanwhile.
+    """Reader of ranges: each range is read by itself, while all are fetched.
 
-    `start`, then `next`, on one loop, and `stop` at the end; between calls the loop may stand
-    still. `end`s must be there to be read: what a transaction holds open is waited for.
+    Call `start`, then `next`, and `stop` at the end, all on one event loop. Between calls the loop
+    may stand still. Each `end` must become readable: the reader waits for open transactions below.
     """
 
     def __init__(
@@ -46,13 +46,19 @@ class RangeReader:
         limits: FetchLimits | None = None,
     ) -> None:
         self._ends = {tp: each.end for tp, each in ranges.items() if each.start < each.end}
-        self._cluster, self._ranges, self._arrived = cluster, ranges, asyncio.Event()
+        self._cluster = cluster
+        self._ranges = ranges
+        self._arrived = asyncio.Event()
         about = "ranges", limits or FetchLimits(), self._arrived.set, _gone, _unreadable
         self._fetcher = Fetcher(cluster, clock, *about)
         self._running: asyncio.Task[None]
 
     async def start(self) -> None:
-        """Raises BrokerUnreachable."""
+        """Follow the topics and begin to fetch.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
+        """
         await self._cluster.follow({tp.topic for tp in self._ends})
         for tp in self._ends:
             self._fetcher.add(tp, self._ranges[tp].start)
@@ -60,10 +66,12 @@ class RangeReader:
         self._running.add_done_callback(lambda _: self._arrived.set())
 
     async def next(self, tp: TopicPartition) -> Batch | None:
-        """Some thousand records, at least one; None behind the last.
+        """Return some thousand records of a partition, at least one; None behind the last.
 
-        Raises TopicGone for an offset that was deleted, CorruptRecord, or WorldError when nothing
-        has come for long.
+        Raises:
+            TopicGone: an offset was deleted.
+            CorruptRecord: a record cannot be read.
+            WorldError: nothing has come for STALL_S seconds.
         """
         while tp in self._ends:
             if (batch := self._fetcher.take(tp)) is None:
@@ -77,7 +85,7 @@ class RangeReader:
         return None
 
     async def stop(self) -> None:
-        """Nothing is fetched any more."""
+        """Stop fetching."""
         self._running.cancel()
         await asyncio.wait([self._running])
 
@@ -100,7 +108,7 @@ def _unreadable(tp: TopicPartition, offset: int, why: str) -> None:
 
 
 def _below(batch: Batch, end: int) -> Batch:
-    """What lies before an offset."""
+    """Return the records of a batch below an offset."""
     stop = bisect_left(batch.offsets, end)
     columns = "keys", "values", "timestamps", "offsets"
     below: dict[str, Any] = {name: getattr(batch, name)[:stop] for name in columns}
@@ -109,7 +117,11 @@ def _below(batch: Batch, end: int) -> Batch:
 
 
 async def within(answer: Awaitable[object], what: str) -> None:
-    """Raises WorldError for one that does not come."""
+    """Await an answer.
+
+    Raises:
+        WorldError: no answer has come within STALL_S seconds.
+    """
     try:
         async with asyncio.timeout(STALL_S):
             await answer
@@ -123,8 +135,9 @@ async def within(answer: Awaitable[object], what: str) -> None:
 async def writing(
     cluster: Cluster, clock: Clock, room: Callable[[], None] = lambda: None
 ) -> AsyncIterator[Producer]:
-    """A producer, which is closed at the end of this. What the broker refuses for good ends it, and
-    is raised.
+    """Yield a producer, and close that producer at the end of the block.
+
+    A record that the broker refuses for good ends the block, and the refusal is raised.
     """
 
     async def end(error: Exception) -> None:
@@ -142,6 +155,6 @@ async def writing(
             try:
                 yield producer
             finally:
-                producer.close()  # its last words would be tasks of a group that has ended
+                producer.close()  # a late push would spawn into an ended group
     except BaseExceptionGroup as group:
         raise first_of(group) from None

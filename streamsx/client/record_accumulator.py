@@ -1,13 +1,13 @@
-"""Batches that are open, closed or on their way to their partitions, and what leaves next. Pure.
+"""Batches of each partition (open, closed, in flight) and the choice of the next to leave. Pure.
 
-One batch of a partition is on its way at a time, and one that failed keeps its place and its
-numbers: nothing overtakes it and nothing arrives twice.
+One batch of a partition is in flight at a time. A failed batch keeps its place and its numbers: no
+batch overtakes another and no record arrives twice.
 
-A partition that has no leader, or is refused, pauses alone: the others are sent as before. A batch
-that is refused for good leaves its place to what is left of it (`refusal`).
+A partition that is refused, or has no leader, pauses alone: the others are sent as before. A batch
+that is refused for good is replaced by the records left of it (`rejected_batch`).
 
-Not here: who numbers batches (`idempotence`), connections, the lease, timers; the records of the
-record path go straight into `OutPartition.builder`.
+Not here: numbers of batches (`idempotence`), connections, the lease, timers. The record path writes
+straight into `OutputPartition.builder`.
 """
 
 from collections import deque
@@ -33,34 +33,43 @@ from streamsx.protocol.error_codes import RETRIABLE, ErrorCode
 from streamsx.protocol.record_batch import HEADER_BYTES, Builder, stamp
 
 SEND_BYTES = 64 << 10
-"""An open batch of this size does not wait for its linger."""
+"""Size at which an open batch no longer waits for its linger."""
 REQUEST_BYTES_MAX = 16 << 20
-"""Of the batches in one request. Kafka hangs up on a request of 100 MiB, each time it comes."""
+"""Bytes of all batches in one request.
+
+Kafka closes the connection on a request of 100 MiB, each time that request comes.
+"""
 REQUEST_TIMEOUT_S = 30.0
 ACKS_ALL = -1
 BACKOFF_S = 0.1
 PAUSED_SHARE = 1 / 2
-"""Of the buffer, for partitions that take nothing: then whose records are there is fed no more."""
+"""Share of the buffer for paused partitions.
+
+Beyond that share, tasks with records in paused partitions are fed no more.
+"""
 REFUSED_MAX: Final = 16
-"""Batches of a partition whose refused records are kept for those who await them."""
+"""Batches of a partition for which refused records are remembered, for callers that await them."""
 NO_TASKS: Final = frozenset[TaskId]()
 
 
 @dataclass(slots=True)
 class NumberedBatch:
-    """A batch that has left at least once, and waits for its acknowledgement."""
+    """Batch that has left at least once and waits for its acknowledgement."""
 
     data: bytearray
     records: int
     runs: list[Run]
     completes: bool
-    """Its acknowledgement is that of a batch as it was closed: its whole, or its last part."""
+    """Whether the acknowledgement completes a closed batch.
+
+    True for the whole of a closed batch, and for the last part of one that was split.
+    """
     origins: Sequence[int] | None = None
-    """Index of each record in the batch as it was closed; None where nothing has changed."""
+    """Index of each record in the batch as it was closed; None if nothing has changed."""
 
 
 class ClosedBatch(NamedTuple):
-    """A batch that nothing more goes into, and that has no numbers."""
+    """Batch that takes no more records and has no numbers yet."""
 
     builder: Builder
     runs: list[Run]
@@ -69,26 +78,28 @@ class ClosedBatch(NamedTuple):
 
 
 class OutputTopic:
-    """A topic that is sent to: its partitions, those of its keys, and its limits."""
+    """Output topic: its partitions, the partitions of known keys, and its limits."""
 
     __slots__ = ("batch_bytes", "changelog", "known", "lanes", "limits", "name")
 
     def __init__(self, name: str) -> None:
-        self.name, self.changelog = name, False
+        self.name = name
+        self.changelog = False
         self.lanes: list[OutputPartition] = []
         self.known: dict[bytes | None, OutputPartition] = {}
-        """Keys that were sent, and where; one memory for all tasks."""
-        self.limits, self.batch_bytes = UNKNOWN, BATCH_BYTES_MAX
+        """Partitions of keys sent before; one memory for all tasks."""
+        self.limits = UNKNOWN
+        self.batch_bytes = BATCH_BYTES_MAX
 
     def limit(self, limits: TopicLimits) -> None:
-        """Keep to these limits from the next batch on."""
+        """Apply these limits from the next batch on."""
         self.limits = limits
         self.batch_bytes = min(BATCH_BYTES_MAX, limits.bytes_max)
         for lane in self.lanes:
             lane.latest = ALWAYS_ASKED
 
     def too_large(self, size: int, records: int) -> None:
-        """Learn from a refusal: of one record the limit, of several a smaller batch."""
+        """Learn from a refusal: one record gives the limit, several give a smaller batch."""
         if records == 1:
             self.limits = self.limits.shrunk(size - 1)
         half = (size + HEADER_BYTES) // 2 + 1
@@ -96,7 +107,7 @@ class OutputTopic:
 
 
 class OutputPartition:
-    """The batch that has left, those that are closed behind it, and the open one, in order."""
+    """Batches of one partition, in order: the one that has left, the closed ones, the open one."""
 
     __slots__ = (
         "_compression", "_opened", "acknowledged", "builder", "closed", "end", "flying", "latest",
@@ -111,34 +122,41 @@ class OutputPartition:
         opened: Callable[["OutputPartition"], object],
         topic: OutputTopic | None = None,
     ) -> None:
-        self.tp, self._compression, self._opened = tp, compression, opened
+        self.tp = tp
+        self._compression = compression
+        self._opened = opened
         self.topic = topic or OutputTopic(tp.topic)
         self.builder: Builder | None = None
         self.runs: list[Run] = []
-        """Of the open batch."""
+        """Runs of the open batch."""
         self.writer: Sender | None = None
-        """The sender of the newest record."""
+        """Sender of the newest record."""
         self.latest = ALWAYS_ASKED
-        """Records up to this time need no look at the topic's limits."""
+        """Time up to which records need no check against the topic's limits."""
         self.queue: deque[ClosedBatch] = deque()
         self.left: NumberedBatch | None = None
-        """Until it is acknowledged, also while it is not on its way."""
+        """Batch that has left, until acknowledged, also while not in flight."""
         self.closed = self.acknowledged = 0
-        """Batches, ever; a flush waits until so many are acknowledged as were closed."""
+        """Batches closed and acknowledged, ever. A flush waits until both counts are equal."""
         self.reworked = 0
-        """Number of the newest batch that was refused: offsets in it are not known."""
+        """Number of the newest batch that was refused: offsets in that batch are not known."""
         self.refused: dict[int, dict[int, int]] = {}
-        """Of the newest batches with refused records: number -> index -> the broker's code."""
-        self.flying, self.end = False, -1
+        """Refused records of the newest such batches: number -> index -> the broker's code."""
+        self.flying = False
+        self.end = -1
         self.since = 0.0
-        """When the last batch got its first record."""
+        """Time at which the last batch got its first record."""
         self.retry_at = 0.0
-        """Not before; 0 when it does not pause."""
+        """Earliest time of the next try; 0 if the partition does not pause."""
 
     def open(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
     ) -> None:
-        """Begin a batch with one record. Raise RecordTooLarge for one over the topic's limit."""
+        """Begin a batch with one record.
+
+        Raises:
+            RecordTooLarge: the record is over the topic's limit.
+        """
         topic = self.topic
         builder = Builder(topic.batch_bytes, compression=self._compression)
         builder.append(timestamp, key, value, headers)
@@ -150,7 +168,7 @@ class OutputPartition:
         self._begin(builder)
 
     def open_row(self, timestamp: int, key: bytes, value: bytes | None) -> None:
-        """Begin a batch with one row of a changelog, whose size its store has looked at."""
+        """Begin a batch with one row of a changelog; the row's store has checked the size."""
         builder = Builder(self.topic.batch_bytes, compression=self._compression)
         builder.append(timestamp, key, value)
         self._begin(builder)
@@ -161,9 +179,12 @@ class OutputPartition:
         self._opened(self)
 
     def written_by(self, sender: Sender) -> None:
-        """Note who sends from the next record on; called when that changes, not for each."""
+        """Note the sender of the records from here on.
+
+        Called when the sender changes, not for each record.
+        """
         self.writer = sender
-        if sender.task is not None:  # others seal nothing
+        if sender.task is not None:  # user code outside of tasks seals nothing
             sender.wrote[self] = None
         if self.builder is not None:
             self.runs.append(self._run(sender, self.builder.count))
@@ -174,12 +195,12 @@ class OutputPartition:
 
     @property
     def closed_bytes(self) -> int:
-        """Of what is closed and not acknowledged."""
+        """Return the bytes of closed batches that are not acknowledged."""
         size = sum(batch.builder.size for batch in self.queue)
         return size if self.left is None else size + len(self.left.data)
 
     def all_runs(self) -> Iterator[Run]:
-        """Give the runs of all batches that are not acknowledged."""
+        """Yield the runs of all batches that are not acknowledged."""
         if self.left is not None:
             yield from self.left.runs
         for batch in self.queue:
@@ -188,7 +209,7 @@ class OutputPartition:
             yield from self.runs
 
     def close(self) -> int:
-        """Nothing more goes into the open batch; its bytes."""
+        """Close the open batch, and return its bytes."""
         builder = self.builder
         assert builder is not None, "nothing open to close"
         self.queue.append(ClosedBatch(builder, self.runs))
@@ -197,8 +218,9 @@ class OutputPartition:
         return builder.size
 
     def refuse(self, codes: Mapping[int, int]) -> None:
-        """Keep which records of the batch that has just been refused are not sent, for a while:
-        whoever awaits one of them is to know.
+        """Remember, for a while, which records of the batch just refused are not sent.
+
+        Callers that await one of these records get an error.
         """
         if codes:
             self.refused.setdefault(self.reworked, {}).update(codes)
@@ -206,32 +228,34 @@ class OutputPartition:
             del self.refused[next(iter(self.refused))]
 
     def drop(self) -> None:
-        """What is not acknowledged is gone, and nobody waits for it."""
+        """Drop everything that is not acknowledged; no caller waits for dropped batches."""
         self.queue.clear()
         self.builder = self.left = None
         self.acknowledged = self.closed
 
 
 class Sent(NamedTuple):
-    """A batch on its way; an answer is its own, and never one's that took its place."""
+    """Batch in flight. An answer belongs to this batch, never to one that took its place."""
 
     lane: OutputPartition
     batch: NumberedBatch
 
 
 class Acknowledged(NamedTuple):
-    """What a broker says of one batch."""
+    """Broker's answer for one batch."""
 
     code: int
     base_offset: int
     named: Mapping[int, str] = MappingProxyType({})
-    """Records that it is refused for, by index, and what is said of each."""
+    """Messages about the records at fault, by index."""
     said: str = ""
 
 
 class SendRefused(NamedTuple):
-    """`again`: the same batch goes after a pause, and a leader may have moved; else `records` are
-    not sent, and the others of the batch are.
+    """Refusal of a batch.
+
+    With `again`, the same batch goes again after a pause, and a leader may have moved. Otherwise
+    `records` are not sent, and the other records of the batch are.
     """
 
     tp: TopicPartition
@@ -241,7 +265,7 @@ class SendRefused(NamedTuple):
 
 
 class RecordAccumulator:
-    """All partitions of one producer. Time is in seconds of a monotonic clock."""
+    """Batches of all partitions of one producer. Times are in seconds of a monotonic clock."""
 
     def __init__(
         self,
@@ -252,55 +276,63 @@ class RecordAccumulator:
         linger_s: float,
         buffer_bytes: int,
     ) -> None:
-        """`opened` hears of each batch that gets its first record, and says here when that was."""
-        self._compression, self._tell_opened, self._numbers = compression, opened, numbers
-        self._linger_s, self._buffer_bytes = linger_s, buffer_bytes
+        """Set up an accumulator without partitions.
+
+        `opened` is called with each partition whose open batch gets its first record; the callee
+        passes the time on to `RecordAccumulator.opened`.
+        """
+        self._compression = compression
+        self._tell_opened = opened
+        self._numbers = numbers
+        self._linger_s = linger_s
+        self._buffer_bytes = buffer_bytes
         self.topics: dict[str, OutputTopic] = {}
         self._partitions: dict[TopicPartition, OutputPartition] = {}
         self._waiting: dict[TopicPartition, OutputPartition] = {}
-        """With something to send and nothing on its way."""
+        """Partitions with something to send and nothing in flight."""
         self._open: dict[TopicPartition, OutputPartition] = {}
-        """With an open batch."""
+        """Partitions with an open batch."""
         self._paused: dict[TopicPartition, OutputPartition] = {}
-        """Whose newest try has failed."""
+        """Partitions for which the newest try has failed."""
         self._closed_bytes = 0
         self._largest = BATCH_BYTES_MAX
-        """The most that an open batch may have; one record may be larger than other batches."""
+        """Largest size of an open batch; one record may be larger than other batches."""
 
-    # -- what is sent
+    # -- partitions and batches
 
     def topic(self, name: str) -> OutputTopic:
-        """Return the same one each time."""
+        """Return the topic of this name, the same object each time."""
         if name not in self.topics:
             self.topics[name] = OutputTopic(name)
         return self.topics[name]
 
     def partition(self, tp: TopicPartition) -> OutputPartition:
-        """The same one each time."""
+        """Return the partition, the same object each time."""
         if tp not in self._partitions:
             topic = self.topic(tp.topic)
             self._partitions[tp] = OutputPartition(tp, self._compression, self._tell_opened, topic)
         return self._partitions[tp]
 
     def opened(self, lane: OutputPartition, now: float) -> None:
-        """It has a batch with a first record."""
+        """Note that a partition has an open batch with a first record."""
         assert lane.builder is not None, "opened without a batch"
-        lane.since, self._largest = now, max(self._largest, lane.builder.size)
+        lane.since = now
+        self._largest = max(self._largest, lane.builder.size)
         self._open[lane.tp] = lane
         if not lane.flying:
             self._waiting[lane.tp] = lane
 
     def close(self, lane: OutputPartition) -> None:
-        """Nothing more goes into its open batch."""
+        """Close the open batch of a partition."""
         del self._open[lane.tp]
         self._closed_bytes += lane.close()
 
     def full(self, *, but_paused: bool = False) -> bool:
-        """More is unsent, or sent and not acknowledged, than may be: whoever can wait, waits.
+        """Return whether more is unacknowledged, sent or not, than the buffer may hold.
 
-        Timers ask before each record; so few open batches that they could not fill it are not
-        looked at. `but_paused`: partitions that pause are left out; whose records wait there waits
-        alone (`crowding`).
+        Callers that can wait do so. Timers ask before each record, so open batches too few to fill
+        the buffer are not examined. `but_paused` leaves out paused partitions; senders with records
+        there wait alone (`crowding`).
         """
         room = self._buffer_bytes - self._closed_bytes
         if but_paused and self._paused:
@@ -312,7 +344,7 @@ class RecordAccumulator:
         return sum(builder.size for builder in builders if builder) > room
 
     def crowding(self) -> frozenset[TaskId]:
-        """Return the tasks with records in partitions that pause, once these hold too much."""
+        """Return the tasks with records in paused partitions, once these hold too much."""
         if not self._paused:
             return NO_TASKS
         lanes = self._paused.values()
@@ -323,21 +355,28 @@ class RecordAccumulator:
         return frozenset(run.sender.task for run in runs if run.sender.task is not None)
 
     def flush(self) -> list[tuple[OutputPartition, int]]:
-        """Closes what is open; what is to be `acknowledged` for everything to have arrived. Of one
-        task alone `Sender.seal` says so."""
+        """Close all open batches.
+
+        `Sender.seal` returns the goals of one task alone.
+
+        Returns:
+            Partitions, each with the number of batches to be `acknowledged` for everything to have
+            arrived.
+        """
         for lane in tuple(self._open.values()):
             self.close(lane)
         lanes = self._partitions.values()
         return [(lane, lane.closed) for lane in lanes if lane.acknowledged < lane.closed]
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The offset behind what was acknowledged last, where it is known."""
+        """Return the offset behind the last acknowledged batch of each partition, where known."""
         return {tp: lane.end for tp, lane in self._partitions.items() if lane.end >= 0}
 
     def drop(self, tps: Iterable[TopicPartition]) -> bool:
-        """What is not acknowledged of these never leaves; whether something is on its way.
+        """Drop everything unacknowledged of these partitions; return whether a batch is in flight.
 
-        Whether the numbers of what has left were used nobody knows, so they begin anew.
+        Numbers of a batch that has left begin anew, because nothing shows whether a broker used
+        them.
         """
         lanes = [self._partitions[tp] for tp in tps if tp in self._partitions]
         for lane in lanes:
@@ -353,7 +392,7 @@ class RecordAccumulator:
     # -- requests
 
     def next_at(self) -> float | None:
-        """When something is due that nobody has sent; None while there is nothing."""
+        """Return the time at which the next batch is due; None if there is nothing to send."""
         return min(map(self._due_at, self._waiting.values()), default=None)
 
     def _due_at(self, lane: OutputPartition) -> float:
@@ -366,7 +405,10 @@ class RecordAccumulator:
     def due(
         self, now: float, leader: Callable[[TopicPartition], int | None]
     ) -> tuple[dict[int, list[OutputPartition]], list[OutputPartition]]:
-        """What may leave now, by broker; and what could, if it had a leader: that pauses."""
+        """Return the partitions that may send now, by broker, and the due ones without a leader.
+
+        Partitions without a leader pause.
+        """
         by_node: dict[int, list[OutputPartition]] = {}
         leaderless: list[OutputPartition] = []
         for lane in self._waiting.values():
@@ -381,37 +423,43 @@ class RecordAccumulator:
         return by_node, leaderless
 
     def pause(self, now: float, lanes: Iterable[OutputPartition]) -> None:
-        """Not at once again."""
+        """Pause partitions for BACKOFF_S seconds."""
         for lane in lanes:
             lane.retry_at = now + BACKOFF_S
             self._paused[lane.tp] = lane
 
     def _goes_on(self, lane: OutputPartition) -> None:
-        """Its broker has answered for its batch: it does not pause."""
+        """End the pause of a partition: its broker has answered for its batch."""
         lane.retry_at = 0.0
         self._paused.pop(lane.tp, None)
 
     def requests(self, lanes: Iterable[OutputPartition]) -> Iterator[list[Sent]]:
-        """They leave, the first batch of each, in requests of a size that a broker takes."""
-        request, size = list[Sent](), 0
+        """Yield requests with the first batch of each partition, of a size that a broker takes.
+
+        The batches count as in flight from here on.
+        """
+        request = list[Sent]()
+        size = 0
         for lane in lanes:
             lane.flying = True
             del self._waiting[lane.tp]
             batch = lane.left = lane.left or self._first(lane)
             if request and size + len(batch.data) > REQUEST_BYTES_MAX:
                 yield request
-                request, size = [], 0
+                request = []
+                size = 0
             request.append(Sent(lane, batch))
             size += len(batch.data)
         if request:
             yield request
 
     def _first(self, lane: OutputPartition) -> NumberedBatch:
-        """The batch that leaves next; from now on it has its numbers."""
+        """Return the batch that leaves next, and give that batch its numbers."""
         if not lane.queue:
             self.close(lane)
         builder, runs, completes, origins = lane.queue.popleft()
-        records, size = builder.count, builder.size
+        records = builder.count
+        size = builder.size
         data = builder.close(*self._numbers.number(lane.tp, records))
         self._closed_bytes += len(data) - size
         return NumberedBatch(data, records, runs, completes, origins)
@@ -420,8 +468,10 @@ class RecordAccumulator:
         self, now: float, request: Iterable[Sent], answers: Mapping[TopicPartition, Acknowledged],
         now_ms: int = 0,
     ) -> list[SendRefused]:  # fmt: skip
-        """What became of a request. Where there is no answer nobody knows what has arrived: the
-        same bytes again. `now_ms`: for rows of changelogs that are refused for their time.
+        """Handle the answers to a request, and return the refusals.
+
+        Without an answer it is unknown what has arrived, so the same bytes go again. `now_ms` is a
+        new time for changelog rows that are refused for their time.
         """
         outcomes = list[SendRefused]()
         for lane, batch in request:
@@ -429,7 +479,7 @@ class RecordAccumulator:
             answer = answers.get(lane.tp)
             if answer is None:
                 self.pause(now, [lane])
-            elif lane.left is batch:  # else it was dropped
+            elif lane.left is batch:  # else the batch was dropped
                 outcomes += self._answered(now, lane, batch, answer, now_ms)
             if not lane.flying and (lane.left or lane.queue or lane.builder):
                 self._waiting[lane.tp] = lane
@@ -459,11 +509,13 @@ class RecordAccumulator:
     def _refused(
         self, lane: OutputPartition, batch: NumberedBatch, answer: Acknowledged, now_ms: int
     ) -> list[SendRefused]:
-        """Put what is left of a refused batch in its place. The broker has none of it, so its
-        numbers are free; were it otherwise, it would answer OUT_OF_ORDER_SEQUENCE_NUMBER, and a new
-        epoch begin.
+        """Put the records left of a refused batch in its place.
+
+        The broker has taken nothing of the batch, so the numbers are free. If it had, the broker
+        would answer OUT_OF_ORDER_SEQUENCE_NUMBER, and a new epoch would begin.
         """
-        code, topic = answer.code, lane.topic
+        code = answer.code
+        topic = lane.topic
         lane.left = None
         lane.reworked = lane.acknowledged + 1
         self._goes_on(lane)
@@ -492,10 +544,11 @@ class RecordAccumulator:
 
 
 def sticky(lanes: Sequence[OutputPartition]) -> OutputPartition:
-    """Records without a key fill one batch, then that of the partition which waits for longest.
+    """Return the partition for records without a key.
 
-    Those that pause are passed over while there are others: "a partition has no leader; its open
-    batch never leaves": it would be filled, and the next one behind it, until no room is left.
+    Such records fill one batch, then the batch of the partition that has waited for longest. Paused
+    partitions are passed over while there are others. Otherwise: a partition has no leader, and its
+    open batch never leaves; records fill that batch and the ones behind, until no room is left.
     """
     for lane in lanes:
         if lane.builder is not None and not lane.retry_at:
@@ -504,7 +557,7 @@ def sticky(lanes: Sequence[OutputPartition]) -> OutputPartition:
 
 
 def body_of(request: Iterable[Sent]) -> dict[str, Any]:
-    """A produce request."""
+    """Return the body of a produce request."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for lane, batch in request:
         part = {"index": lane.tp.partition, "records": batch.data}

@@ -1,11 +1,12 @@
-"""A batch that a broker refuses for good: which of its records are at fault, and what is sent anew.
+"""Batches that a broker refuses for good: the records at fault, and the batches to send anew.
 
-A broker refuses a batch as a whole. It may name the records it refuses it for (KIP-467); then the
-others are sent again without them. Where it names none, the batch is halved until one record is
-left, so that each record is refused for itself. What is refused for no record (a missing right) is
-refused for all of them.
+A broker refuses a batch as a whole. The broker may name the records at fault (KIP-467); then the
+others are sent again without them. If the broker names none, the batch is halved until one record
+is left, so that each record is refused for itself. A refusal that concerns no record (a missing
+right) refuses all records.
 
-Not here: numbers and the order of batches (`produce`), what becomes of the tasks (the engine).
+Not here: numbers (`idempotence`), the order of batches (`record_accumulator`), effects on tasks
+(`tasks`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,16 +19,19 @@ from streamsx.protocol.record_batch import NO_HEADERS, Builder, Columns, columns
 
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 OF_RECORDS: Final = TOO_LARGE | {ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP}
-"""Said of a batch for some of its records; all else is said of the batch or of its topic."""
+"""Codes that refuse a batch for some of its records.
+
+Any other code concerns the batch or its topic.
+"""
 RIGHTS: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 KEY_SHOWN: Final = 100
-"""Bytes of a key in a message."""
+"""Bytes of a key that a message shows."""
 
 
 class SourceRecords(NamedTuple):
-    """The records of a source that a task had at hand when it sent something."""
+    """Source records that a task was handling when it sent something."""
 
     topic: str
     partition: int
@@ -41,17 +45,20 @@ class SourceRecords(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Sender:
-    """One life of a task, or user code outside of tasks (`task` is None), as batches know it."""
+    """Sender of records: one life of a task, or user code outside of tasks (`task` is None)."""
 
     task: TaskId | None = None
     at_hand: Any = None
-    """A function that gives the `SourceRecords`, or None."""
+    """Function that returns the current `SourceRecords` or None; None without such a function."""
     wrote: dict[Any, None] = field(default_factory=dict)
-    """Partitions it has written to since its last seal."""
+    """Partitions written to since the last seal."""
 
     def seal(self) -> list[tuple[Any, int]]:
-        """Return the partitions written to since the last seal, each with the number of batches
-        that are to be acknowledged there before all of it has arrived.
+        """Return the partitions written to since the last seal, and begin a new interval.
+
+        Returns:
+            Partitions, each with the number of batches to be acknowledged before all records have
+            arrived.
         """
         goals = []
         for lane in self.wrote:
@@ -63,22 +70,23 @@ class Sender:
 
 
 OUTSIDE: Final = Sender()
-"""User code outside of tasks."""
+"""Sender for user code outside of tasks."""
 
 
 class Run(NamedTuple):
-    """Records in a row of one batch that one sender has sent; `start` is the first one's index."""
+    """Consecutive records of one batch from one sender; `start` is the index of the first."""
 
     start: int
     sender: Sender
     source: SourceRecords | None
     retimed: bool = False
-    """Its records, rows of a changelog, were given another time once already."""
+    """Whether the records, rows of a changelog, were given another time once already."""
 
 
 class RefusedRecord(NamedTuple):
-    """One record that is not sent, or one for all of a batch; `key`: of the first of them;
-    `indices`: in the batch.
+    """Refused record, or all records of one sender in a batch that is refused as a whole.
+
+    `key` is the key of the first record, `indices` are positions in the batch.
     """
 
     sender: Sender
@@ -90,14 +98,14 @@ class RefusedRecord(NamedTuple):
 
 
 class Reworked(NamedTuple):
-    """What is left of a batch to be sent, in order, with its runs; and what is not sent."""
+    """Remains of a refused batch: parts to send in order, with their runs; records not sent."""
 
     parts: list[tuple[Builder, list[Run]]]
     refused: list[RefusedRecord]
 
 
 class BatchRefusal(NamedTuple):
-    """A broker's words about a batch. `named`: index of a record and what is said of it."""
+    """Broker's refusal of a batch. `named` gives messages about records, by index of the record."""
 
     code: int
     named: Mapping[int, str]
@@ -108,8 +116,10 @@ def rework(
     data: bytearray, runs: Sequence[Run], refusal: BatchRefusal, compression: str, bytes_max: int,
     now_ms: int | None = None,
 ) -> Reworked:  # fmt: skip
-    """Return what becomes of a refused batch. `now_ms`: its records get that time, and all of them
-    go again, where it was refused for their times; for changelogs, whose times nobody reads.
+    """Return the parts of a refused batch to send again, and the records that are not sent.
+
+    Given `now_ms`, a batch that was refused for its times goes again as a whole, with that time in
+    all records. This is for changelogs: no reader uses their times.
     """
     rows = columns(data, 0, check=False)
     count = len(rows.keys)
@@ -137,7 +147,7 @@ def rework(
 def _built(
     rows: Columns, runs: Sequence[Run], wanted: Iterable[int], compression: str, bytes_max: int
 ) -> list[tuple[Builder, list[Run]]]:
-    """Return batches with these records, as few as there can be."""
+    """Return batches with these records, as few as possible."""
     made: list[tuple[Builder, list[Run]]] = []
     for index in wanted:
         headers = rows.headers[index] if rows.headers else NO_HEADERS
@@ -153,7 +163,7 @@ def _built(
 
 
 def run_of(runs: Sequence[Run], index: int) -> Run:
-    """Return the run that a record is in."""
+    """Return the run that contains a record."""
     found = runs[0]
     for run in runs:
         if run.start > index:
@@ -168,7 +178,7 @@ def _refused(rows: Columns, runs: Sequence[Run], index: int, why: str) -> Refuse
 
 
 def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[RefusedRecord]:
-    """Return one for each sender that has records in the batch."""
+    """Return one refusal for each sender with records in the batch."""
     ends = [run.start for run in runs[1:]] + [len(rows.keys)]
     found: dict[Sender, RefusedRecord] = {}
     for run, end in zip(runs, ends, strict=True):
@@ -186,7 +196,7 @@ def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[Re
 
 
 def told(tp: TopicPartition, code: int, record: RefusedRecord, principal: str) -> str:
-    """Return what happened to a refused record, and what to do, in one line."""
+    """Return one line about a refused record: the event, and the remedy."""
     key = "no key" if record.key is None else f"key {record.key[:KEY_SHOWN]!r}"
     what = key if record.records == 1 else f"{record.records} records, the first with {key}"
     sender = "sent outside of tasks"
@@ -201,7 +211,7 @@ def told(tp: TopicPartition, code: int, record: RefusedRecord, principal: str) -
 
 
 def advice(tp: TopicPartition, code: int, principal: str) -> str:
-    """Return what a person can do about it."""
+    """Return what a person can do about a refusal."""
     if code in TOO_LARGE:
         return "send less, or raise max.message.bytes of the topic"
     if code in RIGHTS:

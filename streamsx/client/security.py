@@ -1,4 +1,4 @@
-"""How connections are encrypted and authenticated: from Faust's credentials to aiokafka's settings.
+"""Security settings of connections: Faust's credentials as aiokafka's settings.
 
 Not here: reading such settings from a file (`tools.cli.properties`), using them (`connection`).
 """
@@ -14,14 +14,19 @@ from streamsx.errors import SettingError
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 WITH_PASSWORD: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-KERBEROS, OAUTH = "GSSAPI", "OAUTHBEARER"
+KERBEROS = "GSSAPI"
+OAUTH = "OAUTHBEARER"
 UNNAMED: Final = "the user of this worker"
 MECHANISMS: Final = (*WITH_PASSWORD, KERBEROS, OAUTH)
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """aiokafka's settings, passed on unchanged. Raises SettingError for those that do not fit."""
+    """Settings of aiokafka for encryption and authentication, passed on unchanged.
+
+    Raises:
+        SettingError: the settings do not fit each other.
+    """
 
     security_protocol: str = "PLAINTEXT"
     ssl_context: SSLContext | None = None
@@ -34,12 +39,13 @@ class Security:
 
     @property
     def principal(self) -> str:
-        """The user that brokers know us as, for people."""
+        """Return the user that brokers know this client as, for messages."""
         name = self.sasl_plain_username
         return UNNAMED if name is None else f"user {name}"
 
     def __post_init__(self) -> None:
-        protocol, mechanism = self.security_protocol, self.sasl_mechanism
+        protocol = self.security_protocol
+        mechanism = self.sasl_mechanism
         if protocol not in PROTOCOLS:
             raise SettingError(f"unknown security_protocol: {protocol!r}: use {_any(PROTOCOLS)}")
         if protocol.endswith("SSL") and self.ssl_context is None:
@@ -74,10 +80,13 @@ PLAINTEXT: Final = Security()
 
 
 def security_of(credentials: Any, context: Any = None) -> Security:
-    """Of Faust's credentials, an SSLContext or None; `context` where these have none of their own.
+    """Return the settings for Faust's credentials, an SSLContext, or None.
 
-    They are told apart by what they have, since Faust's classes take 0.2 s to import. Raises
-    SettingError.
+    `context` is used if the credentials have none of their own. Credentials are recognised by their
+    attributes, since importing Faust's classes takes 0.2 s.
+
+    Raises:
+        SettingError: the settings do not fit each other.
     """
     if credentials is None or isinstance(credentials, SSLContext):
         context = credentials or context

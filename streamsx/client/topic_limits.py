@@ -1,10 +1,10 @@
 """Limits of a topic, as its broker keeps them: sizes, times, keys. Pure.
 
-A record outside of them fails where it is sent, while its sender can still be told. Rows of a
-changelog have no such sender, and nobody reads their times: their times are brought within the
-limits instead (a clamp, so that a later row never has an earlier time than it would have had).
+A record outside of the limits fails where it is sent, while its sender can still get the error.
+Rows of a changelog have no such sender, and no reader uses their times. Their times are clamped to
+the limits instead, so that a later row never gets an earlier time.
 
-Not here: who asks a broker for them (`client/topic_limits_watch`).
+Not here: requests for the limits (`client/topic_limits_watch`).
 """
 
 from collections.abc import Mapping
@@ -20,21 +20,28 @@ POLICY: Final = "cleanup.policy"
 AFTER: Final = "message.timestamp.after.max.ms"
 BEFORE: Final = "message.timestamp.before.max.ms"
 EITHER: Final = "message.timestamp.difference.max.ms"
-"""Of brokers before Kafka 3.6, for both directions."""
+"""Limit in both directions, of brokers before Kafka 3.6."""
 TIME_BY: Final = "message.timestamp.type"
 ASKED: Final = (SIZE, POLICY, AFTER, BEFORE, EITHER, TIME_BY)
 NO_TIME: Final = -1
 ALWAYS_ASKED: Final = -2
-"""Below every time, so that each record is looked at."""
+"""Value of `latest` below every time, so that each record is checked."""
 HOUR_MS: Final = 3_600_000
 SKEW_MS: Final = 60_000
-"""Between the clocks of a worker and its broker; rows are kept so far within a limit."""
+"""Margin for skew between the clocks of worker and broker; rows stay this far within a limit."""
 SKEW_SHARE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """Bytes of a batch with one record; times in ms, from now; `keyed`: each record needs a key."""
+    """Limits of one topic.
+
+    Attributes:
+        bytes_max: Bytes of a batch with one record.
+        before_ms: Furthest time before now, in ms.
+        after_ms: Furthest time after now, in ms.
+        keyed: Whether each record needs a key.
+    """
 
     bytes_max: int = BATCH_BYTES_MAX
     before_ms: int = FOREVER
@@ -42,7 +49,7 @@ class TopicLimits:
     keyed: bool = False
 
     def latest(self, now_ms: int) -> int:
-        """Return the time up to which records need no look; below all where each does."""
+        """Return the time up to which records need no check; ALWAYS_ASKED if each record does."""
         return ALWAYS_ASKED if self.before_ms < FOREVER else now_ms + self.after_ms
 
     def check_time(self, topic: str, timestamp: int, now_ms: int) -> None:
@@ -60,7 +67,7 @@ class TopicLimits:
             )
 
     def check_key(self, topic: str) -> None:
-        """Raise RecordRefused for a record without a key, where the topic is compacted."""
+        """Raise RecordRefused for a record without a key, if the topic is compacted."""
         if self.keyed:
             raise RecordRefused(
                 f"record refused: topic {topic}: it has no key, and the topic is compacted: give "
@@ -70,8 +77,8 @@ class TopicLimits:
     def within(self, timestamp: int, now_ms: int) -> int:
         """Return the time of a changelog's row: its own, or the nearest that the topic takes.
 
-        Without a known limit one hour ahead is the most, as Kafka has it by default: a stream time
-        that is ahead stays so for ever, and each commit would be refused once.
+        Without a known limit the row is at most one hour ahead, Kafka's default. A stream time that
+        is ahead stays so for ever, and each commit would be refused once.
         """
         before_ms = self.before_ms
         after_ms = self.after_ms if self.after_ms < FOREVER else HOUR_MS
@@ -80,16 +87,16 @@ class TopicLimits:
         return max(earliest, min(timestamp, latest))
 
     def shrunk(self, bytes_max: int) -> "TopicLimits":
-        """Return limits that a refusal has taught."""
+        """Return these limits with a size learned from a refusal."""
         return replace(self, bytes_max=max(1, min(self.bytes_max, bytes_max)))
 
 
 UNKNOWN: Final = TopicLimits()
-"""Until a broker says, or where it does not let us ask."""
+"""Limits until a broker answers, or if this user may not ask."""
 
 
 def limits_of(configs: Mapping[str, str | None]) -> TopicLimits:
-    """Return what DescribeConfigs says of a topic; what it leaves out has no limit."""
+    """Return the limits in a DescribeConfigs answer; a missing config sets no limit."""
 
     def number(name: str, default: int) -> int:
         text = configs.get(name)

@@ -1,10 +1,11 @@
-"""Limits and partition counts of the topics that are sent to, as their brokers have them by now.
+"""Watch over limits and partition counts of output topics, as their brokers have them.
 
-A topic's limits are asked for before it is first sent to, where it is named in the app, and beside
-the first records of one that is not. They are asked for again when something was refused by them,
-and every few minutes. A topic that we may not describe has the defaults, and what a refusal taught.
+Limits of a topic that the app names are asked for before the first record is sent. Limits of any
+other topic are asked for beside its first records. They are asked for again after a refusal by a
+limit, and every few minutes. A topic that this user may not describe has the default limits, and
+those learned from refusals.
 
-What limits mean is said in `client/topic_limits`.
+`client/topic_limits` defines the limits.
 """
 
 import asyncio
@@ -20,15 +21,15 @@ from streamsx.errors import BrokerUnreachable, StreamsxError
 from streamsx.journal import LOG
 
 LOOK_EVERY_S = 5.0
-"""For partitions that were added to an output topic, with one Metadata request for all topics."""
+"""Time between looks for partitions added to output topics: one Metadata request for all topics."""
 ASK_EVERY_S = 300.0
-"""For limits, as `metadata.max.age.ms` has it."""
+"""Time between requests for limits, like `metadata.max.age.ms`."""
 AGAIN_S = 5.0
-"""Between two questions about one topic, however often it refuses something."""
+"""Shortest time between two requests about one topic, however often that topic refuses records."""
 
 
 class OutputLimits:
-    """One per worker. `watch` is called with each topic whose limits are known anew."""
+    """Limits of the output topics of one worker."""
 
     def __init__(
         self,
@@ -36,23 +37,25 @@ class OutputLimits:
         clock: Clock,
         spawn: Callable[..., object],
     ) -> None:
-        self._cluster, self._clock, self._spawn = cluster, clock, spawn
+        self._cluster = cluster
+        self._clock = clock
+        self._spawn = spawn
         self._found: dict[str, TopicLimits] = {}
         self._asked: dict[str, float] = {}
         self._watchers: list[Callable[[str, TopicLimits], None]] = []
 
     def watch(self, changed: Callable[[str, TopicLimits], None]) -> None:
-        """Call it when limits are known."""
+        """Call `changed` with each topic and its limits, whenever a broker has given them."""
         self._watchers.append(changed)
 
     def of(self, topic: str) -> TopicLimits:
-        """Return what is known by now; what is not is asked for."""
+        """Return the limits known by now, and ask for unknown ones."""
         if topic not in self._asked:
             self.ask(topic)
         return self._found.get(topic, UNKNOWN)
 
     def ask(self, topic: str) -> None:
-        """Ask again, but not at once again."""
+        """Ask for the limits of a topic again, at most every AGAIN_S seconds."""
         now = self._clock.now()
         if now - self._asked.get(topic, -AGAIN_S) >= AGAIN_S:
             self._asked[topic] = now
@@ -60,12 +63,12 @@ class OutputLimits:
             self._spawn(job, name=f"limits of {topic}")
 
     async def learn(self, topics: Collection[str]) -> None:
-        """Ask for the limits of these; without an answer what was known stays."""
+        """Ask for the limits of these topics; without an answer the known limits stay."""
         now = self._clock.now()
         self._asked.update(dict.fromkeys(topics, now))
         try:
             configs = await admin.configs_now(self._cluster, topics, ASKED)
-        except StreamsxError as error:  # asked again: by whoever is refused, and now and then
+        except StreamsxError as error:  # asked again: when refused, and every ASK_EVERY_S
             LOG.debug("limits of topics: %s", error)
             return
         for topic, found in configs.items():
@@ -76,11 +79,11 @@ class OutputLimits:
                 changed(topic, limits)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Look for new partitions and limits, until cancelled."""
         asked_at = self._clock.now()
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            with suppress(BrokerUnreachable):  # whoever sends or fetches says so
+            with suppress(BrokerUnreachable):  # senders and fetchers report it
                 await self._cluster.refresh()
             if self._clock.now() - asked_at >= ASK_EVERY_S:
                 asked_at = self._clock.now()

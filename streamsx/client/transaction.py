@@ -1,7 +1,8 @@
-"""Records that are all there or none: Kafka's transactions, through aiokafka's producer.
+"""Transactions of Kafka, through aiokafka's producer: all records are committed, or none.
 
-Batches are built by its builder and handed over whole, which costs half a microsecond a record
-where `send` costs 3.3. Not here: offsets of a group within a transaction, what is sent.
+aiokafka's builder builds the batches, which are handed over whole. That costs 0.5 us a record, and
+aiokafka's `send` costs 3.3 us. Not here: offsets of a group within a transaction, the contents of
+records.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -18,7 +19,11 @@ from streamsx.protocol.error_codes import ErrorCode, failure
 
 BATCH_BYTES: Final = 128 << 10
 OPEN_MS: Final = 300_000
-"""What a dead writer has left holds up its readers so long, or until the next of its name."""
+"""Time-out of a transaction.
+
+Records of a dead writer hold up readers this long, or until the next writer of the same name
+begins.
+"""
 FENCED: Final = (
     theirs.ProducerFenced,
     theirs.InvalidProducerEpoch,
@@ -26,17 +31,22 @@ FENCED: Final = (
 )
 
 Keyed = tuple[bytes | None, bytes | None, int]
-"""Key, value, timestamp."""
+"""Key, value, timestamp in ms."""
 SendKeyed = Callable[[TopicPartition, Iterable[Keyed]], Awaitable[int]]
-"""Gives the offset behind the last one, of at least one."""
+"""Function that sends at least one record, and returns the offset behind the last."""
 
 
 @asynccontextmanager
 async def transaction(bootstrap: str, security: Security, name: str) -> AsyncIterator[SendKeyed]:
-    """Committed at the end of this, and nothing of it is there if something is raised. To begin one
-    fences whoever else has its name, for good.
+    """Yield a function that sends within one transaction, committed at the end of the block.
 
-    Raises StateConflict for who is fenced, WorldError, and what the broker refuses.
+    If the block raises, none of the records is committed. Beginning a transaction fences any other
+    producer of this name, for good.
+
+    Raises:
+        StateConflict: another producer has fenced this one.
+        WorldError: the brokers cannot be reached, or fail.
+        StreamsxError: the broker refuses the request.
     """
     settings = {each: getattr(security, each) for each in security.__slots__}
     producer = AIOKafkaProducer(
@@ -74,7 +84,8 @@ async def transaction(bootstrap: str, security: Security, name: str) -> AsyncIte
 
 
 def _ours(error: theirs.KafkaError, name: str) -> StreamsxError:
-    code, where = getattr(error, "errno", -1), f"transaction {name}"
+    code = getattr(error, "errno", -1)
+    where = f"transaction {name}"
     if code in set(ErrorCode) and code != ErrorCode.UNKNOWN_SERVER_ERROR:
         return failure(code, where, str(error))
     return WorldError(f"{type(error).__name__}: {where}: {error}: try again")

@@ -1,7 +1,7 @@
-"""Addresses that cannot be reached: told of soon, and now and then while it lasts.
+"""Reports of unreachable addresses: a warning soon, and now and then while an outage lasts.
 
-Whoever asks them tries again, for as long as it takes, and most of them without a word. An address
-that is asked seldom is told of by nobody: one of several brokers that is away holds up nothing.
+Callers retry an unreachable address for as long as it takes, mostly without a log line. An address
+that is seldom tried is not reported: one missing broker among several holds up nothing.
 """
 
 import logging
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 LOG = logging.getLogger("streamsx")
 TELL_AFTER_S = 4.0
-"""A restart of a broker is over by then, as a rule."""
+"""Length of an outage before the first warning. As a rule a broker's restart is over by then."""
 TELL_EVERY_S = 30.0
 FORGET_AFTER_S = 15.0
-"""Without an attempt."""
+"""Time without an attempt after which an outage is forgotten."""
 
 
 @dataclass(slots=True)
@@ -24,26 +24,29 @@ class _Outage:
 
 
 class UnreachableReason(NamedTuple):
-    """Why an address was not reached, and what to do about it."""
+    """Reason for an unreachable address, and the remedy."""
 
     why: str
     remedy: str
 
 
 class UnreachableAddresses:
-    """Those of one process: its clusters share it. Times are those of the event loops' clock."""
+    """Unreachable addresses of one process, shared by its clusters.
+
+    Times are those of the event loops' clock.
+    """
 
     def __init__(self) -> None:
         self._outages: dict[str, _Outage] = {}
         self._newest = ""
 
     def reached(self, address: str) -> None:
-        """It answers."""
+        """Note that an address answers."""
         if self._outages.pop(address, None) is not None:
             self._newest = ""
 
     def failed(self, address: str, began: float, now: float, trouble: UnreachableReason) -> None:
-        """An attempt has failed, which began then."""
+        """Note a failed attempt that started at `began`, and warn about an outage that lasts."""
         known = self._outages.get(address)
         if known is None or began - known.failed_at > FORGET_AFTER_S:
             known = self._outages[address] = _Outage(began, now)
@@ -59,5 +62,5 @@ class UnreachableAddresses:
 
     @property
     def newest(self) -> str:
-        """The reason of the newest failure, and what to do; empty where none lasts."""
+        """Return the reason of the newest failure, and the remedy; empty if no failure lasts."""
         return self._newest

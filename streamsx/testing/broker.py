@@ -1,11 +1,12 @@
-"""A broker for a test of yours: the embedded one, in a thread of its own, on a free port.
+"""Embedded broker for tests, in a thread of its own, on a free port.
 
     with Broker(topics={"orders": 4}) as broker:
         app = streamsx.App("shop", broker=f"kafka://{broker.bootstrap}")
 
-It is there for whoever speaks Kafka's protocol on this machine: workers as processes, clients of
-other languages. Several may run at once. In a coroutine it is a plain `with` too. Not here: an app
-without any broker (`TestDriver`), a broker that outlives the test (`streamsx broker`).
+Any client on this machine that speaks Kafka's protocol can use the broker: workers as processes,
+clients in other languages. Several brokers may run at once. In a coroutine, use a plain `with` too.
+Not here: an app without any broker (`TestDriver`), a broker that outlives the test (`streamsx
+broker`).
 """
 
 import asyncio
@@ -22,13 +23,18 @@ from streamsx.errors import UsageError
 from streamsx.event_loops import run
 
 KEEP_ALL = {"retention.ms": "-1"}
-"""A test's records may be of 1970: by Kafka's default of a week they would go after half a minute.
+"""Topic configs that keep records for ever.
+
+A test's records may date from 1970. With Kafka's default retention of a week they would be deleted
+after half a minute.
 """
 
 
 class Broker:
-    """A context manager, to be entered as often as you like. It serves when it is entered, in some
-    30 ms; at its end, whatever ends it, its port is closed and its directory gone.
+    """Context manager that runs an embedded broker; one object may be entered any number of times.
+
+    The broker starts on entry, in some 30 ms. On exit, for whatever reason, its port is closed and
+    its temporary directory is deleted.
     """
 
     def __init__(
@@ -38,9 +44,13 @@ class Broker:
         topics: Mapping[str, int] | None = None,
         **options: Any,
     ) -> None:
-        """`folder`: one that stays, with all that it is told; without, one that is made and
-        deleted. `topics` are made, with so many partitions; they keep records of any time.
-        `options` are `BrokerServer`'s.
+        """Configure the broker; entering the context starts the server.
+
+        Args:
+            folder: Directory that stays, with all records; by default a temporary one.
+            topics: Topics to create, with their numbers of partitions. They keep records of any
+                time.
+            options: Options of `BrokerServer`.
         """
         self._folder = folder
         self._options = {"topics": topics or {}, "topic_configs": KEEP_ALL, **options}
@@ -50,26 +60,32 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT."""
+        """Return HOST:PORT of the broker."""
         return self.server.bootstrap
 
     @property
     def server(self) -> BrokerServer:
-        """For a look inside; its loop is in another thread. Raises UsageError before it serves."""
+        """Return the server, for a look inside. Its event loop runs in another thread.
+
+        Raises:
+            UsageError: the broker has not started yet.
+        """
         if self._started is None:
             raise UsageError("this broker does not serve yet: write `with Broker() as broker:`")
         return self._started.result()
 
     def __enter__(self) -> Self:
-        """Raises what `BrokerServer.start` does."""
+        """Start the broker; raise the errors of `BrokerServer.start`."""
         started: Future[BrokerServer] = Future()
-        self._started, self._ended, self._served = started, Future(), Future()
+        self._started = started
+        self._ended = Future()
+        self._served = Future()
         self._thread = Thread(target=self._run, args=(started,), name="broker")
         try:
             self._thread.start()
             either: tuple[Future[Any], ...] = (started, self._served)
             wait(either, return_when=FIRST_COMPLETED)
-        except BaseException:  # Ctrl-C, also while the thread begins: nobody else would end it
+        except BaseException:  # Ctrl-C, even while the thread starts: nothing else would end it
             self._end()
             raise
         if not started.done():
@@ -78,7 +94,10 @@ class Broker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Once all of it is gone. Raises what it failed with, if it has ended by itself."""
+        """Stop the broker, and wait until port and thread are gone.
+
+        Raise the broker's own error if the broker ended before.
+        """
         self._end()
         self._served.result()
 
@@ -91,7 +110,7 @@ class Broker:
     def _run(self, started: Future[BrokerServer]) -> None:
         try:
             self._served.set_result(run(self._serve(started), serves=True))
-        except BaseException as error:  # is raised where the broker is entered or left
+        except BaseException as error:  # __enter__ or __exit__ raises it
             self._served.set_exception(error)
 
     async def _serve(self, started: Future[BrokerServer]) -> None:

@@ -1,16 +1,16 @@
-"""Runs an app without a broker: topics are lists, stores are dicts, time moves when it is told to.
+"""Test driver for apps, without a broker: topics are lists, stores are dicts, time is virtual.
 
-The tasks are those of a worker: the same topology, partitions, stores and commit order; records
-find their partition as they do in Kafka. What a worker adds is not here: no group, no rebalance,
-no disk.
+The tasks are those of a worker: the same topology, partitions, stores and commit order. Records
+find their partition as they do in Kafka. The driver leaves out a worker's surroundings: no group,
+no rebalance, no disk.
 
     with TestDriver(app) as driver:
         driver.pipe("orders", [{"user": "ann", "price": 2.0}])
         assert driver.table("totals") == {"ann": 2.0}
 
-What goes wrong is raised where the test stands, with the agent's own traceback: an error of an
-agent, of a task or of a timer, a record that cannot be decoded, and a value of a table that was
-changed in place and not put back. A test of what an app does with bad records looks at `failures`:
+Errors are raised in the test, with the agent's own traceback: an error of an agent, a task or a
+timer, a record that cannot be decoded, and a table value that was changed in place and not put
+back. A test of an app's behaviour on bad records looks at `failures`:
 
     with TestDriver(app, raises=False) as driver:
         driver.pipe("orders", [{"user": "ann"}, {"user": "bob", "price": 1.0}])
@@ -18,8 +18,8 @@ changed in place and not put back. A test of what an app does with bad records l
         assert type(driver.failures[0].error) is KeyError
 
 The app's tasks run when the driver starts, its timers as time goes by. Agents, tasks and timers may
-await what they like: what sleeps wakes up when `advance` gets there, and sockets and threads are
-really waited for.
+await anything. A sleep ends when `advance` reaches its time. Sockets and threads are waited for in
+real time.
 
     with TestDriver(app) as driver:
         driver.pipe("orders", [order])         # its agent awaits asyncio.sleep(5)
@@ -27,7 +27,7 @@ really waited for.
         driver.advance("5s")
         assert driver.table("totals") == {"ann": 2.0}
 
-A driver that was closed leaves its app as it was; one app has one driver at a time.
+A closed driver leaves its app unchanged. An app has one driver at a time.
 """
 
 from collections import defaultdict
@@ -58,16 +58,16 @@ from streamsx.topology.partitions import resolve_partition_counts
 from streamsx.worker.driver_loop import INSTANT_S, DriverLoop
 
 START_S: Final = 1_700_000_000.0
-"""When time begins, unless it is said: a day in 2023, the same in every run."""
+"""Default start of virtual time: a day in 2023, the same in every run."""
 CACHE_BYTES: Final = 64 << 20
 SLICE_ROWS: Final = 1000
 WAIT_S: Final = 5.0
 ROUNDS_MAX: Final = 100_000
-"""In each, every task takes up to SLICE_ROWS records."""
+"""Limit of rounds. In each round, every task takes up to SLICE_ROWS records."""
 
 
 class Record(NamedTuple):
-    """One record of a topic, decoded as the app's topic object says; `timestamp` in seconds."""
+    """Record of a topic, decoded by the app's topic object; `timestamp` is in seconds."""
 
     key: Any
     value: Any
@@ -78,21 +78,28 @@ class Record(NamedTuple):
 
 
 _Row = tuple[bytes | None, bytes | None, int, Headers | None]
-"""Key, value, timestamp in ms, headers; the offset is its place in the list."""
+"""Key, value, timestamp in ms, headers. The offset is the row's place in the list."""
 
 
 class _Logs(Outbox):
-    """The topics: a list for each partition. `counts`: how many partitions each has."""
+    """Topics as lists, one per partition. `counts` gives each topic's number of partitions."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
-        self._counts, self._unkeyed = dict(counts), count()
+        self._counts = dict(counts)
+        self._unkeyed = count()
         self._rows: defaultdict[TopicPartition, list[_Row]] = defaultdict(list)
         self._last: tuple[int, int]
         """Partition and offset of the record that was sent last."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
-        """Raises NotFound for a topic, UsageError for a partition. What it gives raises what a
-        worker's does: a record too large, a header that is no bytes.
+        """Return a function that sends to a topic.
+
+        The function raises the same errors as a worker's: for a record that is too large, or for a
+        header that is not bytes.
+
+        Raises:
+            NotFound: there is no such topic.
+            UsageError: the topic has no such partition.
         """
         partitions = self._counts.get(topic, 0)
         check_place(topic, partition, partitions)
@@ -119,7 +126,7 @@ class _Logs(Outbox):
         return sent_to(topic, at_ms, *self._last)
 
     def rows(self, topic: str, partition: int) -> SendRows:
-        """To a changelog."""
+        """Return a function that writes rows to a changelog."""
         log = self._rows[TopicPartition(topic, partition)]
 
         def send(keys: Sequence[bytes], values: Sequence[bytes | None], at_ms: int) -> None:
@@ -128,7 +135,11 @@ class _Logs(Outbox):
         return send
 
     def of(self, topic: str) -> Iterator[tuple[int, list[_Row]]]:
-        """Each partition of a topic. Raises NotFound."""
+        """Yield each partition of a topic with its rows.
+
+        Raises:
+            NotFound: there is no such topic.
+        """
         check_place(topic, None, self._counts.get(topic, 0))
         for partition in range(self._counts[topic]):
             yield partition, self._rows[TopicPartition(topic, partition)]
@@ -137,7 +148,7 @@ class _Logs(Outbox):
         return len(self._rows[tp])
 
     def batch(self, tp: TopicPartition, start: int) -> Batch | None:
-        """From an offset on; None at the end."""
+        """Return the records from an offset on; None at the end."""
         log = self._rows[tp]
         if start == len(log):
             return None
@@ -147,16 +158,26 @@ class _Logs(Outbox):
 
 
 class TestDriver:
-    """`partitions`: of topics that are there already, others get what they ask for, or the app's
-    `topic_partitions`; `commit`: after each `pipe` and `advance`; `now`: seconds since 1970;
-    `raises`: what went wrong, once everything else is done; `wait_s`: how long, in real seconds,
-    somebody may wait for a socket.
+    """Test driver for one app.
 
-    `failures`: records that failed and did not stop their task. Raises what `App.topology` raises,
-    PartitionMismatch and PartitionCountChanged.
+    Args:
+        partitions: Numbers of partitions of existing topics. Other topics get the number they ask
+            for, or the app's `topic_partitions`.
+        commit: Commit after each `pipe` and `advance`.
+        now: Start of virtual time, in seconds since 1970.
+        raises: Raise errors in the test, once everything else is done.
+        wait_s: Longest wait for a socket or a thread, in real seconds.
+
+    Attributes:
+        failures: Records that failed and did not stop their task.
+
+    Raises:
+        PartitionMismatch: topics that must have equal numbers of partitions do not.
+        PartitionCountChanged: the number of partitions of a topic does not fit the app's state.
+        StreamsxError: an error of `App.topology`.
     """
 
-    __test__ = False  # pytest: no test, but used in one
+    __test__ = False  # for pytest: this class is no test
 
     def __init__(
         self,
@@ -170,7 +191,9 @@ class TestDriver:
     ) -> None:
         if app.host is not None:
             raise UsageError(f"app runs already: {app!r}: close its driver first")
-        self._app, self._commits, self._raises = app, commit, raises
+        self._app = app
+        self._commits = commit
+        self._raises = raises
         self._start_ms = int(now * 1000)
         self.topology = app.topology()
         config = app.conf
@@ -182,7 +205,7 @@ class TestDriver:
             raise NotFound(f"no such topics: partitions of {', '.join(unknown)}: {app!r} has none")
         self.failures: list[Failure] = []
         self._errors: list[Exception] = []
-        """Of what went wrong since the last time that it was raised."""
+        """Errors since the last time that one was raised."""
         words = FailureAction(config.on_error), FailureAction(config.on_decode_error)
         self._policy = Policy(*words, self._failed, config.consecutive_failures_max)
         self._logs = _Logs(made.counts)
@@ -192,7 +215,7 @@ class TestDriver:
         self._tasks: dict[TaskId, Task] = {}
         self._offered: dict[TopicPartition, int] = {}
         self._fed_s: dict[TopicPartition, float] = {}
-        """When each was last read from."""
+        """Time at which each partition was last read from."""
         self._calls = 0
         self._loop = DriverLoop(wait_s, self._busy)
         self._handed = {name: ValuesHandedOut(table.default) for name, table in app.tables.items()}
@@ -208,18 +231,22 @@ class TestDriver:
     def pipe(
         self, topic: Topic | str, values: Iterable[Any], *, partition: int | None = None
     ) -> None:
-        """Write records and run until nothing is left to do, or everybody waits.
+        """Write records, and run until no work is left or all bodies wait.
 
-        Each is a value, or a tuple (key, value) or (key, value, seconds since 1970).
+        Each record is a value, or a tuple (key, value) or (key, value, seconds since 1970).
 
             driver.pipe("orders", [{"user": "ann"}, ("key", {"user": "bob"}), (None, {}, 0.5)])
 
-        Raises TypeError for what is no such list, NotFound, and what goes wrong.
+        Raises:
+            TypeError: `values` is not a list of records.
+            NotFound: there is no such topic.
+            Exception: an error of the app, unless `raises` is False.
         """
         if isinstance(values, str | bytes | Mapping):
             raise TypeError(f"not a list of values: {values!r}: write pipe(topic, [value])")
         name, known = _known(self._app, topic)
-        send, encode_key = self.to(name, partition), known.key_codec.encoders.or_none().encode
+        send = self.to(name, partition)
+        encode_key = known.key_codec.encoders.or_none().encode
         for each in values:
             key, value, at = _piped(each)
             at_ms = self.now_ms() if at is None else round(at * 1000)
@@ -227,9 +254,10 @@ class TestDriver:
         self._settle()
 
     def read(self, topic: Topic | str) -> list[Record]:
-        """All that a topic holds, partition by partition, decoded."""
+        """Return all records of a topic, partition by partition, decoded."""
         name, known = _known(self._app, topic)
-        key_of, value_of = known.key_codec.decode, known.value_codec.decode
+        key_of = known.key_codec.decode
+        value_of = known.value_codec.decode
         return [
             Record(
                 _decoded(key_of, key),
@@ -244,9 +272,12 @@ class TestDriver:
         ]
 
     def table(self, name: str) -> dict[Any, Any]:
-        """All partitions of a table, as one dict.
+        """Return all partitions of a table, as one dict.
 
-        Raises UsageError when a key is in several: what has no key goes to any partition.
+        Raises:
+            NotFound: no agent touches such a table.
+            UsageError: a key is in several partitions, since records without a key go to any
+                partition.
         """
         found = self.stores(name).values()
         if not found:
@@ -261,7 +292,11 @@ class TestDriver:
         return merged
 
     def store(self, name: str, partition: int) -> CachedStore:
-        """One partition of a table. Raises NotFound."""
+        """Return one partition of a table.
+
+        Raises:
+            NotFound: no task has this store.
+        """
         found = self.stores(name).get(partition)
         if found is None:
             raise NotFound(f"no such store: {name}, partition {partition}: no task has it")
@@ -270,7 +305,7 @@ class TestDriver:
     # -- time, commits, restarts
 
     def advance(self, duration: object) -> None:
-        """Move time on; whoever sleeps and each timer goes on at its own, in order."""
+        """Move time on by `duration`. Sleepers and timers go on at their own times, in order."""
         end_s = self._loop.now_s + seconds(duration)
         while self._loop.due_s is not None and self._loop.due_s <= end_s + INSTANT_S:
             self._loop.now_s = max(self._loop.now_s, self._loop.due_s)
@@ -279,8 +314,9 @@ class TestDriver:
         self._settle()
 
     def commit(self) -> None:
-        """As a worker does after each interval: changelogs, positions, stores. A value that cannot
-        be encoded fails the record that set it, and no other.
+        """Commit as a worker does after each interval: changelogs, positions, stores.
+
+        A value that cannot be encoded fails the record that set the value, and no other record.
         """
         for id_ in self._plans:
             try:
@@ -290,7 +326,10 @@ class TestDriver:
         self._raise_first()
 
     def _again(self, id_: TaskId) -> None:
-        """From its last commit on, each value encoded as it is set: so its record is known."""
+        """Run a task again from its last commit, and encode each value as it is set.
+
+        So the record that set a bad value is known.
+        """
         old = self._tasks[id_]
         old.close()
         self._tasks[id_] = self._loop.call(lambda: self._task(id_, old.committed_at, old.taken))
@@ -298,9 +337,9 @@ class TestDriver:
         _commit(self._tasks[id_], self._logs)
 
     def restart(self) -> None:
-        """Drop what was not committed and go on from the last commit, as after a crash.
+        """Drop everything uncommitted and go on from the last commit, as after a crash.
 
-        What was sent since then stays, and is sent again.
+        Records sent since that commit stay, and are sent again.
         """
         at = {id_: task.committed_at for id_, task in self._tasks.items()}
         self._stop()
@@ -308,7 +347,7 @@ class TestDriver:
         self._settle()
 
     def close(self) -> None:
-        """End all bodies, tasks and timers. Raises what one of them raised then."""
+        """End all bodies, tasks and timers, and raise the first error."""
         self._end()
         self._raise_first()
 
@@ -329,7 +368,7 @@ class TestDriver:
         if raised is None:
             self._raise_first()
 
-    # -- what user code reaches outside of tasks
+    # -- host of user code outside of tasks
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         return self._logs.to(topic, partition)
@@ -340,7 +379,11 @@ class TestDriver:
     def send_late(
         self, outbox: Outbox | Host, spec: TopicSpec, partition: int | None, record: SentRecord
     ) -> Done:
-        """Make the topic, if the app may make topics, and send. Raises UsageError."""
+        """Make the topic, if the app may make topics, and send.
+
+        Raises:
+            UsageError: the app may not make topics.
+        """
         if not self._app.conf.topic_allow_declare:
             raise UsageError(
                 f"unknown topic: {spec.name}: it is not there, and may not be made: name it in "
@@ -365,12 +408,12 @@ class TestDriver:
         }
 
     def look(self, name: str, key: Any) -> Any:
-        """Return the value of a key of a table: all of it is here."""
+        """Return the value of a key of a table; the driver has all partitions."""
         found = (store.get(key) for store in self.stores(name).values())
         return next((value for value in found if value is not None), None)
 
     def tell_part(self, name: str) -> None:
-        """Nothing to tell: all of it is here."""
+        """Do nothing: the driver has all partitions."""
 
     def is_leader(self) -> bool:
         return True
@@ -397,7 +440,8 @@ class TestDriver:
         plan = self._plans[id_]
         for topic, position in metadata.positions.items():
             tp = TopicPartition(topic, id_.partition)
-            self._offered[tp], self._fed_s[tp] = position, self._loop.now_s
+            self._offered[tp] = position
+            self._fed_s[tp] = self._loop.now_s
         stores: dict[str, CachedStore] = {}
         for node in plan.stores:
             rows = self._rows[node.name, id_.partition]
@@ -446,20 +490,21 @@ class TestDriver:
         )
 
     def _step(self, id_: TaskId) -> bool:
-        """Hand one task what is new; whether there was any."""
+        """Give one task its new records, and return whether the task handled any."""
         task = self._tasks[id_]
         for topic in task.plan.topics:
             tp = TopicPartition(topic, id_.partition)
             if batch := self._logs.batch(tp, self._offered[tp]):
                 task.offer(batch)
-                self._offered[tp], self._fed_s[tp] = batch.next_offset, self._loop.now_s
+                self._offered[tp] = batch.next_offset
+                self._fed_s[tp] = self._loop.now_s
         return task.run(SLICE_ROWS, task.plan.topics) > 0
 
     def _busy(self) -> bool:
-        """Somebody is at work, or waits for what is not ours."""
+        """Return whether a body is at work, or waits for something outside of the driver."""
         return self._calls > 0 or any(task.busy for task in self._tasks.values())
 
-    # -- what goes wrong
+    # -- errors
 
     def _failed(self, failure: Failure) -> None:
         self.failures.append(failure)
@@ -468,15 +513,15 @@ class TestDriver:
             self._errors.append(failure.error)
 
     def _broken(self, _: object, context: dict[str, Any]) -> None:
-        """What a loop would only log."""
+        """Keep an error that an event loop would only log."""
         self._errors.append(context.get("exception") or UsageError(context["message"]))
 
     async def _call(self, fun: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> None:
-        """A task, or one tick of a timer."""
+        """Run a task of the app, or one tick of a timer."""
         self._calls += 1
         try:
             await fun(*arguments)
-        except Exception as error:  # the user's own
+        except Exception as error:  # user code may raise anything
             if not self._raises:
                 raise
             self._errors.append(error)
@@ -484,7 +529,8 @@ class TestDriver:
             self._calls -= 1
 
     def _raise_first(self) -> None:
-        errors, self._errors = self._errors, []
+        errors = self._errors
+        self._errors = []
         for error in errors:
             raise error
 
@@ -502,14 +548,14 @@ def _commit(task: Task, logs: _Logs) -> None:
 
 
 def _known(app: App, topic: Topic | str) -> tuple[str, Topic]:
-    """Its name, and the object whose codecs it has."""
+    """Return the name of a topic, and the object with its codecs."""
     if isinstance(topic, Topic):
         return topic.name, topic
     return topic, app.topics.get(topic) or Topic(app, [topic])
 
 
 def _decoded(decode: Decode, data: bytes | None) -> Any:
-    """None where there is no value, whether or not an agent would be given one."""
+    """Return the decoded value; None if there is none, whether or not an agent would get one."""
     try:
         return decode(data)
     except NoValue:
@@ -525,4 +571,7 @@ def _piped(each: Any) -> tuple[Any, Any, float | None]:
 
 
 def _nothing(*_: object) -> None:
-    """For actors that nobody waits for, and batches whose one record is in a list already."""
+    """Do nothing.
+
+    This serves actors without waiters, and batches with a record that a list has already.
+    """

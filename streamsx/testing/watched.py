@@ -1,10 +1,11 @@
-"""Finds values of tables that were changed in place and not put back.
+"""Detection of table values that were changed in place and not put back.
 
-A table does not see such a change: `totals[key].append(1)` is there as long as the object is in
-the cache of its task, and in no commit. A body that does so is right in a short test, and forgets
-in a worker. Here each value that was handed out is compared with what is committed of it.
+A table does not see such a change: after `totals[key].append(1)` the change lives as long as the
+object is in the cache of its task, and no commit contains it. A body that does so passes a short
+test, and loses data in a worker. This module compares each value that was handed out with its
+committed bytes.
 
-Not here: who asks, and what a driver does with the answer.
+Not here: the moment of the check, and the driver's reaction.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,15 +18,18 @@ UNCHANGEABLE: Final = frozenset({bool, bytes, float, int, str})
 
 
 class ValuesHandedOut:
-    """What the stores of one table have handed out. Stands in for the table's `default`."""
+    """Values handed out by the stores of one table. Stands in for the table's `default`."""
 
     def __init__(self, default: Callable[[], Any] | None) -> None:
         self.default = default
         self.missed: tuple[WatchedStore, Any] | None = None
-        """Whose default is made next."""
+        """Store and key for which the next default is made."""
         self._out: dict[tuple[int, Any, int], tuple[WatchedStore, Any, Any, bytes]] = {}
-        """By id of the store, key and id of the value, which several keys may have: those three,
-        and what it was written as."""
+        """Store, key, value and encoded bytes of each value handed out.
+
+        The dict's key is the id of the store, the key, and the id of the value, which several keys
+        may share.
+        """
 
     def __call__(self) -> Any:
         assert self.default is not None, "a default for a table without one"
@@ -41,22 +45,28 @@ class ValuesHandedOut:
             self._out[id(store), key, id(value)] = store, key, value, row
 
     def forget(self) -> None:
-        """Its stores are gone."""
-        self._out, self.missed = {}, None
+        """Forget all values, since the table's stores are gone."""
+        self._out = {}
+        self.missed = None
 
     def changed(self) -> Iterator[UsageError]:
-        """One for each value that was changed in place since it was handed out; asked once."""
-        out, self._out = self._out, {}
+        """Yield an error for each value that was changed in place, and forget all values."""
+        out = self._out
+        self._out = {}
         for store, key, value, row in out.values():
             if store.lost(key, value, row):
                 yield store.error(key)
 
 
 class WatchedStore(CachedStore):
-    """One partition of a table; `watch` is called once, before anything else."""
+    """Store of one partition of a table, which notes the values handed out.
+
+    `watch` must be called once, before anything else.
+    """
 
     def watch(self, handed: ValuesHandedOut, partition: int) -> None:
-        self._table, self._partition = handed, partition
+        self._table = handed
+        self._partition = partition
 
     def load(self, key: Any) -> Any:
         value = super().load(key)
@@ -67,15 +77,17 @@ class WatchedStore(CachedStore):
         return value
 
     def written(self, value: Any) -> bytes | None:
-        """None for what cannot be written."""
+        """Return the encoded value; None if it cannot be encoded."""
         try:
             return self.encode(value)
-        except Exception:  # any codec's
+        except Exception:  # a codec may raise anything
             return None
 
     def lost(self, key: Any, value: Any, row: bytes) -> bool:
-        """Nobody has put it, and it is not what it was: neither its bytes nor, where bytes differ
-        from one writing to the next, what they say.
+        """Return whether a value was changed in place and not put back.
+
+        A codec may write equal values as different bytes. If the bytes differ, the decoded values
+        are compared too.
         """
         if key in self.hot or self.written(value) == row:
             return False
