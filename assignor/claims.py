@@ -1,9 +1,10 @@
-"""What the members of a group say, from their bytes.
+"""Parser of the members' join data, and the resolver of conflicting claims.
 
-A claim is a partition that a member holds (KIP-429). Per partition the claim of the highest
-generation counts (KIP-792), however old it is: a member whose SyncGroup failed is still in the
-group and still holds what it had. Of two equal ones both count: nobody gets the partition before
-both have let go. A fenced member claims nothing, so an old claim is never a zombie's.
+A claim is a partition that a member holds (KIP-429). For each partition the claim of the highest
+generation counts (KIP-792), however old that generation is: a member whose SyncGroup failed is
+still in the group and still holds its partitions. Two claims of equal generation both count: no
+member gets the partition before both claimants have released it. A fenced member claims nothing, so
+an old claim never belongs to a zombie.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from streamsx.protocol.consumer_protocol import Subscription
 
 T = TypeVar("T")
 Metadata = Sequence[tuple[str, bytes]]
-"""Member ids with their Subscriptions, as the coordinator hands them to the leader."""
+"""Member ids with Subscriptions, in the form in which the leader gets them from the coordinator."""
 
 SILENT = Subscription(())
 OPAQUE = MemberMetadata("", opaque=True)
@@ -27,11 +28,11 @@ OPAQUE = MemberMetadata("", opaque=True)
 def read_members(
     metadata: Metadata, signatures: Sequence[int] = ()
 ) -> tuple[tuple[MemberMetadata, ...], tuple[str, ...]]:
-    """The members, and a sentence per member that could not be read. `signatures`: of the leader's
-    sub-topologies, in their order.
+    """Return the members, and one sentence for each member that could not be read.
 
-    Damaged bytes never stop a leader: without user data a member is opaque, without a Subscription
-    it claims nothing.
+    `signatures`: those of the leader's sub-topologies, in order. Damaged bytes never stop a leader:
+    a member without readable user data is opaque, a member without a readable Subscription claims
+    nothing.
     """
     notes: list[str] = []
     said = {m: _read(Subscription.read, data, SILENT, m, notes) for m, data in metadata}
@@ -72,13 +73,20 @@ def _claims(said: Mapping[str, Subscription]) -> Mapping[str, frozenset[TopicPar
 
 
 def _promised(member: MemberMetadata, newest_round: int) -> frozenset[TaskId]:
-    """A promise is of the last plan, or it is none: "m1 is promised t and fenced; m2 runs t for an
-    hour; m1 comes back" must not give t to m1, whose copy is an hour old."""
+    """Return the promises to a member, or none if they are not from the newest plan.
+
+    Race: m1 is promised t and then fenced; m2 runs t for an hour; m1 comes back. The old promise
+    must not give t to m1, because the copy on m1 is an hour old.
+    """
     return member.heirs if member.round == newest_round else frozenset()
 
 
 def known(theirs: Sequence[int], ours: Sequence[int]) -> frozenset[int] | None:
-    """Which of our sub-topologies somebody with these signatures runs as we do; None: all."""
+    """Return the sub-topologies that a member with the signatures `theirs` runs as we do.
+
+    Returns:
+        Numbers of sub-topologies; None for all of them, when `theirs` is empty.
+    """
     if not theirs:
         return None
     return frozenset(n for n, (a, b) in enumerate(zip(theirs, ours, strict=False)) if a == b)

@@ -1,9 +1,10 @@
-"""A group as one JSON object, and the plan for it as another: the assignor without a broker.
+"""JSON form of a group and of the plan for that group: the assignor without a broker.
 
-    {"tasks": [{"id": "0_3", "stateful": true}], "members": [{"id": "m1", "owned": ["0_3"]}]}
+{"tasks": [{"id": "0_3", "stateful": true}], "members": [{"id": "m1", "owned": ["0_3"]}]}
 
-What members would let go of before they join (`revoke_before_join`) is let go of here: `owned` is
-what they hold when the rebalance begins. Not here: lines, files, what a process ends with.
+With `revoke_before_join` members release tasks before they join; this module releases those tasks
+for them, so `owned` lists the tasks that a member holds when the rebalance begins. Out of scope:
+lines, files, exit codes.
 """
 
 import math
@@ -28,9 +29,12 @@ from streamsx.assignor.model import (
 from streamsx.errors import UsageError
 from streamsx.model import TaskId, TopicPartition
 
-NONE, BEING_LEARNED, ALL = "none", "being_learned", "all"
+NONE = "none"
+BEING_LEARNED = "being_learned"
+ALL = "all"
 POLICIES: Final = (NONE, BEING_LEARNED, ALL)
-EAGER, COOPERATIVE = "eager", "cooperative"
+EAGER = "eager"
+COOPERATIVE = "cooperative"
 COPIES: Final = {
     "restoring": CopyRole.RESTORING, "standby": CopyRole.STANDBY, "learner": CopyRole.LEARNER,
     "on_disk": CopyRole.DORMANT,
@@ -39,7 +43,11 @@ Document = Mapping[str, Any]
 
 
 def group_of(document: object) -> tuple[Group, Rules]:
-    """Raises UsageError for what is none."""
+    """Return the group and the rules that a document describes.
+
+    Raises:
+        UsageError: the document describes no group.
+    """
     top = fields(document, "an object", TOP)
     rules, policy = rules_of(fields(top["config"], "config", CONFIG))
     tasks = [task_of(each) for each in top["tasks"]]
@@ -60,7 +68,10 @@ def group_of(document: object) -> tuple[Group, Rules]:
 
 
 def document_of(plan: Plan) -> Document:
-    """A plan; feeding its `memory`, and what members have become by it, gives the next one."""
+    """Return the JSON form of a plan.
+
+    To get the next plan, feed back the plan's `memory` and the members as the plan leaves them.
+    """
     target: dict[str, list[str]] = {member: [] for member in plan.active}
     for task, member in plan.target.items():
         target[member].append(str(task))
@@ -132,7 +143,7 @@ def member_of(
 
 
 def copies_of(member: Document) -> dict[TaskId, Copy]:
-    """What it runs counts before what it restores, and so on."""
+    """Return the copies of a member; running comes before restoring, and so on."""
     found = dict.fromkeys(member["owned"], Copy(CopyRole.RUNNING, 0))
     for name, role in COPIES.items():
         for task, lag in member[name].items():
@@ -153,7 +164,13 @@ Parse = Callable[[Any], Any]
 
 
 def fields(told: object, what: str, known: Mapping[str, tuple[Parse, Any]]) -> dict[str, Any]:
-    """Each by its parser, or its default; ... is none. Raises UsageError."""
+    """Parse each field of an object with the field's parser, or take the default.
+
+    A default of `...` means that the field is required.
+
+    Raises:
+        UsageError: the value is no object, or a field is unknown, missing or invalid.
+    """
     if not isinstance(told, dict):
         raise UsageError(f"{what}: expected an object, found {told!r:.60}")
     if unknown := sorted(told.keys() - known.keys()):
@@ -170,7 +187,7 @@ def fields(told: object, what: str, known: Mapping[str, tuple[Parse, Any]]) -> d
 
 
 def of(kind: type, least: float | None = None) -> Parse:
-    """A value of this JSON type."""
+    """Return a parser for a value of this JSON type."""
 
     def parse(told: Any) -> Any:
         found: type = type(told)

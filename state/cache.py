@@ -94,7 +94,8 @@ class Scan:
     """Rows below, ascending, part by part. An open one keeps their lock, so it can be ended."""
 
     def __init__(self, name: str, rows: Rows) -> None:
-        self._name, self._rows = name, rows
+        self._name = name
+        self._rows = rows
         self._left: Iterator[tuple[bytes, bytes]] | None = rows.scan(ROW, INDEX)
 
     def part(self, limit: int) -> list[tuple[bytes, bytes]]:
@@ -169,14 +170,19 @@ class CachedStore:
     """
 
     def __init__(self, node: StoreNode, rows: Rows, budget_bytes: int) -> None:
-        self.name, self.rows, self.budget_bytes = node.name, rows, budget_bytes
-        self.decode_key, self.decode = node.keys.decode, node.values.decode
+        self.name = node.name
+        self.rows = rows
+        self.budget_bytes = budget_bytes
+        self.decode_key = node.keys.decode
+        self.decode = node.values.decode
         # A codec may write None as no bytes; here is no such key or value.
         self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]
         self.encode: Callable[[Any], bytes] = node.values.encode  # type: ignore[assignment]
-        self._comes_back, self._encoders = node.values.check, node.values.encoders
+        self._comes_back = node.values.check
+        self._encoders = node.values.encoders
         self.key_type = node.key_type if node.key_type in PINNED else None
-        self._declared, self._untyped = self.key_type is not None, node.key_type is None
+        self._declared = self.key_type is not None
+        self._untyped = node.key_type is None
         self.hot: dict[Any, Any] = {}
         self.sealing: dict[Any, Any] = {}
         self.young: dict[Any, Any] = {}
@@ -360,8 +366,11 @@ class CachedStore:
     def _set_aside(self) -> None:
         """Begin to seal: what is hot is encoded from now on."""
         self._measure_changes()
-        self.sealing, self.hot = self.hot, self._new_hot()
-        self._sealing_bytes, self._hot_bytes, self._hot_measured = self._hot_bytes, 0, 0
+        self.sealing = self.hot
+        self.hot = self._new_hot()
+        self._sealing_bytes = self._hot_bytes
+        self._hot_bytes = 0
+        self._hot_measured = 0
 
     def check_values(self, *, checking: bool) -> None:
         """From the next seal on (at once while nothing has changed), raise ValueRefused at once."""
@@ -382,7 +391,9 @@ class CachedStore:
             self._set_aside()
             self._left = iter(self.sealing.items())
         if not (part := list(islice(self._left, self._slice(limit)))):
-            self._left, self.sealing, self._sealing_bytes = None, {}, 0
+            self._left = None
+            self.sealing = {}
+            self._sealing_bytes = 0
             return Changes([], [])
         encode = self._encoders
         try:
@@ -426,7 +437,8 @@ class CachedStore:
         self.young.pop(key, None)
         self.old.pop(key, None)
         self._large.pop(key, None)
-        self.complete, self._lacks = False, True
+        self.complete = False
+        self._lacks = True
 
     def check(self, key: Any, value: Any) -> bytes:
         """The encoded value. Raises ValueRefused for what a seal could not take."""
@@ -491,15 +503,21 @@ class CachedStore:
         self._young_bytes = self._weigh()
         if self._young_bytes >= self.budget_bytes // 2 * STILL_FULL:
             self._drop_old()
-            self.old, self._old_bytes, self._lacks = self.young, self._young_bytes, True
-            self.young, self._young_bytes, self._large = {}, 0, {}
+            self.old = self.young
+            self._old_bytes = self._young_bytes
+            self._lacks = True
+            self.young = {}
+            self._young_bytes = 0
+            self._large = {}
         if self._young_bytes + self._old_bytes > self.budget_bytes:
             self._drop_old()
         self._young_max = min(self.budget_bytes // 2, self.budget_bytes - self._old_bytes)
 
     def _drop_old(self) -> None:
         self.complete = self.complete and not self.old
-        self.old, self._old_bytes, self._lacks = {}, 0, True
+        self.old = {}
+        self._old_bytes = 0
+        self._lacks = True
 
     def _weigh(self) -> int:
         """Return about how much memory the young generation takes: some of its rows, all large."""
@@ -519,8 +537,11 @@ class CachedStore:
     def adopt(self, end: int | None) -> None:
         """Kafka has committed what was sealed; `end`: changelog position behind it, if any."""
         assert not self.pending, f"{self.name}: committed before its last commit was written"
-        self.pending, self.sealed, self._end = self.sealed, {}, end
-        self._order, self._run = list(self.pending), []
+        self.pending = self.sealed
+        self.sealed = {}
+        self._end = end
+        self._order = list(self.pending)
+        self._run = []
 
     def write_some(self, limit: int) -> bool:
         """Up to `limit` committed rows into the rows below, the position last; True when done."""
@@ -529,13 +550,16 @@ class CachedStore:
         if not self._run:
             self._run = sorted(self._order[-SORTED_ROWS:], reverse=True)
             del self._order[-SORTED_ROWS:]
-        run, count = self._run, self._slice(limit)
+        run = self._run
+        count = self._slice(limit)
         done = len(run) <= count and not self._order
         part = {key: self.pending[key] for key in reversed(run[-count:])}
         self.rows.write(part, self._end if done else None)
         del run[-count:]  # not before: rows that a full disk refused must not miss below the end
         if done:
-            self.pending, self._end, self._encoded_bytes = {}, None, 0
+            self.pending = {}
+            self._end = None
+            self._encoded_bytes = 0
         return done
 
     def aborted(self) -> None:
@@ -544,13 +568,18 @@ class CachedStore:
         if self.hot or self.sealing or self.sealed:
             self.complete = False
             self._forget_warm()
-        self.hot, self.sealing, self.sealed, self._left = self._new_hot(), {}, {}, None
+        self.hot = self._new_hot()
+        self.sealing = {}
+        self.sealed = {}
+        self._left = None
         self._hot_bytes = self._hot_measured = self._sealing_bytes = 0
         if not self.pending:
             self._encoded_bytes = 0
 
     def _forget_warm(self) -> None:
-        self.young, self.old, self._large = {}, {}, {}
+        self.young = {}
+        self.old = {}
+        self._large = {}
         self._young_bytes = self._old_bytes = 0
         self._young_max = self.budget_bytes // 2
 
@@ -569,7 +598,9 @@ class CachedStore:
                 return True
             if self.sealed or self.pending:
                 return False  # the rows below are old: wait for the commit
-            self._below, self._touched, self._lacks = Scan(self.name, self.rows), set(), False
+            self._below = Scan(self.name, self.rows)
+            self._touched = set()
+            self._lacks = False
         part = self._below.part(limit)
         for row, raw in part:
             self._preload_row(row, raw)
@@ -589,7 +620,8 @@ class CachedStore:
     def _preload_row(self, row: bytes, raw: bytes) -> None:
         """One that its codec refuses stays below, for whoever asks for it."""
         try:
-            key, value = self.cache_key(self.decode_key(changelog_key(row))), self.decode(raw)
+            key = self.cache_key(self.decode_key(changelog_key(row)))
+            value = self.decode(raw)
         except Exception:  # any codec's
             self._lacks = True
             return
@@ -600,4 +632,5 @@ class CachedStore:
         """Before the rows are closed: an open scan keeps their lock."""
         for scan in list(self._scans):
             scan.end()
-        self._below, self._touched = None, set()
+        self._below = None
+        self._touched = set()

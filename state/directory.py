@@ -46,7 +46,9 @@ class StateDirectory:
     def __init__(
         self, state_dir: Path, app: str, fresh_id: Callable[[], uuid.UUID] = uuid.uuid4
     ) -> None:
-        self.root, self.path, self._fresh_id = state_dir, state_dir / app, fresh_id
+        self.root = state_dir
+        self.path = state_dir / app
+        self._fresh_id = fresh_id
         with translate_errors(state_dir):
             self.path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.path / "LOCK")

@@ -96,7 +96,9 @@ class RocksRows(Rows):
     """
 
     def __init__(self, path: Path, memory: RocksMemory, layout: str) -> None:
-        self.path, self._layout, self._memory = path, layout, memory
+        self.path = path
+        self._layout = layout
+        self._memory = memory
         self._open()
 
     def _open(self) -> None:

@@ -35,7 +35,8 @@ def deep_bytes(value: object) -> int:
 
     Breadth first, over a part of what each object refers to, level by level.
     """
-    total, looked = 0.0, 0
+    total = 0.0
+    looked = 0
     level: list[tuple[object, float]] = [(value, 1.0)]
     while level and looked < MEASURED_MAX:
         below: list[tuple[object, float]] = []
@@ -81,7 +82,9 @@ class Learned:
     """Bytes in memory for each encoded byte of one store's rows, beyond `ENTRY_BYTES` a row."""
 
     def __init__(self) -> None:
-        self._memory, self._encoded, self._samples = 0.0, 0.0, 0
+        self._memory = 0.0
+        self._encoded = 0.0
+        self._samples = 0
         self.factor = 1.0
 
     def sample(self, key: object, value: object, encoded_bytes: int) -> None:

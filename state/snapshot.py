@@ -280,7 +280,8 @@ def collect_garbage(files: SnapshotFiles, keep: int) -> None:
 
     Raises SnapshotFailed: what is left then is found the next time.
     """
-    found, manifests = numbers(files), dict[int, Manifest]()
+    found = numbers(files)
+    manifests = dict[int, Manifest]()
     for number in found:
         with suppress(IncompatibleStore):
             manifests[number] = read(files, number)
@@ -355,9 +356,11 @@ def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
     where = f"{uri}: snapshot {manifest.number}"
     store = manifest.stores.get(wanted.store) or StoreSnapshot("none", {})
     part = store.partitions.get(wanted.partition, Part())
-    name, made_from = f"{wanted.store}-{wanted.partition}", store.changelog_id
+    name = f"{wanted.store}-{wanted.partition}"
+    made_from = store.changelog_id
     names = [f"{each}-{n}" for each, of in manifest.stores.items() for n in of.partitions]
-    next_, within = part.changelog_next, f"{name} at {wanted.start} to {wanted.end}"
+    next_ = part.changelog_next
+    within = f"{name} at {wanted.start} to {wanted.end}"
     fits = next_ is None or wanted.start <= next_ <= wanted.end
     for what, expected, found in (
         ("store", name, name if name in names else names),
@@ -395,7 +398,8 @@ class SstWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._rows = path, 0
+        self._path = path
+        self._rows = 0
         made = Options(raw_mode=True)
         made.set_compression_type(DBCompressionType.lz4())
         made.set_block_based_table_factory(table_options())
@@ -433,7 +437,8 @@ def checksum(path: Path, step: Step = bool) -> int:
 def fetch(files: SnapshotFiles, sst: SstFile, to: Path, step: Step = bool) -> None:
     """One file of a chain, as it was written; StoreCorrupt for a torn one, SnapshotFailed."""
     files.fetch(sst.file, to, step)
-    expected, found = (sst.bytes, sst.crc32c), (to.stat().st_size, checksum(to, step))
+    expected = (sst.bytes, sst.crc32c)
+    found = (to.stat().st_size, checksum(to, step))
     if found != expected:
         to.unlink()
         raise StoreCorrupt(

@@ -45,7 +45,8 @@ class SnapshotFiles:
     """
 
     def __init__(self, uri: str) -> None:
-        self._given, self.uri = uri, masked(uri)
+        self._given = uri
+        self.uri = masked(uri)
         with self._told():
             self._fs, root = file_system(uri)
         self._root = root.rstrip("/")
@@ -171,7 +172,9 @@ class LinkFiles(SnapshotFiles):
     """A folder of this machine, or one that is mounted. Readers and writers share its blocks."""
 
     def __init__(self, root: Path, uri: str) -> None:
-        self._folder, self.uri, self._given = root, uri, uri
+        self._folder = root
+        self.uri = uri
+        self._given = uri
 
     def publish(self, local: Path, name: str) -> None:
         with self._told(name):
@@ -217,7 +220,8 @@ class LinkFiles(SnapshotFiles):
 
 def file_system(uri: str) -> Any:
     """Of pyarrow, or of fsspec as pyarrow sees it; and the root. Raises SettingError."""
-    shown, scheme = masked(uri), uri.partition(":")[0]
+    shown = masked(uri)
+    scheme = uri.partition(":")[0]
     try:
         import pyarrow as pa
         from pyarrow import fs
