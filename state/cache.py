@@ -44,8 +44,7 @@ FIRST_ENTRY_BYTES = 300
 SLICE_BYTES: Final = 1 << 20
 """Limit of a slice, by the average cost of an entry: 1,000 large ones would be too many."""
 LARGE_BYTES: Final = 64 << 10
-"""Encoded bytes from which on the size of each row is kept: samples would miss the few large ones.
-"""
+"""Encoded bytes of a large row, whose size is kept: samples would miss the few large ones."""
 LOADS_SAMPLED: Final = 256
 SEALS_SAMPLED: Final = 4
 """Sampling rates: one of so many loaded rows, and of so many sealed slices, is measured.
@@ -219,7 +218,7 @@ class CachedStore:
         """Limit of a key with its value, set by the topic of the changelog."""
         self._learned = Learned()
         self._young_bytes = self._old_bytes = 0
-        """Upper bounds: a row that is put again counts once more, until the generation is weighed.
+        """Upper bounds in bytes: a row that is put again counts once more, until the next weighing.
         """
         self._young_max = budget_bytes // 2
         """Bytes of the young generation at which the generations turn."""

@@ -61,16 +61,18 @@ class StateDirectory:
         self.instance_id: str | None = known.get("instance_id")
         self.fresh = not process_id
         self.own_slot_taken = ""
-        """Reason for which this is not the slot that bears the instance's id, if another slot does.
-        """
+        """Reason why this slot does not bear the instance's id, if another slot does."""
 
     @classmethod
     def in_slot(cls, base: Path, app: str, instance_id: str | None = None) -> "StateDirectory":
-        """Return a free slot 0, 1, ... of a folder that several workers share.
+        """Return the state directory in a slot 0, 1, ... of a folder that several workers share.
 
         The slot that bears the instance's id is preferred, else the first free one. Example: k, l
         and m have slots 0 to 2; l leaves; m is killed and comes back. In slot 1 worker m would have
         to restore all the state that lies in slot 2 (44 s in place of 3).
+
+        Raises:
+            StoreLocked: no slot is free.
         """
         taken = ""
         for path in _bearing(base, app, instance_id):

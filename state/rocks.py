@@ -120,7 +120,7 @@ class RocksRows(Rows):
             damaged = (self.path / DAMAGED).exists()
         if damaged:
             raise corrupt(self.path, "something in it could not be read")
-        with self._told():
+        with self._translated():
             self._db = Rdict(str(self.path), options(self._memory))
             self._large = False
             try:
@@ -130,7 +130,7 @@ class RocksRows(Rows):
                 raise
         self._memory.opened.add(self.path)
 
-    def _told(self) -> AbstractContextManager[None]:
+    def _translated(self) -> AbstractContextManager[None]:
         return translate_errors(self.path, len(self._memory.opened))
 
     def _check_layout(self) -> None:
@@ -167,7 +167,7 @@ class RocksRows(Rows):
                 return
             yield key, rows.value()
             rows.next()
-        with self._told():
+        with self._translated():
             rows.status()
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
@@ -179,7 +179,7 @@ class RocksRows(Rows):
                 batch.put(key, value)
         if position is not None:
             batch.put(POSITION, position_row(position))
-        with self._told():
+        with self._translated():
             self._db.write(batch)
             if not self._large and self._files_bytes() >= LARGE_BYTES:
                 self._db.set_options({"write_buffer_size": str(LARGE_WRITE_BUFFER_BYTES)})
@@ -189,7 +189,7 @@ class RocksRows(Rows):
         return int(self._db.property_int_value("rocksdb.total-sst-files-size") or 0)
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
-        with self._told():
+        with self._translated():
             self._db.delete_range(start, stop)
         assert next(self.scan(start, stop), None) is None, f"{self.path}: deleted rows are there"
 
@@ -223,7 +223,7 @@ class RocksRows(Rows):
         Rows that could not be flushed come from RocksDB's own log, or else from the changelog, when
         the store is opened again.
         """
-        with self._told():
+        with self._translated():
             try:
                 self._db.flush()
             finally:

@@ -23,8 +23,7 @@ MEASURED_MAX: Final = 100
 CHILDREN_MAX: Final = 31
 """Children of one object, and objects of one level: 1,000 equal fields show no more than 31."""
 SHARED_REFERENCES: Final = 12
-"""References from which on an object belongs to no single row: field names, small numbers, types.
-"""
+"""References from which on an object is shared by rows: field names, small numbers, types."""
 MEMORY: Final = 64
 """Samples after which older ones count half."""
 ATOMS: Final = frozenset({str, bytes, int, float, bool, type(None)})

@@ -1,4 +1,4 @@
-"""Snapshots of state as files: a chain of SST files per store partition, and a manifest of names.
+"""Snapshots of state as files: a chain of SST files per store partition, listed by a manifest.
 
     URI/manifests/000000000041.json
     URI/sst/{store}/{partition}/000000000041-{uuid4 hex}.sst
@@ -60,7 +60,7 @@ SST_NAME: Final = re.compile(rf"sst/[A-Za-z0-9._-]+/\d+/(\d{{{DIGITS}}})-[0-9a-f
 BUILD_BYTES: Final = 1 << 20
 """Memory of a database that takes whole files and two rows."""
 RUNNING: Final = 1
-"""Distance from the newest number that marks files of a running attempt.
+"""Margin of numbers below the newest manifest within which garbage collection keeps files.
 
 SST files of an attempt that is under way carry the number after the newest, or a later one.
 """
@@ -284,7 +284,7 @@ def commit(files: SnapshotFiles, manifest: Manifest, *, before: Manifest | None)
     except FileExistsError:
         found = read(files, manifest.number)
         # Equal: the first answer was lost, and the request was sent again.
-        if _told(found) != _told(manifest):
+        if _label(found) != _label(manifest):
             raise _conflict(files, before, found) from None
 
 
@@ -295,7 +295,7 @@ def expect_newest(files: SnapshotFiles, before: Manifest | None) -> None:
         StateConflict: another one is the newest.
         IncompatibleStore, SnapshotFailed: the newest cannot be read.
     """
-    if _told(found := newest(files)) != _told(before):
+    if _label(found := newest(files)) != _label(before):
         raise _conflict(files, before, found)
 
 
@@ -303,12 +303,12 @@ def _conflict(
     files: SnapshotFiles, before: Manifest | None, found: Manifest | None
 ) -> StateConflict:
     return StateConflict(
-        f"state with two writers: {files.uri}: expected {_told(before)} to be the newest, found "
-        f"{_told(found)}: stop one of them"
+        f"state with two writers: {files.uri}: expected {_label(before)} to be the newest, found "
+        f"{_label(found)}: stop one of them"
     )
 
 
-def _told(manifest: Manifest | None) -> str:
+def _label(manifest: Manifest | None) -> str:
     if manifest is None:
         return "no snapshot"
     return f"snapshot {manifest.number}, made by run {manifest.run}"

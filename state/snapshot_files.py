@@ -25,13 +25,17 @@ CHUNK_BYTES: Final = 4 << 20
 NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
 """Errors of a link whose other end is on another disk, or on a disk without links."""
 OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
-"""Stores without folders; pyarrow would make objects of folder names. Written files appear whole.
+"""Stores without folders, in which written files appear whole.
+
+pyarrow would make objects of folder names there.
 """
 SECRET: Final = re.compile(
     r"(//)([^?]*)(?=@)"
     r"|([?&](?!(?:region|endpoint_override|scheme|allow_bucket_creation)=)[^=&]*=?)([^&]*)"
 )
-"""Parts of a URI that may be secret: user and password, also with slashes, and most of the query.
+"""Parts of a URI that may be secret.
+
+They are user and password, also with slashes in them, and the query except for harmless options.
 """
 DELAYED: Final = "allow_delayed_open=true"
 """Option for S3: a small file is one request, and not an upload in parts."""
@@ -51,13 +55,13 @@ class SnapshotFiles:
     def __init__(self, uri: str) -> None:
         self._given = uri
         self.uri = masked(uri)
-        with self._told():
+        with self._translated():
             self._fs, root = file_system(uri)
         self._root = root.rstrip("/")
 
     def publish(self, local: Path, name: str) -> None:
         """Copy a local file to an unused name, which no reader looks up if the copy is torn."""
-        with self._told(name), local.open("rb") as source, self._output(name) as target:
+        with self._translated(name), local.open("rb") as source, self._output(name) as target:
             shutil.copyfileobj(source, target, CHUNK_BYTES)
 
     def create(self, name: str, data: bytes) -> None:
@@ -73,7 +77,7 @@ class SnapshotFiles:
             raise FileExistsError(errno.EEXIST, "is there already", name)
         whole = self._fs.type_name in OBJECT_STORES
         draft = name if whole else f"{name}.{uuid.uuid4().hex}{TMP}"
-        with self._told(name):
+        with self._translated(name):
             with self._output(draft) as target:
                 target.write(data)  # in one piece: an error would complete a part of the file
             if not whole:
@@ -98,17 +102,17 @@ class SnapshotFiles:
         """
         from pyarrow import fs
 
-        with self._told(folder):
+        with self._translated(folder):
             selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
             found = [each.base_name for each in self._fs.get_file_info(selector) if each.is_file]
             return sorted(name for name in found if drafts or not name.endswith(TMP))
 
     def delete(self, name: str) -> None:
-        with self._told(name):
+        with self._translated(name):
             self._fs.delete_file(f"{self._root}/{name}")
 
     def _chunks(self, name: str) -> Generator[bytes]:
-        with self._told(name), self._input(name) as source:
+        with self._translated(name), self._input(name) as source:
             while chunk := source.read(CHUNK_BYTES):
                 yield chunk
 
@@ -122,7 +126,7 @@ class SnapshotFiles:
         return self._fs.open_output_stream(path)
 
     @contextmanager
-    def _told(self, name: str = "") -> Iterator[None]:
+    def _translated(self, name: str = "") -> Iterator[None]:
         """Translate errors; the libraries below share no narrower exception."""
         try:
             yield
@@ -189,24 +193,24 @@ class LinkFiles(SnapshotFiles):
         self._given = uri
 
     def publish(self, local: Path, name: str) -> None:
-        with self._told(name):
+        with self._translated(name):
             place(local, target := self._target(name))
             sync_folder(target.parent)
 
     def fetch(self, name: str, local: Path, step: Step = bool) -> None:
-        with self._told(name):
+        with self._translated(name):
             there = local.exists() or linked(self._folder / name, local)
         if not there:
             super().fetch(name, local, step)
 
     def create(self, name: str, data: bytes) -> None:
-        with self._told(name):
+        with self._translated(name):
             with drafted(target := self._target(name), name_once) as file:
                 file.write(data)
             sync_folder(target.parent)
 
     def names(self, folder: str, *, drafts: bool = False) -> list[str]:
-        with self._told(folder):
+        with self._translated(folder):
             path = self._folder / folder
             found = [
                 each.name for each in (path.iterdir() if path.is_dir() else ()) if each.is_file()
@@ -214,7 +218,7 @@ class LinkFiles(SnapshotFiles):
             return sorted(name for name in found if drafts or not name.endswith(TMP))
 
     def delete(self, name: str) -> None:
-        with self._told(name):
+        with self._translated(name):
             (self._folder / name).unlink()
 
     def _target(self, name: str) -> Path:
