@@ -35,10 +35,12 @@ def read_members(
     nothing.
     """
     notes: list[str] = []
-    said = {m: _read(Subscription.read, data, SILENT, m, notes) for m, data in metadata}
-    told = {m: _read(read_join, said[m].user_data, OPAQUE, m, notes) for m in said}
-    claims = _claims(said)
-    newest = max((member.round for member in told.values()), default=0)
+    subscriptions = {m: _read(Subscription.read, data, SILENT, m, notes) for m, data in metadata}
+    joins = {
+        m: _read(read_join, subscriptions[m].user_data, OPAQUE, m, notes) for m in subscriptions
+    }
+    claims = _claims(subscriptions)
+    newest = max((member.round for member in joins.values()), default=0)
     members = (
         replace(
             member,
@@ -47,7 +49,7 @@ def read_members(
             heirs=_promised(member, newest),
             knows=known(member.signatures, signatures),
         )
-        for name, member in told.items()
+        for name, member in joins.items()
     )
     return tuple(members), tuple(notes)
 
@@ -62,13 +64,15 @@ def _read(
         return otherwise
 
 
-def _claims(said: Mapping[str, Subscription]) -> Mapping[str, frozenset[TopicPartition]]:
+def _claims(subscriptions: Mapping[str, Subscription]) -> Mapping[str, frozenset[TopicPartition]]:
     newest: dict[TopicPartition, int] = {}
-    for subscription in sorted(said.values(), key=lambda subscription: subscription.generation):
+    for subscription in sorted(
+        subscriptions.values(), key=lambda subscription: subscription.generation
+    ):
         newest.update(dict.fromkeys(subscription.owned, subscription.generation))
     return {
-        member: frozenset(tp for tp in told.owned if newest[tp] == told.generation)
-        for member, told in said.items()
+        member: frozenset(tp for tp in subscription.owned if newest[tp] == subscription.generation)
+        for member, subscription in subscriptions.items()
     }
 
 

@@ -26,9 +26,9 @@ def recall(group: Group) -> Memory:
     members = [member for member in group.members if not member.observer]
     newest = max((own.round, *(member.round for member in members)))
     marks: dict[str, Mark] = {}
-    for known, told in ((own.round, own.marks), *((m.round, m.marks) for m in members)):
+    for known, reported in ((own.round, own.marks), *((m.round, m.marks) for m in members)):
         if known == newest:
-            _merge(marks, told)
+            _merge(marks, reported)
     ended = _ended(marks, members, group.now_ms)
     marks = {instance: mark for instance, mark in marks.items() if instance not in ended}
     for member in group.members:
@@ -47,8 +47,8 @@ def remember(view: View, active: Mapping[TaskId, int], target: Mapping[TaskId, i
     return Memory(view.memory.round + 1, balancing, view.memory.marks)
 
 
-def _merge(marks: dict[str, Mark], told: Mapping[str, Mark]) -> None:
-    for instance, mark in told.items():
+def _merge(marks: dict[str, Mark], reported: Mapping[str, Mark]) -> None:
+    for instance, mark in reported.items():
         if instance not in marks or _age(marks[instance]) < _age(mark):
             marks[instance] = mark
 

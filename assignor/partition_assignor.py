@@ -144,7 +144,7 @@ class StreamsPartitionAssignor:
         without that a broker would answer some joins with the old assignment.
         """
         me = self._self
-        told = self._last
+        last = self._last
         if me.observer:
             return write_join(replace(me, nonce=me.nonce + said.nonce))
         claimed = self.tasks_of(said.claims)
@@ -158,11 +158,11 @@ class StreamsPartitionAssignor:
                 eager=me.eager,
                 signatures=me.signatures,
                 version=me.version,
-                copies=_told(_followed(said.copies, told), claimed),
-                heirs=told.promises - claimed,
-                wanted=told.wanted - claimed,
-                marks=told.memory.marks,
-                round=told.memory.round,
+                copies=_reported(_followed(said.copies, last), claimed),
+                heirs=last.promises - claimed,
+                wanted=last.wanted - claimed,
+                marks=last.memory.marks,
+                round=last.memory.round,
             )
         )
 
@@ -223,9 +223,9 @@ class StreamsPartitionAssignor:
             decisions=tuple(_named(each, named) for each in plan.explain),
         )
         assignments = _written(group, plan, words, strangers)
-        told = f"plan generation={generation} {in_a_line(plan, named)}"
+        summary = f"plan generation={generation} {in_a_line(plan, named)}"
         notes = (
-            told,
+            summary,
             *unread,
             *(
                 f"claims of no task: member {member}: handed back: {', '.join(map(str, tps))}"
@@ -290,21 +290,21 @@ def _written(
     return assignments
 
 
-def _followed(copies: Mapping[TaskId, Copy], told: AssignmentView) -> Mapping[TaskId, Copy]:
+def _followed(copies: Mapping[TaskId, Copy], last: AssignmentView) -> Mapping[TaskId, Copy]:
     """Return the copies in the roles of the newest plan.
 
     A worker calls a standby that shall become active a learner; the plan still calls it a standby.
     """
     follows = (CopyRole.LEARNER, CopyRole.STANDBY)
-    roles = dict.fromkeys(told.learners, CopyRole.LEARNER)
-    roles |= dict.fromkeys(told.standbys, CopyRole.STANDBY)
+    roles = dict.fromkeys(last.learners, CopyRole.LEARNER)
+    roles |= dict.fromkeys(last.standbys, CopyRole.STANDBY)
     return {
         task: Copy(roles.get(task, copy.role), copy.lag) if copy.role in follows else copy
         for task, copy in copies.items()
     }
 
 
-def _told(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[TaskId, Copy]:
+def _reported(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[TaskId, Copy]:
     """Return the copies that a join reports beside its claims, of which the claims are newer.
 
     Race: m is granted t and joins again before its data loop has published that it no longer learns
@@ -317,9 +317,9 @@ def _told(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[Tas
     }
 
 
-def _named(told: Decision, names: Mapping[str, str]) -> Decision:
+def _named(decision: Decision, names: Mapping[str, str]) -> Decision:
     """Return a decision with labels for people, in place of member ids."""
-    return replace(told, owner=names.get(told.owner or ""), to=names.get(told.to or ""))
+    return replace(decision, owner=names.get(decision.owner or ""), to=names.get(decision.to or ""))
 
 
 def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, AssignmentView]:

@@ -192,7 +192,7 @@ def in_a_line(plan: Plan, labels: Mapping[str, str]) -> str:
     """
     owners = {decision.task: decision.owner for decision in plan.explain}
     new = {(d.to, d.task) for d in plan.explain if d.decision in ("standby-new", "standby-move")}
-    told: list[str] = []
+    parts: list[str] = []
     unchanged: list[str] = []
     for member, label in sorted(labels.items(), key=lambda pair: pair[1]):
         active = plan.active.get(member, ())
@@ -204,13 +204,13 @@ def in_a_line(plan: Plan, labels: Mapping[str, str]) -> str:
         }
         runs = f"{label} runs {len(active)}"
         words = [f"{verb} {brief(tasks)}" for verb, tasks in changes.items() if tasks]
-        (told if words else unchanged).append(", ".join([runs, *words]))
-    told += unchanged[:UNCHANGED_MAX]
+        (parts if words else unchanged).append(", ".join([runs, *words]))
+    parts += unchanged[:UNCHANGED_MAX]
     if len(unchanged) > UNCHANGED_MAX:
-        told.append(f"{len(unchanged) - UNCHANGED_MAX} others go on")
+        parts.append(f"{len(unchanged) - UNCHANGED_MAX} others go on")
     if plan.parked:
-        told.append(f"later: {brief(sorted(plan.parked))}")
-    return "; ".join(told)
+        parts.append(f"later: {brief(sorted(plan.parked))}")
+    return "; ".join(parts)
 
 
 # Reasons for tasks that do not simply stay

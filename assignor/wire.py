@@ -32,7 +32,7 @@ ASSIGNMENT_FLAGS = {"more": 1, "no_takers": 2, "leader": 8, "shared_name": 16}
 """Bits of the boolean fields in the field `flags`."""
 DECISIONS_MAX = 1000
 DECISIONS_BYTES_MAX = 1 << 20
-"""Limit of a plan's decisions, and of the bytes that a reader decompresses.
+"""Limits of a plan's decisions: their number, and the bytes that a reader decompresses.
 
 1,000 decisions take some 15 KB of the record that a coordinator keeps of a group.
 """
@@ -115,8 +115,8 @@ def _read_copies(reader: Reader) -> dict[TaskId, Copy]:
     return found
 
 
-def _tags(told: Mapping[str, str]) -> bytes:
-    return b"".join(codec.text(key) + codec.text(value) for key, value in sorted(told.items()))
+def _tags(tags: Mapping[str, str]) -> bytes:
+    return b"".join(codec.text(key) + codec.text(value) for key, value in sorted(tags.items()))
 
 
 def _read_tags(reader: Reader) -> dict[str, str]:
@@ -127,14 +127,14 @@ def _read_tags(reader: Reader) -> dict[str, str]:
     return found
 
 
-def _marks(told: Mapping[str, Mark]) -> bytes:
+def _marks(marks: Mapping[str, Mark]) -> bytes:
     return b"".join(
         codec.text(instance)
         + codec.text(mark.swap_to or "")
         + codec.number(mark.state)
         + codec.number(0 if mark.deadline_ms is None else mark.deadline_ms + 1)
         + codec.number(mark.epoch_ms)
-        for instance, mark in sorted(told.items())
+        for instance, mark in sorted(marks.items())
     )
 
 
@@ -192,28 +192,28 @@ def _read_topics(reader: Reader) -> dict[int, tuple[str, ...]]:
     return found
 
 
-def _metrics(told: Mapping[str, float]) -> bytes:
+def _metrics(values: Mapping[str, float]) -> bytes:
     """Encode the metrics in the order of METRICS as floats: 56 bytes."""
-    return struct.pack(f">{len(METRICS)}f", *(told[name] for name in METRICS))
+    return struct.pack(f">{len(METRICS)}f", *(values[name] for name in METRICS))
 
 
 def _read_metrics(reader: Reader) -> dict[str, float]:
     """Read the metrics known here; a newer member sends more of them."""
-    told = (value for (value,) in struct.iter_unpack(">f", reader.rest()))
-    return dict(zip(METRICS, told, strict=False))
+    values = (value for (value,) in struct.iter_unpack(">f", reader.rest()))
+    return dict(zip(METRICS, values, strict=False))
 
 
-def _decisions(told: tuple[Decision, ...]) -> bytes:
+def _decisions(decisions: tuple[Decision, ...]) -> bytes:
     """Encode decisions as compressed JSON, cut to a size that a reader accepts.
 
     Compression leaves a tenth, because the sentences of many tasks are much alike. The byte limit
     counts too, because names may be long.
     """
-    told = told[:DECISIONS_MAX]
-    rows = [[str(d.task), d.decision, d.why, d.owner, d.to, d.lag] for d in told]
+    decisions = decisions[:DECISIONS_MAX]
+    rows = [[str(d.task), d.decision, d.why, d.owner, d.to, d.lag] for d in decisions]
     data = json.dumps(rows, separators=(",", ":")).encode()
     if len(data) > DECISIONS_BYTES_MAX:
-        return _decisions(told[: len(told) // 2])
+        return _decisions(decisions[: len(decisions) // 2])
     return zlib.compress(data)
 
 
@@ -225,7 +225,7 @@ def _read_decisions(reader: Reader) -> tuple[Decision, ...]:
         raise ValueError(f"decisions: {error}") from error
 
 
-def _reasons(told: Mapping[TaskId, str]) -> bytes:
+def _reasons(reasons: Mapping[TaskId, str]) -> bytes:
     """Encode reasons per task: number of the sub-topology, number of the partition, text.
 
     Reasons quote exceptions of users' code, and some of that text cannot be encoded.
@@ -234,7 +234,7 @@ def _reasons(told: Mapping[TaskId, str]) -> bytes:
         codec.number(task.subtopology)
         + codec.number(task.partition)
         + codec.text(why[:REASON_CHARS_MAX].encode(errors="replace").decode())
-        for task, why in sorted(told.items())[:REASONS_MAX]
+        for task, why in sorted(reasons.items())[:REASONS_MAX]
     )
 
 
@@ -296,8 +296,8 @@ def write_join(member: MemberMetadata) -> bytes:
     """Encode a member without its id, its claims and `knows`, which travel elsewhere."""
     flags = _flags(member, JOIN_FLAGS)
     out = member.leaving or LeaveRequest()
-    told = {"deadline_ms": out.deadline_ms, "swap_to": out.swap_to}
-    return codec.write_fields(member, JOIN, flags=flags, **told)
+    leave_fields = {"deadline_ms": out.deadline_ms, "swap_to": out.swap_to}
+    return codec.write_fields(member, JOIN, flags=flags, **leave_fields)
 
 
 def read_join(data: bytes) -> MemberMetadata:
