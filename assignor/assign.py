@@ -1,7 +1,7 @@
-"""`assign(group, rules) -> Plan`: one pure function of a frozen view. The order of its steps.
+"""Entry point of the assignor: `assign(group, rules) -> Plan`, a pure function of a frozen view.
 
-No clock (`now_ms` is a field of the group), no randomness, no state between calls: the same group
-gives the same plan, whatever order its members and tasks come in.
+The function reads no clock (`now_ms` is a field of the group), draws no random number and keeps no
+state between calls. The same group gives the same plan, in whatever order members and tasks come.
 """
 
 from collections import defaultdict
@@ -20,32 +20,37 @@ from streamsx.model import TaskId
 
 
 def assign(group: Group, rules: Rules) -> Plan:
-    """Who runs and who learns each task. Raises IllegalPlan (a bug: leave all claims in place)."""
-    # 1. Who is here, who leaves, who claims, owns and could take what.
+    """Return the plan of one round: the runner of each task, learners and standbys.
+
+    Raises:
+        IllegalPlan: the plan breaks an invariant, which is a bug; leave all claims in place.
+    """
+    # 1. Derive the facts: members, leavers, and the claimants, owner and takers of each task.
     view = look(group, rules)
-    # 2. Where every task shall end; nowhere, if nobody can take over.
+    # 2. Compute the target of every task; there is none if no member stays.
     target = target_assignment(view) if view.stay else {}
-    # 3. Who runs it in this round. When nobody stays owners go on, and the rest is withheld for
-    #    nobody: every leaver is told to stop at once, as learners will never be (`no_takers`).
+    # 3. Choose the runner of each task in this round. When no member stays, owners go on, and the
+    #    other tasks are withheld without an heir. `no_takers` makes every leaver stop at once,
+    #    because no learner will ever come.
     choices = round_assignment(view, target) if view.stay else []
     owners = {task.id: task.owner for task in view.tasks}
     runs = owners | {choice.task.id: choice.runner for choice in choices}
-    # 4. What its holder must release first.
+    # 4. Withhold the tasks that another member must release first.
     held = withhold(view, runs)
-    # 5. Who learns what, within the limits.
+    # 5. Schedule learners within the limits.
     learning = schedule_learners(view, choices, held.heirs)
-    # 6. Who follows what, beside all that.
+    # 6. Place standbys beside runners and learners.
     standing = stand_by(view, target, held, learning)
-    # 7. Why.
+    # 7. Explain the decisions.
     why = explain(view, choices, held, learning, standing.changes)
     plan = _plan(view, target, held, learning, standing, why)
-    # 8. What must hold of every plan.
+    # 8. Check the invariants of every plan.
     verify(view, plan)
     return plan
 
 
 def look(group: Group, rules: Rules) -> View:
-    """The group with its derived facts, as `assign` and `verify` see it."""
+    """Return the group with derived facts, the view that `assign` and `verify` share."""
     memory = recall(group)
     return survey(group, rules, memory, leavers(group.members, memory))
 
@@ -87,7 +92,7 @@ def _by_seat(
 def _by_member(
     ids: list[str], pairs: Iterable[tuple[TaskId, int]]
 ) -> Mapping[str, tuple[TaskId, ...]]:
-    """`pairs` in task order."""
+    """Group `pairs` by member id; pairs come in task order."""
     tasks: defaultdict[int, list[TaskId]] = defaultdict(list)
     for task, seat in pairs:
         tasks[seat].append(task)

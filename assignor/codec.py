@@ -1,9 +1,10 @@
-"""How user data are laid out: numbers, texts, task lists, and the fields they stand in.
+"""Codec of user data: numbers, texts, task lists, and the tagged fields that hold them.
 
-`u8 version, u8 min_reader`, then fields: `varint tag, varint length, bytes`, ascending tags, what
-is empty left out. Varints are unsigned LEB128. Readers skip tags they do not know, tags are never
-used again, and a change of meaning that a reader must know raises `min_reader`: so nobody probes
-versions, whoever leads. Which tags there are stands in `wire`.
+The layout is `u8 version, u8 min_reader`, then fields: `varint tag, varint length, bytes`, in
+ascending order of tags, with empty values left out. Varints are unsigned LEB128. Readers skip
+unknown tags. A tag is never used again for another meaning. A change of meaning that a reader must
+know raises `min_reader`, so no member probes versions, whichever version leads. The tags themselves
+are listed in `wire`.
 """
 
 import struct
@@ -20,11 +21,11 @@ VARINT_BYTES_MAX = 9  # 63 bits
 
 
 class Unreadable(DataError):
-    """User data that is damaged, or too new for this version."""
+    """User data that are damaged, or too new for this version."""
 
 
 class Reader:
-    """Reads from the front; whatever is missing is Unreadable."""
+    """Sequential reader of user data; raises Unreadable when bytes are missing."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -70,7 +71,10 @@ def text(value: str) -> bytes:
 
 
 def tasks(ids: Iterable[TaskId], lags: Mapping[TaskId, int | None] | None = None) -> bytes:
-    """By sub-topology: number, count, per task the gap to the last and lag + 1 (0: unknown)."""
+    """Encode tasks by sub-topology: number, count, then for each task the gap to the previous one.
+
+    With `lags` each gap is followed by lag + 1, or 0 for an unknown lag.
+    """
     groups = [(sub, list(group)) for sub, group in groupby(sorted(ids), lambda t: t.subtopology)]
     out = bytearray(number(len(groups)))
     for subtopology, group in groups:
@@ -88,7 +92,9 @@ def tasks(ids: Iterable[TaskId], lags: Mapping[TaskId, int | None] | None = None
 def read_lags(reader: Reader, *, lags: bool) -> dict[TaskId, int | None]:
     found: dict[TaskId, int | None] = {}
     for _ in range(reader.number()):
-        subtopology, count, partition = reader.number(), reader.number(), -1
+        subtopology = reader.number()
+        count = reader.number()
+        partition = -1
         for _ in range(count):
             partition += reader.number() + 1
             lag = reader.number() if lags else 0
@@ -101,7 +107,7 @@ def read_tasks(reader: Reader) -> frozenset[TaskId]:
 
 
 class TagField(NamedTuple):
-    """One tag: the name of a value, what it is when the tag is absent, its two translations."""
+    """One tag: name of a value, the value when the tag is absent, writer and reader."""
 
     tag: int
     name: str
@@ -140,7 +146,8 @@ def read_fields(data: bytes, fields: Iterable[TagField]) -> dict[str, Any]:
     if min_reader > FORMAT:
         raise Unreadable(f"user data of format {version}: needs a reader of {min_reader}: update")
     while reader.more:
-        tag, body = reader.number(), Reader(reader.take(reader.number()))
+        tag = reader.number()
+        body = Reader(reader.take(reader.number()))
         if tag not in by_tag:
             continue
         try:

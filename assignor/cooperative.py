@@ -1,9 +1,9 @@
-"""What must be released before it can be given: no task is taken from a member that runs it.
+"""Cooperative release (KIP-429): no task is taken from a member that still claims the task.
 
-A task that somebody else still claims is in nobody's active list. Its claimants see it missing,
-finish their work, release it and join again; that next round gives it to the heir. The heir is
-*promised* the task meanwhile: a few records written before the release must not send it back.
-KIP-429.
+A task that another member still claims is in no active list. Its claimants see the task missing,
+finish their work, release the task and join again; the next round gives the task to the heir.
+Meanwhile the heir holds a *promise* of the task: a few records written before the release must not
+revert the decision.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from streamsx.model import TaskId
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The outcome: who runs what, what waits for whom; members are seats."""
+    """Result of `withhold`: active tasks, withheld tasks and heirs; members are seats."""
 
     active: Mapping[TaskId, int]
     withheld: Mapping[TaskId, Withheld]
@@ -24,7 +24,10 @@ class Held:
 
 
 def withhold(view: View, runs: Mapping[TaskId, int | None]) -> Held:
-    """`runs`: who shall run each task; None: nobody can."""
+    """Withhold each task that a member other than the chosen runner claims.
+
+    `runs`: the chosen runner of each task; None: no member can run the task.
+    """
     active: dict[TaskId, int] = {}
     withheld: dict[TaskId, Withheld] = {}
     heirs: dict[TaskId, int] = {}

@@ -1,9 +1,10 @@
-"""A group as one JSON object, and the plan for it as another: the assignor without a broker.
+"""JSON form of a group and of the plan for that group: the assignor without a broker.
 
-    {"tasks": [{"id": "0_3", "stateful": true}], "members": [{"id": "m1", "owned": ["0_3"]}]}
+{"tasks": [{"id": "0_3", "stateful": true}], "members": [{"id": "m1", "owned": ["0_3"]}]}
 
-What members would let go of before they join (`revoke_before_join`) is let go of here: `owned` is
-what they hold when the rebalance begins. Not here: lines, files, what a process ends with.
+With `revoke_before_join` members release tasks before they join; this module releases those tasks
+for them, so `owned` lists the tasks that a member holds when the rebalance begins. Out of scope:
+lines, files, exit codes.
 """
 
 import math
@@ -28,9 +29,12 @@ from streamsx.assignor.model import (
 from streamsx.errors import UsageError
 from streamsx.model import TaskId, TopicPartition
 
-NONE, BEING_LEARNED, ALL = "none", "being_learned", "all"
+NONE = "none"
+BEING_LEARNED = "being_learned"
+ALL = "all"
 POLICIES: Final = (NONE, BEING_LEARNED, ALL)
-EAGER, COOPERATIVE = "eager", "cooperative"
+EAGER = "eager"
+COOPERATIVE = "cooperative"
 COPIES: Final = {
     "restoring": CopyRole.RESTORING, "standby": CopyRole.STANDBY, "learner": CopyRole.LEARNER,
     "on_disk": CopyRole.DORMANT,
@@ -39,28 +43,35 @@ Document = Mapping[str, Any]
 
 
 def group_of(document: object) -> tuple[Group, Rules]:
-    """Raises UsageError for what is none."""
+    """Return the group and the rules that a document describes.
+
+    Raises:
+        UsageError: the document describes no group.
+    """
     top = fields(document, "an object", TOP)
     rules, policy = rules_of(fields(top["config"], "config", CONFIG))
     tasks = [task_of(each) for each in top["tasks"]]
     known = {task.id: task for task in tasks}
     if len(known) < len(tasks):
         raise UsageError("tasks: one of them twice: give each once")
-    told = [fields(each, "a member", MEMBER) for each in top["members"]]
-    if len({each["id"] for each in told}) < len(told):
+    parsed = [fields(each, "a member", MEMBER) for each in top["members"]]
+    if len({each["id"] for each in parsed}) < len(parsed):
         raise UsageError("members: one of them twice: give each once")
-    for each in told:
+    for each in parsed:
         if astray := sorted(
             {*each["owned"], *each["heir"], *each["wanted"], *copies_of(each)} - known.keys()
         ):
             raise UsageError(f"member {each['id']!r}: no such task: {astray[0]}: name it in tasks")
-    learned = {task for each in told for task in each["learner"]}
-    members = [member_of(each, known, policy, learned) for each in told]
+    learned = {task for each in parsed for task in each["learner"]}
+    members = [member_of(each, known, policy, learned) for each in parsed]
     return Group(tasks, members, top["memory"], top["now_ms"]), rules
 
 
 def document_of(plan: Plan) -> Document:
-    """A plan; feeding its `memory`, and what members have become by it, gives the next one."""
+    """Return the JSON form of a plan.
+
+    To get the next plan, feed back the plan's `memory` and the members as the plan leaves them.
+    """
     target: dict[str, list[str]] = {member: [] for member in plan.active}
     for task, member in plan.target.items():
         target[member].append(str(task))
@@ -95,9 +106,9 @@ def document_of(plan: Plan) -> Document:
     }  # fmt: skip
 
 
-def decision_of(told: Decision) -> Document:
-    return {"task": str(told.task), "decision": told.decision, "why": told.why,
-            "owner": told.owner, "to": told.to, "lag": told.lag}  # fmt: skip
+def decision_of(decision: Decision) -> Document:
+    return {"task": str(decision.task), "decision": decision.decision, "why": decision.why,
+            "owner": decision.owner, "to": decision.to, "lag": decision.lag}  # fmt: skip
 
 
 def names(tasks: Iterable[TaskId]) -> list[str]:
@@ -107,32 +118,32 @@ def names(tasks: Iterable[TaskId]) -> list[str]:
 # -- parts of a group
 
 
-def task_of(told: object) -> PlannedTask:
-    task = fields(told, "a task", TASK)
+def task_of(raw: object) -> PlannedTask:
+    task = fields(raw, "a task", TASK)
     at: TaskId = task["id"]
     source = TopicPartition(f"topic-{at.subtopology}", at.partition)
     return PlannedTask(at, task["stateful"], (source,))
 
 
 def member_of(
-    told: Document, tasks: Mapping[TaskId, PlannedTask], policy: str, learned: set[TaskId]
+    member: Document, tasks: Mapping[TaskId, PlannedTask], policy: str, learned: set[TaskId]
 ) -> MemberMetadata:
-    owned = set(told["owned"])
-    if policy == ALL or told["protocol"] == EAGER:
+    owned = set(member["owned"])
+    if policy == ALL or member["protocol"] == EAGER:
         owned = set()
     elif policy == BEING_LEARNED:
         owned -= learned
     claims = (partition for task in owned for partition in tasks[task].partitions)
     return MemberMetadata(
-        id=told["id"], instance=told["id"], process=told["process"] or told["id"],
-        capacity=told["capacity"], tags=told["tags"], leaving=told["leaving"], fresh=told["fresh"],
-        claims=frozenset(claims), copies=copies_of(told), heirs=frozenset(told["heir"]),
-        wanted=frozenset(told["wanted"]), knows=told["knows"],
+        id=member["id"], instance=member["id"], process=member["process"] or member["id"],
+        capacity=member["capacity"], tags=member["tags"], leaving=member["leaving"],
+        fresh=member["fresh"], claims=frozenset(claims), copies=copies_of(member),
+        heirs=frozenset(member["heir"]), wanted=frozenset(member["wanted"]), knows=member["knows"],
     )  # fmt: skip
 
 
 def copies_of(member: Document) -> dict[TaskId, Copy]:
-    """What it runs counts before what it restores, and so on."""
+    """Return the copies of a member; running comes before restoring, and so on."""
     found = dict.fromkeys(member["owned"], Copy(CopyRole.RUNNING, 0))
     for name, role in COPIES.items():
         for task, lag in member[name].items():
@@ -142,7 +153,7 @@ def copies_of(member: Document) -> dict[TaskId, Copy]:
 
 
 def rules_of(config: Document) -> tuple[Rules, str]:
-    made = {name: told for name, told in config.items() if name != "revoke_before_join"}
+    made = {name: raw for name, raw in config.items() if name != "revoke_before_join"}
     return Rules(**{**made, "tags": tuple(made["tags"])}), config["revoke_before_join"]
 
 
@@ -152,77 +163,83 @@ def rules_of(config: Document) -> tuple[Rules, str]:
 Parse = Callable[[Any], Any]
 
 
-def fields(told: object, what: str, known: Mapping[str, tuple[Parse, Any]]) -> dict[str, Any]:
-    """Each by its parser, or its default; ... is none. Raises UsageError."""
-    if not isinstance(told, dict):
-        raise UsageError(f"{what}: expected an object, found {told!r:.60}")
-    if unknown := sorted(told.keys() - known.keys()):
+def fields(raw: object, what: str, known: Mapping[str, tuple[Parse, Any]]) -> dict[str, Any]:
+    """Parse each field of an object with the field's parser, or take the default.
+
+    A default of `...` means that the field is required.
+
+    Raises:
+        UsageError: the value is no object, or a field is unknown, missing or invalid.
+    """
+    if not isinstance(raw, dict):
+        raise UsageError(f"{what}: expected an object, found {raw!r:.60}")
+    if unknown := sorted(raw.keys() - known.keys()):
         raise UsageError(f"{what}: no such field: {unknown[0]}: there are {', '.join(known)}")
     made = {}
     for name, (parse, default) in known.items():
-        if name not in told and default is ...:
-            raise UsageError(f"{what}: no {name}: {told!r:.60}")
+        if name not in raw and default is ...:
+            raise UsageError(f"{what}: no {name}: {raw!r:.60}")
         try:
-            made[name] = parse(told[name]) if name in told else default
+            made[name] = parse(raw[name]) if name in raw else default
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise UsageError(f"{what}: {name}: cannot be {told[name]!r:.60}: {error}") from error
+            raise UsageError(f"{what}: {name}: cannot be {raw[name]!r:.60}: {error}") from error
     return made
 
 
 def of(kind: type, least: float | None = None) -> Parse:
-    """A value of this JSON type."""
+    """Return a parser for a value of this JSON type."""
 
-    def parse(told: Any) -> Any:
-        found: type = type(told)
+    def parse(raw: Any) -> Any:
+        found: type = type(raw)
         if found is not kind and (kind, found) != (float, int):
             raise TypeError(f"expected {kind.__name__}")
-        if least is not None and not least <= told < math.inf:
+        if least is not None and not least <= raw < math.inf:
             raise ValueError(f"expected {least} or more, and an end")
-        return told
+        return raw
 
     return parse
 
 
 def maybe(parse: Parse) -> Parse:
-    return lambda told: None if told is None else parse(told)
+    return lambda raw: None if raw is None else parse(raw)
 
 
 def one_of(*words: str) -> Parse:
-    def parse(told: Any) -> Any:
-        if told not in words:
+    def parse(raw: Any) -> Any:
+        if raw not in words:
             raise ValueError(f"expected {' or '.join(words)}")
-        return told
+        return raw
 
     return parse
 
 
 def many(parse: Parse) -> Parse:
-    def each(told: Any) -> Sequence[Any]:
-        return [parse(one) for one in of(list)(told)]
+    def each(raw: Any) -> Sequence[Any]:
+        return [parse(one) for one in of(list)(raw)]
 
     return each
 
 
-def lags(told: Any) -> dict[TaskId, int | None]:
-    return {task(name): maybe(of(int, 0))(lag) for name, lag in of(dict)(told).items()}
+def lags(raw: Any) -> dict[TaskId, int | None]:
+    return {task(name): maybe(of(int, 0))(lag) for name, lag in of(dict)(raw).items()}
 
 
-def texts(told: Any) -> dict[str, str]:
-    return {key: of(str)(value) for key, value in of(dict)(told).items()}
+def texts(raw: Any) -> dict[str, str]:
+    return {key: of(str)(value) for key, value in of(dict)(raw).items()}
 
 
-def task(told: Any) -> TaskId:
-    return TaskId.parse(of(str)(told))
+def task(raw: Any) -> TaskId:
+    return TaskId.parse(of(str)(raw))
 
 
-def way_out(told: Any) -> LeaveRequest | None:
-    if isinstance(told, bool):
-        return LeaveRequest() if told else None
-    return LeaveRequest(**fields(told, "leaving", LEAVING))
+def way_out(raw: Any) -> LeaveRequest | None:
+    if isinstance(raw, bool):
+        return LeaveRequest() if raw else None
+    return LeaveRequest(**fields(raw, "leaving", LEAVING))
 
 
-def memory(told: Any) -> Memory:
-    found = fields(told, "memory", MEMORY)
+def memory(raw: Any) -> Memory:
+    found = fields(raw, "memory", MEMORY)
     kinds = TaskKind(sum({TaskKind[kind] for kind in found["balancing"]}))
     marks = {name: fields(mark, "a mark", MARK) for name, mark in found["marks"].items()}
     return Memory(found["round"], kinds, {name: Mark(**mark) for name, mark in marks.items()})
@@ -231,7 +248,7 @@ def memory(told: Any) -> Memory:
 DEADLINE: Final = {"deadline_ms": (maybe(of(int, 0)), None)}
 LEAVING: Final = {**DEADLINE, "swap_to": (maybe(of(str)), None)}
 MARK: Final = {
-    "state": (lambda told: MarkState[told], ...), **LEAVING, "epoch_ms": (of(int, 0), 0),
+    "state": (lambda raw: MarkState[raw], ...), **LEAVING, "epoch_ms": (of(int, 0), 0),
 }  # fmt: skip
 MEMORY: Final = {
     "round": (of(int, 0), 0), "balancing": (many(of(str)), ()), "marks": (of(dict), {}),
@@ -249,7 +266,7 @@ MEMBER: Final = {
     "leaving": (way_out, None), "fresh": (of(bool), False), "tags": (texts, {}),
     "protocol": (one_of(COOPERATIVE, EAGER), COOPERATIVE),
     "heir": (many(task), ()), "wanted": (many(task), ()),
-    "knows": (maybe(lambda told: frozenset(many(of(int, 0))(told))), None),
+    "knows": (maybe(lambda raw: frozenset(many(of(int, 0))(raw))), None),
 }  # fmt: skip
 TOP: Final = {
     "config": (of(dict), {}), "tasks": (of(list), ...), "members": (of(list), ...),

@@ -1,6 +1,6 @@
-"""What `assign()` is given and what it answers: frozen values. No behaviour.
+"""Input and output of `assign()`: frozen values without behaviour.
 
-`Group` is the group as its members describe it in one rebalance, `Plan` the answer.
+`Group` is the group in one rebalance, described by the members; `Plan` is the answer.
 """
 
 import math
@@ -18,28 +18,31 @@ METRICS = (
     "rebalance-latency-max", "rebalance-latency-total", "failed-rebalance-rate-per-hour",
     "failed-rebalance-total", "last-rebalance-seconds-ago",
 )  # fmt: skip
-"""Of a member, as KIP-429 names them; they travel in this order, and new ones come behind."""
+"""Rebalance metrics of a member, with the names of KIP-429.
+
+They travel in this order; append new ones at the end.
+"""
 
 
 class CopyRole(IntEnum):
-    """What a member holds a copy of a task as; the numbers travel on the wire."""
+    """Role in which a member holds a copy of a task; the numbers travel on the wire."""
 
     RUNNING = 0
-    RESTORING = 1  # its task, not at the end of the changelog yet
-    LEARNER = 2  # of a task that runs elsewhere and will come here
+    RESTORING = 1  # assigned to the member, not at the end of the changelog yet
+    LEARNER = 2  # of a task that runs elsewhere and will move here
     STANDBY = 3
-    DORMANT = 4  # on disk, nobody keeps it up
+    DORMANT = 4  # on disk, not kept up to date
 
 
 class TaskKind(IntFlag):
-    """Tasks with and without state are balanced apart; the numbers travel on the wire."""
+    """Kinds of tasks, balanced separately; the numbers travel on the wire."""
 
     STATEFUL = 1
     STATELESS = 2
 
 
 class MarkState(IntEnum):
-    """What a tool has asked of an instance; the numbers travel on the wire."""
+    """Request of a tool to an instance; the numbers travel on the wire."""
 
     LEAVING = 0
     CANCELLED = 1
@@ -47,7 +50,7 @@ class MarkState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedTask:
-    """A unit of work: all its source partitions are with one member, or none is."""
+    """Unit of work: one member has all source partitions of the task, or no member has any."""
 
     id: TaskId
     stateful: bool
@@ -73,8 +76,11 @@ RUNNING = Copy(CopyRole.RUNNING, 0)
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequest:
-    """On its way out; after `deadline_ms` (unix, None: never) it stops whoever is ready. `swap_to`:
-    the instance that takes its seat, if it is in the group.
+    """Request of a member to leave the group.
+
+    After `deadline_ms` (unix time, None: no deadline) the member stops, whether or not another
+    member is ready. `swap_to`: the instance that takes the member's place, if that instance is in
+    the group.
     """
 
     deadline_ms: int | None = None
@@ -86,9 +92,10 @@ class LeaveRequest:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A wish for an instance, told by a tool at `epoch_ms`; of two the newer one counts.
+    """Request of a tool to an instance, made at `epoch_ms`; of two marks the newer one counts.
 
-    `swap_to`: the instance that is to take its seat; to a leader of before a leave as any other.
+    `swap_to`: the instance that shall take the marked instance's place. A leader of an older
+    version reads such a mark as an ordinary leave.
     """
 
     state: MarkState
@@ -99,9 +106,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What has no owner present who could report it: goes to every member with each plan.
+    """Facts that no present owner could report; they go to every member with each plan.
 
-    `balancing`: kinds of which some task is still on its way although its owner stays.
+    `balancing`: kinds with at least one task that is still moving although the owner stays.
     """
 
     round: int = 0
@@ -111,17 +118,22 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """A member as it describes itself at its join.
+    """Member of the group, described by the member's own join.
 
-    `tags`: where it is, such as its zone. `heirs`: tasks it was promised. `wanted`: of its standbys
-    those that are to become active. `stalled`: learners whose lag has not fallen for a minute.
-    `knows`: sub-topologies it runs the same way as the leader, None: all. `opaque`: the leader
-    cannot read it; it keeps what it claims and gets nothing. `eager`: it has let go of everything
-    before it joined, and claims nothing. `fresh`: its process has had no assignment yet. `marks`
-    and `round` are those of the newest memory it has; an observer's marks are news. `signatures`:
-    of its sub-topologies, from which the leader tells what it `knows`. `nonce`, `version` (of
-    streamsx), `metrics`, `stopped` (tasks that it runs and that process nothing) and `reasons`
-    (why, of some of them) are for the coordinator and for people; no rule reads them.
+    `tags`: where the member runs, such as its zone.
+    `heirs`: tasks that the member was promised.
+    `wanted`: those of the member's standbys that shall become active.
+    `stalled`: learners with a lag that has not fallen for a minute.
+    `knows`: sub-topologies that the member runs the same way as the leader, None: all.
+    `opaque`: the leader cannot read the member, which keeps its claims and gets nothing.
+    `eager`: the member released everything before it joined, and claims nothing.
+    `fresh`: the process has had no assignment yet.
+    `marks`, `round`: those of the newest memory the member has; the marks of an observer are new.
+    `signatures`: those of the member's sub-topologies, from which the leader derives `knows`.
+
+    The other fields are for the coordinator and for people; no rule reads them: `nonce`, `version`
+    (of streamsx), `metrics`, `stopped` (tasks that the member runs and that process nothing) and
+    `reasons` (the cause, for some of the stopped tasks).
     """
 
     id: str
@@ -156,7 +168,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All that a plan depends on. `now_ms` is unix time; `memory` None: this leader has none."""
+    """Complete input of a plan. `now_ms` is unix time; `memory` None: this leader has none."""
 
     tasks: Sequence[PlannedTask]
     members: Sequence[MemberMetadata]
@@ -166,10 +178,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The leader's settings: lags in records, learners in flight. None: no limit, 0: no staging.
+    """Settings of the leader: lags in records, learners in flight. None: no limit, 0: no staging.
 
-    `standby`: copies of each task with state beside the one that runs. `tags`: keys of members'
-    tags, the first one first, over whose values the copies of a task are spread.
+    `standby`: copies of each stateful task beside the running one. `tags`: keys of members' tags,
+    the most important first; the copies of a task are spread over the values of these tags.
     """
 
     acceptable_recovery_lag: int = 10_000
@@ -186,7 +198,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Withheld:
-    """A task in nobody's active list: `owner` must release it before `heir` may run it."""
+    """Task in no active list: `owner` must release the task before `heir` may run it."""
 
     owner: str | None
     heir: str | None
@@ -195,7 +207,10 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Why a task is not simply where it was; `lag` is that of `to`, None: unknown or no copy."""
+    """Reason for a task that does not simply stay.
+
+    `lag` is that of `to`, None: unknown or no copy.
+    """
 
     task: TaskId
     decision: str
@@ -207,12 +222,16 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who runs, learns and gives up what after this rebalance, by member id; tasks sorted.
+    """Tasks that each member runs, learns, follows and gives up after this rebalance.
 
-    `withheld`: another rebalance comes as soon as these have been released.
-    `learner` and `standby` include the promised ones, which `heirs` names; `wanted`: standbys that
-    are to become active as soon as they are ready. `target`: where each task shall end; `parked`:
-    moves that wait for a free learner; `moves`: tasks whose target is not their owner.
+    Keys are member ids; tasks are sorted.
+
+    `withheld`: tasks to be released first; another rebalance follows as soon as they have been.
+    `learner`, `standby`: these include the promised tasks, which `heirs` lists.
+    `wanted`: standbys that become active as soon as they are ready.
+    `target`: the member on which each task shall end.
+    `parked`: moves that wait for a free learner.
+    `moves`: number of tasks whose target is not their owner.
     """
 
     active: Mapping[str, tuple[TaskId, ...]]

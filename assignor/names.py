@@ -1,7 +1,8 @@
-"""Instance names that are not one worker's: what a user gave to workers of several directories.
+"""Instance names that several workers share: one user gave them to workers of several directories.
 
-Marks go by name, so who asks the one to leave asks them all. Two members of one directory are no
-such case: the one is a process that died, and whose session is not over yet.
+Marks go by instance name, so a request for one worker to leave reaches all workers of that name.
+Two members of one directory do not share a name: one of them is a dead process whose session has
+not ended yet.
 """
 
 from collections import Counter, defaultdict
@@ -10,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from streamsx.assignor.model import MemberMetadata
 
 DIGITS = 8
-"""Of the id of a process: enough to tell two of them apart."""
+"""Leading digits of a process id, enough to distinguish two processes."""
 
 
 def shared(members: Iterable[MemberMetadata]) -> Mapping[str, frozenset[str]]:
-    """Names that several directories have, with the ids of these."""
+    """Return the names that several directories have, with the process ids of these directories."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for member in members:
         if member.instance is not None:
@@ -23,7 +24,7 @@ def shared(members: Iterable[MemberMetadata]) -> Mapping[str, frozenset[str]]:
 
 
 def labels(members: Iterable[MemberMetadata]) -> Mapping[str, str]:
-    """What to call each member: its name; NAME@PROCESS or NAME@MEMBER where that is not enough."""
+    """Return a label for each member: NAME, or NAME@PROCESS or NAME@MEMBER if names collide."""
     short = {m.id: (m.instance or m.id, m.process[:DIGITS]) for m in members}
     names = Counter(name for name, _ in short.values())
     pairs = Counter(short.values())

@@ -1,8 +1,8 @@
-"""A tool and the group: as whom it tells the members something, and what it reads of them.
+"""Observer: the membership through which a tool marks instances and reads the state of a group.
 
-A tool joins as an *observer*: no topics, nothing owned, marks in its user data. It is answered with
-an empty assignment and leaves at once; the leader has put the marks into the memory that every
-member reads. So `leave` and `status` need the broker alone, no way to the workers.
+A tool joins as an *observer*: without topics, owning nothing, with marks in its user data. The
+leader answers with an empty assignment and puts the marks into the memory that every member reads;
+the tool leaves at once. So `leave` and `status` need only the broker, and no way to the workers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,10 @@ from streamsx.protocol.consumer_protocol import PROTOCOL_TYPE, Assignment
 
 
 def observing(marks: Mapping[str, Mark], nonce: int) -> StreamsPartitionAssignor:
-    """Of a tool that has something to say. Its joins are told apart by `nonce`, from which it
-    counts: else a broker may not notice the join of a second tool.
+    """Return the assignor of a tool that brings marks to the group.
+
+    Its joins are numbered from `nonce` on. Without that number a broker may not notice the join of
+    a second tool.
     """
     me = MemberMetadata("", observer=True, nonce=nonce, marks=marks)
     return StreamsPartitionAssignor(me, Rules(), ())
@@ -29,14 +31,16 @@ def observing(marks: Mapping[str, Mark], nonce: int) -> StreamsPartitionAssignor
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A member as its last join and its assignment tell; lags in records, None: unknown.
+    """Member described by the last join and assignment; lags in records, None: unknown.
 
-    `member`: what it said, opaque for one of another version, and for all while the group
-    rebalances; `leaving` also if it has only been asked to. `failures`: of the active ones, those
-    that process nothing until people have mended something, and why; "" where it has told too many.
-    `standbys`: those too that are to become active. `stalled`: what it learns and has not come
-    nearer to for long. `alike`: it runs some of the topology as the leader does; who does not is
-    given a task when nobody who does stays.
+    `member`: the member's join; opaque for one of another version, and for all during a rebalance.
+    `member.leaving`: also set if a tool has only asked the member to leave.
+    `standbys`: these include the ones that shall become active.
+    `failures`: active tasks that process nothing until a person repairs the cause, with the reason;
+        "" where the member has more reasons than a join can carry.
+    `stalled`: followed tasks whose copies have come no nearer for long.
+    `alike`: the member runs at least some of the topology as the leader does. A member that
+        does not gets a task only when no member that does stays.
     """
 
     member: MemberMetadata
@@ -50,9 +54,11 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """A group as it stands. `leader` is a member id; None, and `generation` -1, right after an
-    observer has led or while the group rebalances: ask again. `topics`: what each sub-topology
-    reads."""
+    """State of a group at one moment. `leader` is a member id.
+
+    Right after an observer has led, and while the group rebalances, `leader` is None and
+    `generation` is -1: ask again. `topics`: the source topics of each sub-topology.
+    """
 
     generation: int
     leader: str | None
@@ -65,22 +71,22 @@ class GroupReport:
 
     @property
     def settled(self) -> bool:
-        """It says who runs what; also that nobody is there to run anything."""
+        """Return whether the report shows the runners of tasks, or a group without members."""
         return self.leader is not None or not self.instances
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """What to call each member, by its id."""
+        """Return the label of each member, by member id."""
         return labels(here.member for here in self.instances)
 
     @property
     def shared(self) -> Mapping[str, frozenset[str]]:
-        """Names of instances that are not one, with the processes that have them."""
+        """Return instance names that several processes share, with these processes."""
         return shared(here.member for here in self.instances)
 
 
 def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
-    """What DescribeGroups tells: member ids, their Subscriptions, their Assignments."""
+    """Return the report of a group from DescribeGroups: member ids, Subscriptions, Assignments."""
     joined, _ = read_members([(member, metadata) for member, metadata, _ in members])
     assigned = {member: _read(data) for member, _, data in members}
     leads = (member for member, (_, word) in assigned.items() if word.leader)
@@ -102,7 +108,7 @@ def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
 
 
 def _read(data: bytes) -> tuple[tuple[TopicPartition, ...], AssignmentView]:
-    """Blank while the group rebalances."""
+    """Read an Assignment; while the group rebalances the result is empty."""
     try:
         assignment = Assignment.read(data)
         return assignment.partitions, read_assignment(assignment.user_data)

@@ -1,4 +1,4 @@
-"""StreamsPartitionAssignor: a member's door to all this; topics and bytes outside, tasks inside."""
+"""Partition assignor of one member: topics and bytes at the border, tasks inside."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,18 +32,24 @@ from streamsx.errors import IllegalPlan
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.consumer_protocol import Assignment
 
-RECORD_BYTES_NEAR, RECORD_BYTES_MAX = 768 << 10, 1000 << 10
-"""A coordinator keeps all of a group in one record, and a broker takes none of more than
-`message.max.bytes`, by default 1 MiB: the SyncGroup of all would fail, again and again."""
+RECORD_BYTES_NEAR = 768 << 10
+RECORD_BYTES_MAX = 1000 << 10
+"""Size of a group's record from which on the assignor warns, and the limit of that size.
+
+A coordinator keeps the whole group in one record, and a broker rejects a record of more than
+`message.max.bytes`, by default 1 MiB: the SyncGroup of all members would fail, again and again.
+"""
 MEMBER_BYTES = 50
-"""What Kafka writes of a member beside that, and beside its id and the instance id within it."""
+"""Bytes that Kafka writes for a member beside the data, the member id and the instance id in it."""
 FEWER = "claims stay: use shorter names of topics, fewer topics to a worker, or fewer workers"
 
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """What one task runs of the topology. `signature`: 32 bits that differ when its code does.
-    `tasks`: how many its state was made for; None: as many as its topics have partitions.
+    """Part of the topology that one task runs.
+
+    `signature`: 32 bits that differ when the code differs. `tasks`: number of tasks for which the
+    state was made; None: as many as the topics have partitions.
     """
 
     number: int
@@ -55,11 +61,13 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A leader's answer. `assignments`: Assignment bytes for every member, observers included.
+    """Answer of a leader.
 
-    `plan` is None beside an `error`: everybody keeps its claims. `record_bytes`: what the
-    coordinator will write of this generation, in one record. `evictions`: whom to remove, and
-    when, if it is still there. `notes`: sentences for the log.
+    `assignments`: Assignment bytes for every member, observers included.
+    `plan`: None beside an `error`: each member keeps its claims.
+    `record_bytes`: bytes of the one record that the coordinator will write for this generation.
+    `evictions`: members to remove if they are still there, with the time in unix ms.
+    `notes`: sentences for the log.
     """
 
     assignments: Mapping[str, bytes]
@@ -71,21 +79,21 @@ class Outcome:
 
     @property
     def alarm(self) -> str:
-        """What people must hear of before nothing moves any more."""
+        """Return a warning, for people, that the group's record nears its limit; else empty."""
         if self.record_bytes <= RECORD_BYTES_NEAR:
             return ""
         return f"group_record_near_limit bytes={self.record_bytes} limit={RECORD_BYTES_MAX}"
 
 
 class StreamsPartitionAssignor:
-    """One member's assignor. Pure but for the last assignment, which it keeps and repeats.
+    """Assignor of one member, pure except for the last assignment, kept and repeated.
 
-    A join: `user_data(said)` goes into the Subscription. If this member is elected: `assign()`
-    answers everybody's, within a second for 10,000 tasks on 200 members; it never raises for what a
-    member says. Each assignment: `on_assignment(user_data)`.
+    At a join `user_data(said)` goes into the Subscription. If this member is elected, `assign()`
+    returns the assignments of all members, within a second for 10,000 tasks on 200 members; no data
+    of a member make it raise. Each assignment goes into `on_assignment(user_data)`.
 
-    `me`: who it is, at every join; an observer's marks are its news, and its joins are counted from
-    its nonce on. `rules`: of the leader, whoever it is.
+    `me`: the facts of this member that are the same at every join; the marks of an observer are new
+    ones, and its joins are numbered from its nonce on. `rules`: used if this member leads.
     """
 
     name = "streamsx"
@@ -103,19 +111,25 @@ class StreamsPartitionAssignor:
         self._last = AssignmentView()
 
     def task_of(self, tp: TopicPartition) -> TaskId | None:
-        """None: no source of this topology."""
+        """Return the task of a partition; None: the topic is no source of this topology."""
         number = self._number.get(tp.topic)
         return None if number is None else TaskId(number, tp.partition)
 
     def tasks_of(self, tps: Iterable[TopicPartition]) -> frozenset[TaskId]:
-        """Tasks with at least one of these partitions: who is assigned one is assigned all."""
+        """Return the tasks with at least one of these partitions.
+
+        A member that is assigned one partition of a task is assigned all of them.
+        """
         return frozenset(task for tp in tps if (task := self.task_of(tp)) is not None)
 
     def partitions_of(
         self, task: TaskId, partitions: Mapping[str, int]
     ) -> tuple[TopicPartition, ...]:
-        """Its source partitions. `partitions`: how many each topic has; those of a task without
-        state need not have equally many."""
+        """Return the source partitions of a task.
+
+        `partitions`: number of partitions of each topic; the topics of a stateless task need not
+        have equally many.
+        """
         return tuple(
             TopicPartition(topic, task.partition)
             for topic in self._topics[task.subtopology]
@@ -123,13 +137,14 @@ class StreamsPartitionAssignor:
         )
 
     def user_data(self, said: MemberMetadata) -> bytes:
-        """Of this member's Subscription, which carries the claims as owned partitions. Who it is,
-        and what it was told last, is added to what it has to say.
+        """Return the user data of this member's Subscription.
 
-        `nonce`: + 1 at every join, without which a broker would answer some of them with the old
-        assignment.
+        The claims travel in the Subscription itself, as owned partitions. The method adds the
+        identity of the member and its last assignment to `said`. `nonce` grows by 1 at every join;
+        without that a broker would answer some joins with the old assignment.
         """
-        me, told = self._self, self._last
+        me = self._self
+        last = self._last
         if me.observer:
             return write_join(replace(me, nonce=me.nonce + said.nonce))
         claimed = self.tasks_of(said.claims)
@@ -143,16 +158,19 @@ class StreamsPartitionAssignor:
                 eager=me.eager,
                 signatures=me.signatures,
                 version=me.version,
-                copies=_told(_followed(said.copies, told), claimed),
-                heirs=told.promises - claimed,
-                wanted=told.wanted - claimed,
-                marks=told.memory.marks,
-                round=told.memory.round,
+                copies=_reported(_followed(said.copies, last), claimed),
+                heirs=last.promises - claimed,
+                wanted=last.wanted - claimed,
+                marks=last.memory.marks,
+                round=last.memory.round,
             )
         )
 
     def on_assignment(self, user_data: bytes) -> AssignmentView:
-        """Read and keep what the leader says. What cannot be read changes nothing but says so."""
+        """Read and keep the leader's user data.
+
+        Unreadable data change nothing; the returned view then carries an error and the problem.
+        """
         try:
             view = read_assignment(user_data)
         except Unreadable as error:
@@ -170,15 +188,15 @@ class StreamsPartitionAssignor:
         generation: int,
         now_ms: int,
     ) -> Outcome:
-        """As the leader: what everybody runs and learns.
+        """Assign tasks to all members of the group, as its leader.
 
-        `metadata`: member ids and Subscription bytes, all of JoinGroup's answer. `partitions`: how
-        many each topic has, as fresh metadata say; 0: it is gone, and what needs it is given up. A
-        topic that is not named is unknown, and nothing moves. `leader`: this member's id. `now_ms`:
-        unix time.
+        `metadata`: member ids and Subscription bytes, all of the answer to JoinGroup.
+        `partitions`: number of partitions of each topic by fresh metadata. 0: the topic is gone,
+            and the tasks that need it are given up. A missing topic is unknown, and nothing moves.
+        `leader`: the id of this member. `now_ms`: unix time.
 
-        An observer knows no tasks, so nothing moves; the marks are in the memory all the same.
-        Which kinds were being balanced is forgotten: the next leader may stop inside the tolerance.
+        An observer knows no tasks, so nothing moves; the marks enter the memory all the same. The
+        kinds that were being balanced are forgotten: the next leader may stop inside the tolerance.
         """
         members, unread = read_members(metadata, self._self.signatures)
         if self._self.observer:
@@ -205,9 +223,9 @@ class StreamsPartitionAssignor:
             decisions=tuple(_named(each, named) for each in plan.explain),
         )
         assignments = _written(group, plan, words, strangers)
-        told = f"plan generation={generation} {in_a_line(plan, named)}"
+        summary = f"plan generation={generation} {in_a_line(plan, named)}"
         notes = (
-            told,
+            summary,
             *unread,
             *(
                 f"claims of no task: member {member}: handed back: {', '.join(map(str, tps))}"
@@ -223,8 +241,10 @@ class StreamsPartitionAssignor:
         return Outcome(assignments, plan, gone, ErrorWord.NONE, notes, record)
 
     def _tasks(self, partitions: Mapping[str, int]) -> list[PlannedTask]:
-        """One per partition of the largest source topic; state reads all of its topics, or none,
-        and cannot be cut anew when they grow.
+        """Return one task for each partition of the largest source topic of each sub-topology.
+
+        A stateful task reads all of its topics or none. State cannot be repartitioned when topics
+        grow.
         """
         tasks = []
         for sub in self._subtopologies:
@@ -239,10 +259,11 @@ class StreamsPartitionAssignor:
     def _strangers(
         self, members: Sequence[MemberMetadata], partitions: Mapping[str, int]
     ) -> Mapping[str, list[TopicPartition]]:
-        """Claims of no task go back to their claimer, unless the topic is known to be gone.
+        """Return claims of no task, by claimant, to be handed back unless the topic is gone.
 
-        "A topic grows; a member sees it and is given the new partition; another leads, whose
-        metadata are older": it must not take away what it does not know.
+        Race: a topic grows; a member sees the growth and is given the new partition; another member
+        leads, with older metadata. That leader must not take away a partition that it does not
+        know.
         """
         claimants = _claimants(members)
         found: defaultdict[str, list[TopicPartition]] = defaultdict(list)
@@ -269,21 +290,26 @@ def _written(
     return assignments
 
 
-def _followed(copies: Mapping[TaskId, Copy], told: AssignmentView) -> Mapping[TaskId, Copy]:
-    """As the newest plan has them: to its worker a standby that is wanted is a learner."""
+def _followed(copies: Mapping[TaskId, Copy], last: AssignmentView) -> Mapping[TaskId, Copy]:
+    """Return the copies in the roles of the newest plan.
+
+    A worker calls a standby that shall become active a learner; the plan still calls it a standby.
+    """
     follows = (CopyRole.LEARNER, CopyRole.STANDBY)
-    roles = dict.fromkeys(told.learners, CopyRole.LEARNER)
-    roles |= dict.fromkeys(told.standbys, CopyRole.STANDBY)
+    roles = dict.fromkeys(last.learners, CopyRole.LEARNER)
+    roles |= dict.fromkeys(last.standbys, CopyRole.STANDBY)
     return {
         task: Copy(roles.get(task, copy.role), copy.lag) if copy.role in follows else copy
         for task, copy in copies.items()
     }
 
 
-def _told(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[TaskId, Copy]:
-    """Copies beside claims, which are newer: "m is granted t and joins again, before its data loop
-    has published that it does not learn t any more": it restores it. That it runs what it claims
-    goes without saying."""
+def _reported(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[TaskId, Copy]:
+    """Return the copies that a join reports beside its claims, of which the claims are newer.
+
+    Race: m is granted t and joins again before its data loop has published that it no longer learns
+    t. The join then reports t as restoring. A claimed task that runs needs no report.
+    """
     return {
         task: Copy(CopyRole.RESTORING, copy.lag) if task in claimed else copy
         for task, copy in copies.items()
@@ -291,17 +317,18 @@ def _told(copies: Mapping[TaskId, Copy], claimed: frozenset[TaskId]) -> dict[Tas
     }
 
 
-def _named(told: Decision, names: Mapping[str, str]) -> Decision:
-    """For people, who do not know member ids."""
-    return replace(told, owner=names.get(told.owner or ""), to=names.get(told.to or ""))
+def _named(decision: Decision, names: Mapping[str, str]) -> Decision:
+    """Return a decision with labels for people, in place of member ids."""
+    return replace(decision, owner=names.get(decision.owner or ""), to=names.get(decision.to or ""))
 
 
 def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, AssignmentView]:
     promises: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, heir in plan.heirs.items():
         promises[heir].add(task)
-    # A round begins when the last member has heard of it: at rest that takes a heartbeat interval
-    # for what is released, for learners that are soon ready, and for a tool that leaves at once.
+    # A round begins when the last member has noticed it; at rest that takes a heartbeat interval.
+    # `more` announces the rounds that follow soon: for released tasks, for learners that are soon
+    # ready, and for a tool that leaves at once.
     asks = any(member.observer for member in members)
     twice = shared(members)
     wanted: defaultdict[str, set[TaskId]] = defaultdict(set)
@@ -327,8 +354,10 @@ def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, Assignmen
 def claims_stay(
     group: Group, error: ErrorWord, notes: tuple[str, ...] = (), *, more: bool = False
 ) -> Outcome:
-    """Everybody keeps what it alone claims, or has let go of for this round, and goes on learning
-    and following what it has; marks are handed on all the same.
+    """Return assignments under which each member keeps the partitions that it alone claims.
+
+    A member also keeps the tasks that it released for this round, and goes on learning and
+    following its copies. Marks are passed on all the same.
     """
     memory = recall(group)
     memory = replace(memory, round=memory.round + 1)
@@ -355,8 +384,9 @@ def claims_stay(
 def _let_go(
     group: Group, claimants: Mapping[TopicPartition, int]
 ) -> Mapping[str, list[TopicPartition]]:
-    """What an eager member ran until this join, and nobody else claims or ran: it claims nothing,
-    and would have nothing for as long as no plan can be made.
+    """Return the partitions that an eager member ran until this join, if no other member has them.
+
+    An eager member claims nothing, and would have nothing for as long as no plan can be made.
     """
     ran: defaultdict[TaskId, list[str]] = defaultdict(list)
     for member in group.members:
@@ -375,5 +405,5 @@ def _held_as(role: CopyRole, member: MemberMetadata) -> frozenset[TaskId]:
 
 
 def _claimants(members: Iterable[MemberMetadata]) -> Mapping[TopicPartition, int]:
-    """How many claim each partition."""
+    """Count the claimants of each partition."""
     return Counter(tp for member in members for tp in member.claims)

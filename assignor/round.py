@@ -1,8 +1,8 @@
-"""This round: who runs each task now, who learns it, within which budget.
+"""Assignment of one round: the runner of each task now, and the learners within their limits.
 
-The target says where a task shall end. A stateful task stays with whoever runs it until the target
-is ready to take over; meanwhile the target *learns* it. `RULES` is the whole decision: the first
-row that holds.
+The target is the member on which a task shall end. A stateful task stays with its runner until the
+target is ready to take over; meanwhile the target *learns* the task. `RULES` is the whole decision:
+the first matching row counts.
 """
 
 from collections import Counter, defaultdict
@@ -17,10 +17,10 @@ from streamsx.model import TaskId
 
 @dataclass(frozen=True, slots=True)
 class RoundCase:
-    """One task and its target; members are seats.
+    """One task and the target of that task; members are seats.
 
-    `owner` is None also when its owner's time is up. `load`: tasks per seat, failovers of this
-    round included.
+    `owner` is also None when the owner's deadline has passed. `load`: tasks per seat, including the
+    failovers of this round.
     """
 
     view: View
@@ -43,7 +43,7 @@ class RoundCase:
 
     @property
     def nearest(self) -> int | None:
-        """Who may receive the task and has a nearer copy than the target: the best of them."""
+        """Return the best seat that may receive the task and has a nearer copy than the target."""
         nearer = (
             (not self.view.ready(self.task, seat), copy.behind, self.load[seat], seat)
             for seat, copy in self.task.copies.items()
@@ -53,7 +53,10 @@ class RoundCase:
 
 
 class Row(NamedTuple):
-    """Who runs the task now, None: the row does not hold. `learn`: and the target learns it."""
+    """Rule of the table: `runner` returns the seat that runs the task now; None: no match.
+
+    `learn`: the target learns the task meanwhile.
+    """
 
     name: str
     runner: Callable[[RoundCase], int | None]
@@ -61,13 +64,21 @@ class Row(NamedTuple):
 
 
 def _wait(case: RoundCase) -> int | None:
-    """A tool that is killed in its round leaves standing still what is withheld in it."""
+    """Return the owner while a tool is in the group.
+
+    A tool that is killed in its own round would leave the tasks withheld in that round at a
+    standstill.
+    """
     return case.owner if case.view.observed and case.owner in case.task.claimants else None
 
 
 def _failover(case: RoundCase) -> int | None:
-    """Without staging it would go back and forth: "m1 releases t for n, which has no copy; nobody
-    runs t now, m1's copy is nearest; m1 runs t, n shall have it, m1 releases t"."""
+    """Return the nearest seat for a task without an owner, if learners are staged.
+
+    Without staging the task would go back and forth: m1 releases t for n, which has no copy; no
+    member runs t now and m1 has the nearest copy; m1 runs t, the target is n, and m1 releases t
+    again.
+    """
     return case.nearest if case.owner is None and case.view.rules.staging else None
 
 
@@ -89,16 +100,16 @@ RULES = (
     Row("keep", lambda case: case.target if case.owner == case.target else None),
     Row("wait", _wait, learn=True),
     Row("stateless", lambda case: None if case.task.stateful else case.target),
-    # Nobody runs it: at once, with the best there is.
+    # No member runs the task: assign it at once, to the best copy there is.
     Row("promote", lambda case: case.target if case.owner is None and case.ready else None),
     Row("failover", _failover, learn=True),
     Row("least-lag", _least_lag),
     Row("cold", lambda case: case.target if case.owner is None else None),
-    # Somebody does.
+    # A member runs the task.
     Row("hand-over", lambda case: case.target if case.follows else None),
     Row("unstaged", lambda case: None if case.view.rules.staging else case.target),
     Row("stage", lambda case: case.owner if case.hot else None, learn=True),
-    # It is far behind itself: nothing processes the task now.
+    # The owner itself is far behind: nothing processes the task now.
     Row("failover", _rescue, learn=True),
     Row("overtake", _overtake),
     Row("keep-restoring", lambda case: case.owner, learn=True),
@@ -106,7 +117,7 @@ RULES = (
 
 
 class Choice(NamedTuple):
-    """What a row says of a task; `runner` and `target` are seats."""
+    """Result of `RULES` for one task; `runner` and `target` are seats."""
 
     task: Facts
     rule: str
@@ -116,7 +127,7 @@ class Choice(NamedTuple):
 
 
 def round_assignment(view: View, target: Mapping[TaskId, int]) -> list[Choice]:
-    """One choice per task, in order."""
+    """Return one choice per task, in task order."""
     load = Counter(task.owner for task in view.tasks if task.owner is not None)
     choices = []
     for task in view.tasks:
@@ -132,9 +143,10 @@ def round_assignment(view: View, target: Mapping[TaskId, int]) -> list[Choice]:
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """Who learns what, the heirs included, and which moves wait for a free place; seats.
+    """Tasks that each seat learns, heirs included, and the moves that wait for a free learner.
 
-    `wanted`: who follows a task as its standby already, and shall have it as soon as it is ready.
+    `wanted`: the seat that already follows a task as a standby, and takes over as soon as it is
+    ready.
     """
 
     learner: Mapping[int, Sequence[TaskId]]
@@ -145,11 +157,11 @@ class Learning:
 def schedule_learners(
     view: View, choices: Sequence[Choice], heirs: Mapping[TaskId, int]
 ) -> Learning:
-    """Learners within both limits.
+    """Schedule learners within the limits per member and per group.
 
-    Restore bandwidth belongs to the receiver, so receivers take turns. Those who already learn go
-    on; one that has stalled waits behind the new ones; what a leaver holds comes first. Who has a
-    standby needs no learner, and it costs nothing that is not spent already.
+    Restore bandwidth belongs to the receiver, so receivers take turns. Present learners go on; a
+    stalled one waits behind the new ones; the tasks of a leaver come first. A target with a standby
+    needs no learner: the standby costs nothing more.
     """
     learner: defaultdict[int, list[TaskId]] = defaultdict(list)
     wishes: defaultdict[int, list[tuple[int, bool, float, TaskId]]] = defaultdict(list)
@@ -162,14 +174,16 @@ def schedule_learners(
             wanted[choice.task.id] = choice.target
         elif choice.learn:
             wishes[choice.target].append(_wish(view, choice))
-    # Of each receiver one after the other; its nth is behind the nth of others, however near.
+    # Within a tier receivers take turns: the first learner of each comes before the second of any,
+    # however near that one is.
     turns = sorted(
         (tier, stays, nth, lag, task, seat)
         for seat, mine in wishes.items()
         for nth, (tier, stays, lag, task) in enumerate(sorted(mine), len(learner[seat]))
     )
     in_flight = sum(map(len, learner.values()))
-    limits, parked = view.rules, dict[TaskId, int]()
+    limits = view.rules
+    parked = dict[TaskId, int]()
     for *_, task, seat in turns:
         ours = _below(len(learner[seat]), limits.max_learners_per_member)
         if ours and _below(in_flight, limits.max_learners):
@@ -181,10 +195,13 @@ def schedule_learners(
 
 
 def _wish(view: View, choice: Choice) -> tuple[int, bool, float, TaskId]:
-    """Of the learners that one receiver should have the smallest comes first: 0 learns it already,
-    1 is new, 2 learns it and has stalled; then whether its owner stays, and how far it is behind.
+    """Return the sort key of a learner; the smallest key of a receiver comes first.
+
+    The tier comes first: 0 is learning, 1 is new, 2 is learning and has stalled. Then
+    come the tasks of leavers, then the smallest lag.
     """
-    task, seat = choice.task, choice.target
+    task = choice.task
+    seat = choice.target
     copy = task.copies.get(seat)
     stalled = task.id in view.members[seat].stalled
     tier = 1 if copy is None or copy.role is not CopyRole.LEARNER else 2 if stalled else 0

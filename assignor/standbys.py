@@ -1,12 +1,12 @@
-"""Standbys: where each task with state has copies beside the one that runs.
+"""Standby placement: the members that hold copies of each stateful task beside the running one.
 
-They come last: what runs and who learns is settled, and no standby stands in its way. A copy that
-is followed already is kept, one on a disk comes before none, and the copies of a task are spread
-over the values of members' tags. A standby that another shall replace stays until that one is
-ready, as a *spare*, one per task. Nothing that a rebalance could not do later is worth one: who
-becomes superfluous goes with the next.
+Standbys come last: runners and learners are settled, and no standby stands in their way. A copy
+that is followed already is kept, a copy on a disk is better than none, and the copies of a task are
+spread over the values of members' tags. A standby that another one shall replace stays as a *spare*
+until the new one is ready, at most one per task. No standby is worth an extra rebalance: a
+superfluous one goes with the next.
 
-Not here: standbys that are to become active (`refine.fund`).
+Out of scope: standbys that shall become active (`round.schedule_learners`).
 """
 
 import heapq
@@ -22,15 +22,15 @@ from streamsx.assignor.view import Facts, View
 from streamsx.model import TaskId
 
 TagValues = tuple[str | None, ...]
-"""Of a member: its values of the rules' tags."""
+"""Values of a member for the tags in the rules."""
 LOOKS = 4
-"""So many of the lightest are looked at for one that is apart from all others."""
+"""Number of lightest members to examine for one that conflicts with no copy."""
 Conflict = tuple[int, ...]
-"""Per tag, the most important first: how many other copies have the same value of it."""
+"""Number of other copies with the same value, per tag, the most important tag first."""
 
 
 class StandbyChange(NamedTuple):
-    """`seat` begins to follow a task, in place of another, or stops, or stays a while."""
+    """Change of one standby: `seat` starts, replaces another seat, stops, or stays as the spare."""
 
     task: Facts
     name: str
@@ -40,7 +40,7 @@ class StandbyChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StandbyAssignment:
-    """Who follows what, by seat, those included that were promised a task or shall have it."""
+    """Tasks that each seat follows, promised ones and future active ones included."""
 
     standby: Mapping[int, Sequence[TaskId]]
     changes: Sequence[StandbyChange]
@@ -48,8 +48,10 @@ class StandbyAssignment:
 
 @dataclass(slots=True)
 class TaskCopies:
-    """One task, while its standbys are chosen; members are seats. `bound`: standbys on their way to
-    becoming active; `busy`: who has it otherwise, or shall have it.
+    """One task while its standbys are chosen; members are seats.
+
+    `bound`: standbys on their way to becoming active. `busy`: seats that have the task in another
+    role, or shall have it.
     """
 
     task: Facts
@@ -63,18 +65,19 @@ class TaskCopies:
 
     @property
     def copies(self) -> tuple[int, ...]:
-        """All that counts, but the spare one."""
+        """Return all seats that count as copies; the spare does not count."""
         return (self.target, *self.bound, *(seat for seat in self.kept if seat != self.spare))
 
 
 class StandbyCounts:
-    """How many tasks with state and standbys each member has, and how many it should at most."""
+    """Number of stateful tasks and standbys on each member, and the most that each should have."""
 
     def __init__(self, view: View, target: Mapping[TaskId, int]) -> None:
         self._view = view
         self._capacity = {seat: view.members[seat].capacity for seat in sorted(view.stay)}
         stateful = [task.id for task in view.tasks if task.stateful]
-        copies, whole = len(stateful) * (1 + view.rules.standby), sum(self._capacity.values())
+        copies = len(stateful) * (1 + view.rules.standby)
+        whole = sum(self._capacity.values())
         self._limit = {seat: -(-copies * c // whole) for seat, c in self._capacity.items()}
         self._load = dict.fromkeys(self._capacity, 0)
         for task in stateful:
@@ -82,7 +85,7 @@ class StandbyCounts:
                 self._load[target[task]] += 1
         self._places = {seat: self._place(seat) for seat in range(len(view.members))}
         self._lightest: defaultdict[TagValues, list[tuple[float, int]]] = defaultdict(list)
-        """Of each place; what is not the newest share of a member is passed over."""
+        """Heap per combination of tag values; skip entries older than a member's newest share."""
         self._anywhere: list[tuple[float, int]] = []
         for seat in self._load:
             self.add(seat, 0)
@@ -100,7 +103,7 @@ class StandbyCounts:
         return self._load[seat] < self._limit[seat]
 
     def full(self, seat: int) -> bool:
-        """Has more than it should."""
+        """Return whether the member has more than the limit."""
         return self._load[seat] > self._limit[seat]
 
     def conflict(self, seat: int, others: Iterable[int]) -> Conflict:
@@ -112,20 +115,21 @@ class StandbyCounts:
         )
 
     def worst(self, each: TaskCopies, seat: int) -> tuple[Conflict, bool, bool, float, int]:
-        """Of those who have a standby the largest goes first."""
+        """Return the sort key of a standby to drop; the largest goes first."""
         unready = not self._view.ready(each.task, seat)
         conflict = self.conflict(seat, each.copies)
         return conflict, self.full(seat), unready, each.task.lag(seat), seat
 
     def best(self, each: TaskCopies, others: Sequence[int]) -> int | None:
-        """Who should have a new standby. `others`: the copies to be apart from.
+        """Return the seat for a new standby; the copies on `others` are to be kept apart from.
 
-        Of those without a copy the lightest of each place is enough: with 10,000 tasks, 200 members
-        and as many standbys as zones all of them took 12 times as long. Where one of the lightest
-        has room and is apart from all copies, no place need be asked: with as many places as
-        members that took 15 times as long.
+        Among seats without a copy, the lightest of each combination of tag values is enough: with
+        10,000 tasks, 200 members and as many standbys as zones, a scan of all seats took 12 times
+        as long. If one of the lightest seats has room and no conflict, the combinations need no
+        scan: with as many combinations as members that scan took 15 times as long.
         """
-        task, taken = each.task, {*each.busy, *each.bound, *each.kept}
+        task = each.task
+        taken = {*each.busy, *each.bound, *each.kept}
 
         def free(seat: int) -> bool:
             return seat in task.able and seat not in taken
@@ -144,14 +148,16 @@ class StandbyCounts:
 
     def _rank(self, task: Facts, seat: int, others: Sequence[int]) -> tuple[object, ...]:
         readiness = 2 if seat not in task.copies else not self._view.ready(task, seat)
-        conflict, lag = self.conflict(seat, others), task.lag(seat)
+        conflict = self.conflict(seat, others)
+        lag = task.lag(seat)
         return conflict, not self.room(seat), readiness, lag, self._share(seat)
 
     def _first(
         self, lightest: list[tuple[float, int]], suits: Callable[[int], bool],
         looks: float = math.inf,
     ) -> int | None:  # fmt: skip
-        passed, found = list[tuple[float, int]](), None
+        passed = list[tuple[float, int]]()
+        found = None
         while lightest and found is None and len(passed) < looks:
             share = heapq.heappop(lightest)
             if share == self._share(share[1]):
@@ -168,10 +174,11 @@ class StandbyCounts:
 def stand_by(
     view: View, target: Mapping[TaskId, int], held: Held, learning: Learning
 ) -> StandbyAssignment:
-    """The standbys of this round. Nobody stays: there are none."""
+    """Return the standbys of this round; none if no member stays."""
     if not view.stay:
         return StandbyAssignment({}, ())
-    board, changes = StandbyCounts(view, target), list[StandbyChange]()
+    board = StandbyCounts(view, target)
+    changes = list[StandbyChange]()
     tasks = [_copies_of(view, t, target[t.id], held, learning) for t in view.tasks if t.stateful]
     for each in tasks:
         for seat in (*each.bound, *each.kept):
@@ -191,12 +198,13 @@ def stand_by(
 
 
 def _copies_of(view: View, task: Facts, target: int, held: Held, learning: Learning) -> TaskCopies:
-    """Who keeps its standby, and how many there should be.
+    """Return the standbys that a task keeps, and the number that the task should have.
 
-    While a task moves one fewer may do: who gives it up has the best copy of all. One that only
-    waits for its turn to be learned has what it had.
+    While a task moves, one standby fewer may do: the member that gives the task up has the best
+    copy. A task whose move only waits for a learner keeps its number.
     """
-    runner, heir = held.active.get(task.id, task.owner), held.heirs.get(task.id)
+    runner = held.active.get(task.id, task.owner)
+    heir = held.heirs.get(task.id)
     next_ = {seat for seat in (heir, learning.wanted.get(task.id)) if seat is not None}
     busy = frozenset(
         {*task.claimants, target, *next_} | ({runner} if runner is not None else set())
@@ -213,7 +221,7 @@ def _copies_of(view: View, task: Facts, target: int, held: Held, learning: Learn
 
 
 def _trim(view: View, board: StandbyCounts, each: TaskCopies) -> Iterable[StandbyChange]:
-    """Who is more than wanted goes, unless it is the one that is ready."""
+    """Drop surplus standbys; keep the ready one as the spare."""
     surplus = len(each.kept) - each.count
     if surplus <= 0:
         return
@@ -230,13 +238,15 @@ def _trim(view: View, board: StandbyCounts, each: TaskCopies) -> Iterable[Standb
 
 
 def _replace(view: View, board: StandbyCounts, each: TaskCopies) -> Iterable[StandbyChange]:
-    """One that is too near to another copy, or on a member that has more than it should. All of
-    them at once: at rest there may be no other round for long.
+    """Replace standbys that conflict with another copy, or sit on an overfull member.
+
+    All are replaced at once, because at rest there may be no other round for long.
     """
     if each.moving or each.spare is not None:
         return
     for seat in tuple(each.kept):
-        conflict, full = board.conflict(seat, each.copies), board.full(seat)
+        conflict = board.conflict(seat, each.copies)
+        full = board.full(seat)
         if not (any(conflict) or full):
             continue
         others = [other for other in each.copies if other != seat]

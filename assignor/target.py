@@ -1,12 +1,12 @@
-"""The target: where every task shall end. Sticky, balanced, with the fewest moves.
+"""Target assignment: the member on which every task shall end. Sticky, balanced, fewest moves.
 
-Stateful and stateless tasks are balanced apart, each kind in *buckets* of tasks that the same
-members can take. Whether the receiver is warm enough to run a task today is not asked here.
+Stateful and stateless tasks are balanced separately, each kind in *buckets* of tasks that the same
+members can take. Whether a receiver is ready to run a task today is decided elsewhere (`round`).
 
-Per bucket: quotas (how many each member shall have) - donate (who has more gives to the pool) -
-fill (the pool goes to copies first, then round robin). One seat more than the even share is a
-*spare seat*: it is given to whoever turns out to have a copy, because a seat given by name alone
-makes a task change hands twice.
+Each bucket goes through three steps. Quotas: the number of tasks that each member shall have.
+Donate: members above their quota give tasks to the pool. Fill: the pool goes to copies first, then
+round robin. One seat more than the even share is a *spare seat*. A spare seat goes to a member that
+turns out to have a copy, because a spare seat assigned by name alone moves a task twice.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from streamsx.model import TaskId
 
 @dataclass(slots=True)
 class Bucket:
-    """Tasks that the same members can take, while they are dealt out. Members are seats."""
+    """Tasks that the same members can take, during their distribution; members are seats."""
 
     view: View
     stateful: bool
@@ -31,19 +31,19 @@ class Bucket:
     kept: dict[int, list[Facts]] = field(default_factory=dict)
     pool: list[Facts] = field(default_factory=list)
     quota: dict[int, int] = field(default_factory=dict)
-    waiting: list[int] = field(default_factory=list)  # who may take a spare seat, first one first
+    waiting: list[int] = field(default_factory=list)  # seats that may take a spare seat, in order
     spare: int = 0
 
     def capacity(self, seat: int) -> int:
         return self.view.members[seat].capacity
 
     def may_wait(self, seat: int) -> bool:
-        """A spare seat may become its own."""
+        """Return whether the member may still take a spare seat."""
         return self.spare > 0 and seat in self.waiting
 
 
 def target_assignment(view: View) -> Mapping[TaskId, int]:
-    """The seat that each task shall end on. Somebody stays: `view.stay` is not empty."""
+    """Return the seat on which each task shall end. Requires `view.stay` not to be empty."""
     target: dict[TaskId, int] = {}
     total: Counter[int] = Counter()
     for bucket in _buckets(view, target):
@@ -58,8 +58,10 @@ def target_assignment(view: View) -> Mapping[TaskId, int]:
 
 
 def _buckets(view: View, target: dict[TaskId, int]) -> list[Bucket]:
-    """Stateful first, then those with fewer takers. What an unreadable member has stays with it;
-    successors get what their leavers have with state, keep what they have, and nothing else.
+    """Return the buckets: stateful ones first, then those with fewer takers.
+
+    Tasks of an unreadable member stay with that member. A successor gets the stateful tasks of its
+    leaver, keeps its own, and gets no others.
     """
     taken = frozenset(view.successors.values())
     found: dict[tuple[bool, tuple[int, ...]], Bucket] = {}
@@ -78,8 +80,10 @@ def _buckets(view: View, target: dict[TaskId, int]) -> list[Bucket]:
 
 
 def _taken_over(view: View, task: Facts) -> int | None:
-    """The successor whose seat it is, or was the leaver's. Without state none is needed: who gives
-    way is who leaves, and a newcomer has the room that the leaver has left.
+    """Return the successor that has the task, or inherits it from its leaver; None: none does.
+
+    A stateless task needs no successor: the leaver gives way, and the newcomer has the room that
+    the leaver has left.
     """
     if not task.stateful:
         return None
@@ -100,7 +104,8 @@ def _split(bucket: Bucket) -> None:
 
 
 def _set_quotas(bucket: Bucket, total: Mapping[int, int]) -> None:
-    n, capacity = len(bucket.tasks), {seat: bucket.capacity(seat) for seat in bucket.able}
+    n = len(bucket.tasks)
+    capacity = {seat: bucket.capacity(seat) for seat in bucket.able}
     whole = sum(capacity.values())
     low = {seat: n * c // whole for seat, c in capacity.items()}
     extras = n - sum(low.values())
@@ -116,8 +121,8 @@ def _set_quotas(bucket: Bucket, total: Mapping[int, int]) -> None:
     elif not bucket.stateful:
         bucket.quota = quota
     else:
-        # Only those who have it already keep an extra seat; the others wait until it is known who
-        # has copies of what is in the pool.
+        # Only members that already use an extra seat keep it. The others wait until the copies of
+        # the tasks in the pool are known.
         keep = {seat for seat in seated if len(bucket.kept[seat]) > low[seat]}
         bucket.quota = {seat: low[seat] + (seat in keep) for seat in bucket.able}
         bucket.waiting = [seat for seat in waiting if seat not in keep]
@@ -125,8 +130,9 @@ def _set_quotas(bucket: Bucket, total: Mapping[int, int]) -> None:
 
 
 def _turn(bucket: Bucket, seat: int, low: int, total: int) -> tuple[float, ...]:
-    """Who gets an extra seat first. The first donor gives, the first receiver gets."""
-    capacity, kept = bucket.capacity(seat), len(bucket.kept[seat])
+    """Return the sort key for extra seats: the first donor gives, the first receiver gets."""
+    capacity = bucket.capacity(seat)
+    kept = len(bucket.kept[seat])
     donor = kept > low
     load = 0.0 if bucket.stateful else total / capacity
     return load, not donor, low != 0, -kept / capacity, -seat if donor else seat
@@ -135,10 +141,10 @@ def _turn(bucket: Bucket, seat: int, low: int, total: int) -> tuple[float, ...]:
 def _tolerated(
     bucket: Bucket, quota: Mapping[int, int], total: Mapping[int, int]
 ) -> dict[int, int] | None:
-    """Quotas under which nobody gives anything, if everybody is then near enough to the even share.
+    """Return quotas under which no member gives a task away, if all are then near the even share.
 
-    Not while balancing is under way: it would stop half way, as soon as it is inside the tolerance,
-    and answer differently after each round.
+    While balancing is under way the answer is None. Otherwise balancing would stop half way, as
+    soon as the group is inside the tolerance, and would answer differently after each round.
     """
     over = any(len(bucket.kept[seat]) > quota[seat] for seat in bucket.able)
     if not over or _balancing(bucket):
@@ -158,7 +164,8 @@ def _tolerated(
 
 def _even(bucket: Bucket, counts: Mapping[int, int]) -> bool:
     x = bucket.view.rules.imbalance_percentage
-    n, whole = sum(counts.values()), sum(bucket.capacity(seat) for seat in counts)
+    n = sum(counts.values())
+    whole = sum(bucket.capacity(seat) for seat in counts)
     for seat, count in counts.items():
         share = n * bucket.capacity(seat)
         even = share / whole
@@ -188,7 +195,11 @@ def _donate(bucket: Bucket) -> None:
 
 
 def _surplus(bucket: Bucket, seat: int, count: int, open_to: set[int]) -> dict[TaskId, Facts]:
-    """What a member gives: moves not made yet, what another has warm, then from the fullest."""
+    """Return the tasks that a member gives away.
+
+    Moves not made yet come first, then tasks that another member has ready, then tasks of the
+    fullest sub-topology.
+    """
     view = bucket.view
     coming = [task for task in bucket.kept[seat] if task.owner != seat]
     coming.sort(key=lambda task: (view.promised(task.id, seat), -task.lag(seat), task.id))
@@ -201,7 +212,7 @@ def _surplus(bucket: Bucket, seat: int, count: int, open_to: set[int]) -> dict[T
 
 
 def _from_the_fullest(tasks: Sequence[Facts], count: int) -> Iterator[Facts]:
-    """One at a time from the sub-topology with most tasks left, lowest partition first."""
+    """Yield tasks of the sub-topology with most tasks left, one by one, lowest partition first."""
     by_number: defaultdict[int, deque[Facts]] = defaultdict(deque)
     for task in tasks:
         by_number[task.id.subtopology].append(task)
@@ -228,7 +239,7 @@ def _fill(bucket: Bucket) -> None:
 
 
 def _to_copies(bucket: Bucket, room: dict[int, int]) -> list[Facts]:
-    """Give what can go to a copy, the best copies first; the tasks that are left, by id."""
+    """Give tasks of the pool to members with copies, best copies first; return the others by id."""
     subtopologies: Counter[tuple[int, int]] = Counter(
         (seat, task.id.subtopology) for seat, tasks in bucket.kept.items() for task in tasks
     )
@@ -255,7 +266,7 @@ def _to_copies(bucket: Bucket, room: dict[int, int]) -> list[Facts]:
 
 
 def _offers(bucket: Bucket) -> list[tuple[tuple[bool, float, TaskId], list[int]]]:
-    """Who has a copy of what is in the pool: who owns it or was promised it first, then by lag."""
+    """Return the copies of the pool's tasks: owners and promised heirs first, then by lag."""
     view = bucket.view
     offers: defaultdict[tuple[bool, float, TaskId], list[int]] = defaultdict(list)
     for task in bucket.pool:

@@ -1,8 +1,8 @@
-"""What must hold of every plan, and the sentences that explain it.
+"""Invariants of every plan, and the sentences that explain a plan.
 
-`verify` runs in production after each assignment: a plan that breaks an invariant is not shipped.
-`explain` says for each task that is not simply where it was why that is so, `in_a_line` what
-becomes of each member.
+`verify` runs in production after each assignment: a plan that breaks an invariant is not sent.
+`explain` gives the reason for each task that does not simply stay. `in_a_line` summarizes the
+changes of each member.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from streamsx.model import TaskId, brief
 
 
 class Audit:
-    """A plan beside the facts it was made from, turned so that each invariant is a few lines."""
+    """Plan beside the facts it was made from, indexed so that each invariant takes a few lines."""
 
     def __init__(self, view: View, plan: Plan) -> None:
         self.view = view
@@ -49,34 +49,34 @@ class Audit:
 
 
 def each_task_is_active_once_or_withheld(audit: Audit) -> Iterator[str]:
-    """V1. A task that is nowhere stands still, one that is twice corrupts its state."""
+    """V1. A missing task stands still; a task that is active twice corrupts its state."""
     times = Counter(task.id for _, task in audit.active)
     times.update(audit.plan.withheld.keys())
     yield from (f"{task} is given {times[task]} times" for task in audit.tasks if times[task] != 1)
 
 
 def no_task_runs_that_another_member_claims(audit: Audit) -> Iterator[str]:
-    """V2. Its claimant runs it until it has let go: there would be two runners."""
+    """V2. A claimant runs the task until it has released the task: there would be two runners."""
     for seat, task in audit.active:
         if any(claimant != seat for claimant in task.claimants):
             yield f"{task.id} runs while somebody else claims it"
 
 
 def only_what_is_claimed_is_withheld(audit: Audit) -> Iterator[str]:
-    """V3. Nobody would release it: it would stand still for ever."""
+    """V3. No member would release the task, which would stand still for ever."""
     for task in audit.view.tasks:
         if task.id in audit.plan.withheld and audit.view.stay and not task.claimants:
             yield f"{task.id} is withheld although nobody claims it"
 
 
 def a_member_has_one_copy_of_a_task(audit: Audit) -> Iterator[str]:
-    """V4. One directory, one store, one writer."""
+    """V4. One directory has one store, with one writer."""
     times = Counter((seat, task.id) for seat, task in [*audit.active, *audit.followers])
     yield from (f"{task} is on one member twice" for (_, task), n in times.items() if n > 1)
 
 
 def a_leaver_receives_nothing(audit: Audit) -> Iterator[str]:
-    """V5. It would never be done."""
+    """V5. A leaver that receives tasks would never finish."""
     for seat, task in audit.active:
         if seat in audit.view.leaving and seat != task.owner:
             yield f"{task.id} is given to a leaver"
@@ -86,12 +86,12 @@ def a_leaver_receives_nothing(audit: Audit) -> Iterator[str]:
 
 
 def what_has_no_state_is_not_followed(audit: Audit) -> Iterator[str]:
-    """V6. There is nothing to learn: it would never be ready."""
+    """V6. A stateless task has nothing to learn: its learner would never be ready."""
     yield from (f"{task.id} has no state" for _, task in audit.followers if not task.stateful)
 
 
 def learners_lead_to_the_target(audit: Audit) -> Iterator[str]:
-    """V7. Any other learner is work for nothing."""
+    """V7. A learner that is neither target nor heir works for nothing."""
     for seat, task in audit.learner:
         member = audit.view.name(seat)
         if member not in (audit.plan.target.get(task.id), audit.plan.heirs.get(task.id)):
@@ -99,11 +99,13 @@ def learners_lead_to_the_target(audit: Audit) -> Iterator[str]:
 
 
 def learners_stay_within_the_limits(audit: Audit) -> Iterator[str]:
-    """V8. Restoring takes bandwidth from what runs. A promise is kept all the same."""
-    rules, heirs = audit.view.rules, audit.plan.heirs
+    """V8. Restoring takes bandwidth from running tasks. A promise is kept all the same."""
+    rules = audit.view.rules
+    heirs = audit.plan.heirs
     learners = Counter(seat for seat, _ in audit.learner)
     fresh = {seat for seat, task in audit.learner if heirs.get(task.id) != audit.view.name(seat)}
-    one, group = rules.max_learners_per_member, rules.max_learners
+    one = rules.max_learners_per_member
+    group = rules.max_learners
     if one is not None and any(learners[seat] > one for seat in fresh):
         yield "a member learns too much at once"
     if group is not None and fresh and learners.total() > group:
@@ -111,7 +113,7 @@ def learners_stay_within_the_limits(audit: Audit) -> Iterator[str]:
 
 
 def nothing_is_taken_for_a_copy_that_is_not_ready(audit: Audit) -> Iterator[str]:
-    """V9. What runs goes on running until the other can go on from there."""
+    """V9. A running task stays until the other copy can continue from there."""
     for seat, task in [*audit.active, *audit.heirs]:
         owner = None if task.owner in (seat, *audit.view.expired) else task.owner
         runs = owner is not None and task.copies[owner].role is CopyRole.RUNNING
@@ -121,7 +123,7 @@ def nothing_is_taken_for_a_copy_that_is_not_ready(audit: Audit) -> Iterator[str]
 
 
 def nobody_gets_what_it_cannot_run(audit: Audit) -> Iterator[str]:
-    """V10. Other code, a member that the leader cannot read, a tool; what it has it may keep."""
+    """V10. Members with other code, unreadable ones and tools get no task, but may keep theirs."""
     yield from (f"{stranger}: not in this group" for stranger in audit.strangers)
     for seat, task in [*audit.active, *audit.followers]:
         if seat != task.owner and not audit.able(seat, task):
@@ -129,10 +131,13 @@ def nobody_gets_what_it_cannot_run(audit: Audit) -> Iterator[str]:
 
 
 def standbys_are_as_many_as_asked_for(audit: Audit) -> Iterator[str]:
-    """V11. Each is a copy on a disk, and takes what the brokers could send to others. One may be
-    spare; one that is promised its task or shall have it is on its way to becoming active.
+    """V11. Each standby is a copy on a disk, and takes broker bandwidth from other members.
+
+    One standby may be spare. A standby that is promised its task, or shall have it, does not count:
+    it is on its way to becoming active.
     """
-    plan, name = audit.plan, audit.view.name
+    plan = audit.plan
+    name = audit.view.name
     idle = Counter(
         task.id
         for seat, task in audit.standby
@@ -161,7 +166,11 @@ INVARIANTS: tuple[Callable[[Audit], Iterator[str]], ...] = (
 
 
 def verify(view: View, plan: Plan) -> None:
-    """Raises IllegalPlan, naming every broken invariant."""
+    """Check all invariants.
+
+    Raises:
+        IllegalPlan: at least one is broken; the message names every broken one.
+    """
     audit = Audit(view, plan)
     broken = [f"{rule.__name__}: {what}" for rule in INVARIANTS for what in rule(audit)]
     if broken:
@@ -171,17 +180,19 @@ def verify(view: View, plan: Plan) -> None:
         )
 
 
-# What the log says of it
+# Summary for the log
 
 UNCHANGED_MAX = 8
-"""Members that are named though nothing changes for them."""
+"""Limit of members named in the summary although nothing changes for them."""
 
 
 def in_a_line(plan: Plan, labels: Mapping[str, str]) -> str:
-    """How many tasks each member runs, and which ones it takes over, gives up and learns."""
+    """Return a summary: how many tasks each member runs, and which ones it takes, gives up and
+    learns.
+    """
     owners = {decision.task: decision.owner for decision in plan.explain}
     new = {(d.to, d.task) for d in plan.explain if d.decision in ("standby-new", "standby-move")}
-    told: list[str] = []
+    parts: list[str] = []
     unchanged: list[str] = []
     for member, label in sorted(labels.items(), key=lambda pair: pair[1]):
         active = plan.active.get(member, ())
@@ -193,16 +204,16 @@ def in_a_line(plan: Plan, labels: Mapping[str, str]) -> str:
         }
         runs = f"{label} runs {len(active)}"
         words = [f"{verb} {brief(tasks)}" for verb, tasks in changes.items() if tasks]
-        (told if words else unchanged).append(", ".join([runs, *words]))
-    told += unchanged[:UNCHANGED_MAX]
+        (parts if words else unchanged).append(", ".join([runs, *words]))
+    parts += unchanged[:UNCHANGED_MAX]
     if len(unchanged) > UNCHANGED_MAX:
-        told.append(f"{len(unchanged) - UNCHANGED_MAX} others go on")
+        parts.append(f"{len(unchanged) - UNCHANGED_MAX} others go on")
     if plan.parked:
-        told.append(f"later: {brief(sorted(plan.parked))}")
-    return "; ".join(told)
+        parts.append(f"later: {brief(sorted(plan.parked))}")
+    return "; ".join(parts)
 
 
-# Why a task is not simply where it was
+# Reasons for tasks that do not simply stay
 
 WHY = {
     "wait": "a tool is asking, nothing is handed over in this round; {owner} keeps running",
@@ -234,10 +245,14 @@ def explain(
     learning: Learning,
     changes: Sequence[StandbyChange],
 ) -> tuple[Decision, ...]:
-    """One decision per task that is not simply kept and per change of a standby, in task order."""
+    """Return the decisions in task order.
+
+    There is one for each task that is not simply kept, and one for each change of a standby.
+    """
     decisions = [_of_standby(view, change) for change in changes]
     for choice in choices:
-        task, name = choice.task, choice.rule
+        task = choice.task
+        name = choice.rule
         if task.id in held.withheld:
             name = "withheld"
         elif task.id in learning.parked:
@@ -245,7 +260,8 @@ def explain(
         if name != "keep":
             why = WHY[name].format_map(_words(view, choice, held, learning))
             copy = task.copies.get(choice.target)
-            owner, to = view.name(task.owner), view.name(choice.target)
+            owner = view.name(task.owner)
+            to = view.name(choice.target)
             lag = None if copy is None else copy.lag
             decisions.append(Decision(task.id, name, why, owner, to, lag))
     return tuple(sorted(decisions, key=lambda each: each.task))
@@ -265,8 +281,10 @@ def _of_standby(view: View, change: StandbyChange) -> Decision:
 
 
 def _words(view: View, choice: Choice, held: Held, learning: Learning) -> Mapping[str, object]:
-    task, rules = choice.task, view.rules
-    owner, to = view.label(task.owner), view.label(choice.target)
+    task = choice.task
+    rules = view.rules
+    owner = view.label(task.owner)
+    to = view.label(choice.target)
     learns = len(learning.learner.get(choice.target, ()))
     full = f"{to} already learns {learns} (max_learners_per_member)"
     if rules.max_learners_per_member is None or learns < rules.max_learners_per_member:

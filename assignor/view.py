@@ -1,7 +1,8 @@
-"""A group with the facts that follow from it: who stays, who owns each task, who could take it.
+"""View of a group: facts that follow from the members' joins, such as owners and takers of tasks.
 
-A member is the number of its seat here: members sorted by name (instance, else process, else id).
-"First" means the lowest seat, so that no answer depends on the order of a set. Nothing is decided.
+A member is a *seat* here: its index among the members sorted by name (instance, else process, else
+id). "First" means the lowest seat, so that no answer depends on the order of a set. The view
+decides nothing.
 """
 
 import math
@@ -26,10 +27,10 @@ from streamsx.model import TaskId
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """One task as the group is now; members are seats.
+    """Facts about one task at this moment; members are seats.
 
-    `owner` runs it or ran it until this join. `home` is where it is, or where it is already going.
-    `able`: who may receive it, ascending.
+    `owner` runs the task or ran it until this join. `home` is the task's present place, or the
+    place it is already moving to. `able`: seats that may receive the task, ascending.
     """
 
     id: TaskId
@@ -45,7 +46,7 @@ class Facts:
         return TaskKind.STATEFUL if self.stateful else TaskKind.STATELESS
 
     def lag(self, seat: int | None) -> float:
-        """Records behind; infinite without a copy."""
+        """Return the records that a seat's copy is behind; infinite without a copy."""
         copy = None if seat is None else self.copies.get(seat)
         return math.inf if copy is None else copy.behind
 
@@ -56,8 +57,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A group with its derived facts. `stay`: who may receive; `expired`: leavers out of time;
-    `successors`: who takes the seat of which leaver.
+    """Group with derived facts.
+
+    `stay`: seats that may receive tasks. `expired`: leavers past their deadline. `successors`: the
+    seat that takes the place of each leaver.
     """
 
     members: tuple[MemberMetadata, ...]
@@ -70,7 +73,7 @@ class View:
     rules: Rules
     memory: Memory
     labels: Mapping[str, str]
-    """What people call each member, by its id."""
+    """Labels of members for people, by member id."""
 
     def label(self, seat: int | None) -> str | None:
         return None if seat is None else self.labels[self.members[seat].id]
@@ -82,17 +85,18 @@ class View:
         return task in self.members[seat].heirs
 
     def hot(self, task: Facts, seat: int) -> bool:
-        """Its copy runs or is near enough."""
+        """Return whether the copy runs, or is within the acceptable recovery lag."""
         return task.lag(seat) <= self.rules.acceptable_recovery_lag
 
     def ready(self, task: Facts, seat: int) -> bool:
-        """May it take over at once: its copy is hot, or the task was promised to it."""
+        """Return whether a seat may take over at once: its copy is hot, or the task is promised."""
         return self.hot(task, seat) or (seat in task.copies and self.promised(task.id, seat))
 
     def follows(self, task: Facts, seat: int) -> bool:
-        """May it take over from who runs the task: it is ready, and it reads on. A copy on a disk
-        is as near as somebody last saw it: 485 records behind under a limit of 100, within a
-        second of having been handed over.
+        """Return whether a seat may take over from the runner: it is ready, and keeps reading.
+
+        The lag of a copy on a disk is as old as the last look at that copy: one was 485 records
+        behind under a limit of 100, within a second of being handed over.
         """
         copy = task.copies.get(seat)
         rests = copy is not None and copy.role is CopyRole.DORMANT
@@ -100,7 +104,7 @@ class View:
 
 
 def survey(group: Group, rules: Rules, memory: Memory, leaving: Mapping[str, LeaveRequest]) -> View:
-    """Who is here, and where each task stands. `leaving`: who leaves, by member id."""
+    """Return the view of a group. `leaving`: the leave request of each leaver, by member id."""
     here = (member for member in group.members if not member.observer)
     members = tuple(sorted(here, key=lambda member: (member.name, member.id)))
     leavers = {seat: leaving[m.id] for seat, m in enumerate(members) if m.id in leaving}
@@ -128,7 +132,8 @@ def _facts(view: View, tasks: Sequence[PlannedTask]) -> tuple[Facts, ...]:
     able = {number: _able(view, number) for number in {task.id.subtopology for task in tasks}}
     found = []
     for task in tasks:
-        claimed, held = tuple(claimants.get(task.id, ())), copies.get(task.id, {})
+        claimed = tuple(claimants.get(task.id, ()))
+        held = copies.get(task.id, {})
         if not task.stateful:
             runs = (s for s, c in held.items() if s in claimed or c.role is CopyRole.RUNNING)
             held = dict.fromkeys(runs, RUNNING)
@@ -140,7 +145,7 @@ def _facts(view: View, tasks: Sequence[PlannedTask]) -> tuple[Facts, ...]:
 
 
 def _claimants(view: View, tasks: Sequence[PlannedTask]) -> Mapping[TaskId, Sequence[int]]:
-    """Who claims at least one partition of a task, lowest seat first."""
+    """Return the seats that claim at least one partition of a task, lowest seat first."""
     task_of = {tp: task.id for task in tasks for tp in task.partitions}
     claimants: dict[TaskId, list[int]] = {}
     for seat, member in enumerate(view.members):
@@ -152,7 +157,10 @@ def _claimants(view: View, tasks: Sequence[PlannedTask]) -> Mapping[TaskId, Sequ
 def _copies(
     view: View, claimants: Mapping[TaskId, Sequence[int]]
 ) -> Mapping[TaskId, dict[int, Copy]]:
-    """What each member has of a task. Who claims it and says no more runs it, to be safe."""
+    """Return the copies of each task by seat.
+
+    A claimant that reports no copy is taken to run the task, to be safe.
+    """
     copies = {task: dict.fromkeys(seats, RUNNING) for task, seats in claimants.items()}
     for seat, member in enumerate(view.members):
         for task, copy in member.copies.items():
@@ -161,10 +169,10 @@ def _copies(
 
 
 def _able(view: View, subtopology: int) -> tuple[int, ...]:
-    """Who runs the sub-topology as the leader does; everybody, if nobody who stays does.
+    """Return the seats that run the sub-topology as the leader does; all staying seats if none.
 
-    The second happens at the end of a rolling upgrade: the leader is the last of its kind, leaves,
-    and what it runs has to go to members whose code differs.
+    The second case ends a rolling upgrade: the leader is the last member with its code, and leaves.
+    The tasks it runs have to go to members with other code.
     """
     stay = sorted(view.stay)
     knows = {seat: view.members[seat].knows for seat in stay}
@@ -173,7 +181,7 @@ def _able(view: View, subtopology: int) -> tuple[int, ...]:
 
 
 def _owner(view: View, claimants: Sequence[int], copies: Mapping[int, Copy]) -> int | None:
-    """The first who claims it; else who ran it until this join and is furthest."""
+    """Return the first claimant; else the nearest copy that ran or restored until this join."""
     if claimants:
         return claimants[0]
     ran = (
@@ -185,8 +193,10 @@ def _owner(view: View, claimants: Sequence[int], copies: Mapping[int, Copy]) -> 
 
 
 def _home(view: View, task: TaskId, owner: int | None, copies: Mapping[int, Copy]) -> int | None:
-    """The staying member that learns it, or has a standby that is wanted or was promised it; else
-    its owner, if that stays."""
+    """Return the staying member that the task is moving to; else its owner, if that stays.
+
+    A task is moving to a learner, to a standby that shall become active, or to a promised heir.
+    """
     going = []
     for seat, copy in copies.items():
         promised = view.promised(task, seat)

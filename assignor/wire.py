@@ -1,4 +1,4 @@
-"""What members and leader tell each other in the user data of Kafka's Subscription and Assignment.
+"""Wire format of the user data in Kafka's Subscription and Assignment.
 
 The tables `JOIN` and `ASSIGNMENT` are the format, tag by tag; `codec` has the layout.
 """
@@ -29,15 +29,23 @@ from streamsx.model import TaskId
 
 JOIN_FLAGS = {"leaving": 1, "eager": 2, "fresh": 4, "observer": 16}
 ASSIGNMENT_FLAGS = {"more": 1, "no_takers": 2, "leader": 8, "shared_name": 16}
-"""What is so or not: its bit in the field `flags`."""
-DECISIONS_MAX, DECISIONS_BYTES_MAX = 1000, 1 << 20
-"""Of a plan: some 15 KB of the record that a coordinator keeps of a group; what is read of it."""
-REASONS_MAX, REASON_CHARS_MAX = 8, 500
-"""Of a join: every one is kept by the coordinator, and whatever stops many tasks is one thing."""
+"""Bits of the boolean fields in the field `flags`."""
+DECISIONS_MAX = 1000
+DECISIONS_BYTES_MAX = 1 << 20
+"""Limits of a plan's decisions: their number, and the bytes that a reader decompresses.
+
+1,000 decisions take some 15 KB of the record that a coordinator keeps of a group.
+"""
+REASONS_MAX = 8
+REASON_CHARS_MAX = 500
+"""Limits of the reasons in a join.
+
+The coordinator keeps every one of them, and many stopped tasks usually have one cause.
+"""
 
 
 class ErrorWord(IntEnum):
-    """Why a leader left all claims where they are."""
+    """Cause for which a leader left all claims in place."""
 
     NONE = 0
     SOURCE_TOPIC_MISSING = 1
@@ -46,19 +54,23 @@ class ErrorWord(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentView:
-    """What the leader says to one member, beside its partitions.
+    """Leader's message to one member, beside the member's partitions.
 
-    `learners`: tasks to learn, `standbys`: to follow. `wanted`: those standbys that it will be
-    given when they are ready, as learners are. `promises`: tasks of either that it will be given at
-    the next rebalance, ready or not, so it need not announce that they are. `more`: another
-    rebalance may follow soon. `no_takers`: a leaver need not wait. `shared_name`: another state
-    directory has a worker of the reader's instance name. With an `error` the member keeps what it
-    has. `heard`: the nonce of the reader's newest join that the leader knows.
-    The leader alone is told its `generation`, the tasks `withheld`, the source `topics` of each
+    `learners`, `standbys`: tasks to learn and tasks to follow.
+    `wanted`: standbys that the member will be given when they are ready, as with learners.
+    `promises`: learners or standbys that the member will be given at the next rebalance, ready or
+        not, so the member need not announce that they are ready.
+    `more`: another rebalance may follow soon.
+    `no_takers`: a leaver need not wait.
+    `shared_name`: a worker of another state directory has the reader's instance name.
+    `error`: with an error the member keeps its tasks.
+    `heard`: nonce of the reader's newest join that the leader knows.
+
+    The leader alone gets its `generation`, the tasks `withheld`, the source `topics` of each
     sub-topology and its own `decisions`, for tools to read.
 
-    Not on the wire: `mark`, what a tool has asked of the reader, to be heeded when it is newer than
-    the last one; `problem`, why the bytes cannot be read.
+    Two fields are not on the wire. `mark`: a tool's request to the reader, which counts when it is
+    newer than the last one. `problem`: the reason why the bytes cannot be read.
     """
 
     memory: Memory = field(default_factory=Memory)
@@ -81,7 +93,7 @@ class AssignmentView:
 
 
 def _copies(held: Mapping[TaskId, Copy]) -> bytes:
-    """Per role: number and tasks. What runs has no lag."""
+    """Encode copies per role: number and tasks. A running copy has no lag."""
     out = b""
     for role in CopyRole:
         lags = {task: copy.lag for task, copy in held.items() if copy.role is role}
@@ -93,7 +105,7 @@ def _copies(held: Mapping[TaskId, Copy]) -> bytes:
 
 def _read_copies(reader: Reader) -> dict[TaskId, Copy]:
     found: dict[TaskId, Copy] = {}
-    known = set(CopyRole)  # a role or state of the future has the same form and is passed over
+    known = set(CopyRole)  # a role of a later version has the same form and is skipped
     while reader.more:
         role = reader.number()
         lags = codec.read_lags(reader, lags=role != CopyRole.RUNNING)
@@ -103,8 +115,8 @@ def _read_copies(reader: Reader) -> dict[TaskId, Copy]:
     return found
 
 
-def _tags(told: Mapping[str, str]) -> bytes:
-    return b"".join(codec.text(key) + codec.text(value) for key, value in sorted(told.items()))
+def _tags(tags: Mapping[str, str]) -> bytes:
+    return b"".join(codec.text(key) + codec.text(value) for key, value in sorted(tags.items()))
 
 
 def _read_tags(reader: Reader) -> dict[str, str]:
@@ -115,22 +127,26 @@ def _read_tags(reader: Reader) -> dict[str, str]:
     return found
 
 
-def _marks(told: Mapping[str, Mark]) -> bytes:
+def _marks(marks: Mapping[str, Mark]) -> bytes:
     return b"".join(
         codec.text(instance)
         + codec.text(mark.swap_to or "")
         + codec.number(mark.state)
         + codec.number(0 if mark.deadline_ms is None else mark.deadline_ms + 1)
         + codec.number(mark.epoch_ms)
-        for instance, mark in sorted(told.items())
+        for instance, mark in sorted(marks.items())
     )
 
 
 def _read_marks(reader: Reader) -> dict[str, Mark]:
-    found, known = {}, set(MarkState)
+    found = {}
+    known = set(MarkState)
     while reader.more:
-        instance, swap_to = reader.text(), reader.text() or None
-        state, deadline, epoch_ms = reader.number(), reader.number(), reader.number()
+        instance = reader.text()
+        swap_to = reader.text() or None
+        state = reader.number()
+        deadline = reader.number()
+        epoch_ms = reader.number()
         if state in known:
             at = deadline - 1 if deadline else None
             found[instance] = Mark(MarkState(state), at, swap_to, epoch_ms)
@@ -138,7 +154,7 @@ def _read_marks(reader: Reader) -> dict[str, Mark]:
 
 
 def _memory(memory: Memory) -> bytes:
-    """Kinds (1 stateful, 2 stateless), then the marks. The round has its own tag."""
+    """Encode kinds (1 stateful, 2 stateless), then the marks. The round has its own tag."""
     return codec.number(memory.balancing) + _marks(memory.marks)
 
 
@@ -160,7 +176,7 @@ def _read_signatures(reader: Reader) -> tuple[int, ...]:
 
 
 def _topics(named: Mapping[int, tuple[str, ...]]) -> bytes:
-    """Per sub-topology: number, count, names."""
+    """Encode source topics per sub-topology: number, count, names."""
     return b"".join(
         codec.number(subtopology) + codec.number(len(names)) + b"".join(map(codec.text, names))
         for subtopology, names in sorted(named.items())
@@ -170,31 +186,34 @@ def _topics(named: Mapping[int, tuple[str, ...]]) -> bytes:
 def _read_topics(reader: Reader) -> dict[int, tuple[str, ...]]:
     found = {}
     while reader.more:
-        subtopology, count = reader.number(), reader.number()
+        subtopology = reader.number()
+        count = reader.number()
         found[subtopology] = tuple(reader.text() for _ in range(count))
     return found
 
 
-def _metrics(told: Mapping[str, float]) -> bytes:
-    """In their order, as floats: 56 bytes."""
-    return struct.pack(f">{len(METRICS)}f", *(told[name] for name in METRICS))
+def _metrics(values: Mapping[str, float]) -> bytes:
+    """Encode the metrics in the order of METRICS as floats: 56 bytes."""
+    return struct.pack(f">{len(METRICS)}f", *(values[name] for name in METRICS))
 
 
 def _read_metrics(reader: Reader) -> dict[str, float]:
-    """A newer member has more of them."""
-    told = (value for (value,) in struct.iter_unpack(">f", reader.rest()))
-    return dict(zip(METRICS, told, strict=False))
+    """Read the metrics known here; a newer member sends more of them."""
+    values = (value for (value,) in struct.iter_unpack(">f", reader.rest()))
+    return dict(zip(METRICS, values, strict=False))
 
 
-def _decisions(told: tuple[Decision, ...]) -> bytes:
-    """As JSON, which compresses to a tenth: sentences that say much the same of many tasks. As many
-    as will be read: names may be long.
+def _decisions(decisions: tuple[Decision, ...]) -> bytes:
+    """Encode decisions as compressed JSON, cut to a size that a reader accepts.
+
+    Compression leaves a tenth, because the sentences of many tasks are much alike. The byte limit
+    counts too, because names may be long.
     """
-    told = told[:DECISIONS_MAX]
-    rows = [[str(d.task), d.decision, d.why, d.owner, d.to, d.lag] for d in told]
+    decisions = decisions[:DECISIONS_MAX]
+    rows = [[str(d.task), d.decision, d.why, d.owner, d.to, d.lag] for d in decisions]
     data = json.dumps(rows, separators=(",", ":")).encode()
     if len(data) > DECISIONS_BYTES_MAX:
-        return _decisions(told[: len(told) // 2])
+        return _decisions(decisions[: len(decisions) // 2])
     return zlib.compress(data)
 
 
@@ -206,14 +225,16 @@ def _read_decisions(reader: Reader) -> tuple[Decision, ...]:
         raise ValueError(f"decisions: {error}") from error
 
 
-def _reasons(told: Mapping[TaskId, str]) -> bytes:
-    """Per task: number of its sub-topology, of its partition, text. They quote what users' code
-    raised: not all of that can be encoded."""
+def _reasons(reasons: Mapping[TaskId, str]) -> bytes:
+    """Encode reasons per task: number of the sub-topology, number of the partition, text.
+
+    Reasons quote exceptions of users' code, and some of that text cannot be encoded.
+    """
     return b"".join(
         codec.number(task.subtopology)
         + codec.number(task.partition)
         + codec.text(why[:REASON_CHARS_MAX].encode(errors="replace").decode())
-        for task, why in sorted(told.items())[:REASONS_MAX]
+        for task, why in sorted(reasons.items())[:REASONS_MAX]
     )
 
 
@@ -272,15 +293,19 @@ def _read_flags(flags: int, bits: Mapping[str, int]) -> dict[str, Any]:
 
 
 def write_join(member: MemberMetadata) -> bytes:
-    """All of a member but its id, its claims and what it knows, which travel elsewhere."""
+    """Encode a member without its id, its claims and `knows`, which travel elsewhere."""
     flags = _flags(member, JOIN_FLAGS)
     out = member.leaving or LeaveRequest()
-    told = {"deadline_ms": out.deadline_ms, "swap_to": out.swap_to}
-    return codec.write_fields(member, JOIN, flags=flags, **told)
+    leave_fields = {"deadline_ms": out.deadline_ms, "swap_to": out.swap_to}
+    return codec.write_fields(member, JOIN, flags=flags, **leave_fields)
 
 
 def read_join(data: bytes) -> MemberMetadata:
-    """A member without an id and claims. Raises Unreadable."""
+    """Read a member, without id and claims.
+
+    Raises:
+        Unreadable: the data are damaged or too new.
+    """
     values = codec.read_fields(data, JOIN)
     values |= _read_flags(values.pop("flags"), JOIN_FLAGS)
     way_out = LeaveRequest(values.pop("deadline_ms"), values.pop("swap_to"))
@@ -296,7 +321,11 @@ def write_assignment(data: AssignmentView) -> bytes:
 
 
 def read_assignment(data: bytes) -> AssignmentView:
-    """Raises Unreadable."""
+    """Read an assignment.
+
+    Raises:
+        Unreadable: the data are damaged or too new.
+    """
     values = codec.read_fields(data, ASSIGNMENT)
     values |= _read_flags(values.pop("flags"), ASSIGNMENT_FLAGS)
     values["memory"] = replace(values["memory"], round=values.pop("round"))

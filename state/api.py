@@ -1,11 +1,11 @@
-"""What lies under the cache of a store: rows as bytes, and their keys.
+"""Storage interface below a store's cache: rows as bytes, and the keys of these rows.
 
-Bytes below the cache begin with a tag: META (the store's own: format, position), ROW, INDEX. The
-tag is part of every key of `Rows`, so that worker, snapshots and other drivers see the same
-bytes. Whoever keeps rows inherits from `Rows`, and `tests/unit/state/test_rows.py` holds all of
-them to it; a checkpoint is a method of it too, once somebody calls it.
+Keys below the cache begin with a tag: META (the store's own rows: format, position), ROW or INDEX.
+The tag is part of every key of `Rows`, so that worker, snapshots and other drivers see the same
+bytes. Every implementation inherits from `Rows`, and `tests/unit/state/test_rows.py` holds all of
+them to the interface. A checkpoint becomes a method too, once a caller needs one.
 
-Not here: implementations (`memory`, `rocks`, `cache`), what the bytes behind a tag are (`layout`).
+Out of scope: implementations (`memory`, `rocks`, `cache`), the bytes behind a tag (`layout`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,58 +17,62 @@ INDEX: Final = b"\x02"
 FORMAT: Final = META + b"format"
 POSITION: Final = META + b"offset"
 END: Final = b"\xff"
-"""Behind every key."""
+"""Upper bound of all keys."""
 
 
 class Rows(Protocol):
-    """Committed rows as bytes: RocksDB, or a dict. One owner; never two threads."""
+    """Committed rows as bytes, in RocksDB or a dict. One owner; never two threads."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a whole key, tag included."""
+        """Return the value of a whole key, tag included."""
 
     def scan(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Ascending from `start`, `stop` excluded."""
+        """Yield rows in ascending order from `start`, `stop` excluded."""
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
-        """In one atomic batch, keys ascending; None deletes. The position goes with the rows."""
+        """Write rows and position in one atomic batch, keys ascending; None deletes."""
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
-        """From `start`, `stop` excluded; in one atomic batch."""
+        """Delete the keys from `start`, `stop` excluded, in one atomic batch."""
 
     def estimate(self) -> int:
-        """How many rows, roughly: sizes a preload, and never means `empty`."""
+        """Return a rough number of rows, which sizes a preload; 0 does not mean empty."""
 
     def set_aside(self, to: str) -> bool:
-        """As `wipe`; but what was there lies in the folder `to` afterwards. False: it is on no
-        disk, and was wiped.
+        """Empty the store like `wipe`, and move the old one to the folder `to`.
+
+        Returns:
+            False if the rows are on no disk, and were wiped.
         """
         self.wipe()
         return False
 
     def take(self, folder: str, old: str) -> bool:
-        """The store in `folder`, of the same layout, instead of what was here, which lies in `old`
-        afterwards. False: these rows are in no folder, and nothing was done.
+        """Replace the store by that in `folder`, of the same layout, and move the old one to `old`.
+
+        Returns:
+            False if these rows are in no folder; then nothing was done.
         """
         return False
 
     def close(self) -> None:
-        """Everything written is on its way to the disk; may take long."""
+        """Hand everything written to the disk; may take long."""
 
     def position(self) -> int | None:
-        """Next changelog offset that is not in the rows; None when it was never written."""
+        """Return the next changelog offset that is not in the rows; None if never written."""
         found = self.get(POSITION)
         return None if found is None else int.from_bytes(found, "big")
 
     def wipe(self) -> None:
-        """No row and no position is left; the format is."""
+        """Delete all rows and the position; keep the format."""
         self.delete_range(POSITION, END)
 
 
 def position_row(position: int) -> bytes:
-    """The value at POSITION: 8 bytes."""
+    """Return the value for POSITION: 8 bytes."""
     return position.to_bytes(8, "big")
 
 
 def holds_rows(rows: Rows) -> bool:
-    """Looked for: an estimate of 0 can hide rows behind tombstones."""
+    """Return whether a row exists; scans, as an estimate of 0 can hide rows behind tombstones."""
     return next(rows.scan(ROW, INDEX), None) is not None

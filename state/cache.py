@@ -1,27 +1,30 @@
-"""What stands between a task and its committed rows.
+"""Write-back cache over a task's store.
+
+An entry passes through these layers:
 
 hot      Changed since the last seal; the first look-up of every access. Callers on the record path
-         may use it directly: `hot.get(key)`, then `load(key)`; `hot[key] = value`.
-sealing  Set aside while its values are encoded, slice by slice; nothing is added to it.
-young    Clean decoded objects: what was sealed or loaded since the last turn of the generations.
-old      The generation before; a turn drops it. Two generations cost 148-169 ns an access where an
-         exact LRU costs 261, for a quarter more misses. Both together stay within `budget_bytes`,
-         by what their objects take in memory (`sizes`), measured on some of them.
-sealed   Encoded once, on its way to the changelog, not yet committed in Kafka.
+         may use the dict directly: `hot.get(key)`, then `load(key)`; `hot[key] = value`.
+sealing  Set aside while the values are encoded, slice by slice; closed to new entries.
+young    Clean decoded objects, sealed or loaded since the last turn of the generations.
+old      The generation before; a turn drops this one. Two generations cost 148-169 ns an access
+         where an exact LRU costs 261, for a quarter more misses. Both together stay within
+         `budget_bytes`, by the memory of their objects (`sizes`), measured on some of them.
+sealed   Encoded once, on the way to the changelog, not yet committed in Kafka.
 pending  Committed in Kafka, not yet in the rows below.
 
-What costs more than a few ms for all that is dirty is done slice by slice: 50,000 rows that were
-encoded in slices, but then kept, sorted and told of at once, stood in the way for 25-35 ms.
+Work on all dirty rows that takes more than a few ms is done slice by slice. 50,000 rows that were
+encoded in slices, but then kept, sorted and reported at once, blocked the loop for 25-35 ms.
 
-Values may be changed in place by whoever got them, and put back: a warm object is as new as its
-newest change, which is why an abort drops everything warm.
+Callers may change a value in place and put it back. A warm object is therefore as new as its newest
+change, which is why an abort drops all warm objects.
 
-Keys are the table's own Python keys while they are of one type, that of the table (str, bytes, int)
-or else of the first key (str, int), else one-tuples of the encoded bytes: 1, 1.0 and True are one
-dict key and three keys of JSON. A row has one place, whatever its key is written as: a key of
-another type that reads back as one of the pinned type has that one's.
+Cache keys are the table's own Python keys if they have the pinned type: the type of the table (str,
+bytes, int), or else the type of the first key (str, int). Other keys become one-tuples of the
+encoded bytes, because 1, 1.0 and True are one dict key and three keys of JSON. A row has one cache
+key, whichever type its key is written as: a key of another type that reads back as the pinned type
+has the cache key of the latter.
 
-Not here: RocksDB (rows are handed in), topics, when a commit is due.
+Out of scope: RocksDB (rows are passed in), topics, the time of a commit.
 """
 
 import sys
@@ -37,48 +40,57 @@ from streamsx.state.layout import StoreNode, changelog_key
 from streamsx.state.sizes import ENCODED_BYTES, ENTRY_BYTES, SLOT_BYTES, Learned, deep_bytes
 
 FIRST_ENTRY_BYTES = 300
-"""Until the first seal has measured one."""
+"""Estimated bytes of an entry before the first seal has measured one."""
 SLICE_BYTES: Final = 1 << 20
-"""Of entries, by what they cost on average: a slice of 1,000 large ones is none."""
+"""Limit of a slice, by the average cost of an entry: 1,000 large ones would be too many."""
 LARGE_BYTES: Final = 64 << 10
-"""Of an encoded row, in bytes, whose size is kept: samples would miss the few large ones."""
+"""Encoded bytes of a large row, whose size is kept: samples would miss the few large ones."""
 LOADS_SAMPLED: Final = 256
 SEALS_SAMPLED: Final = 4
-"""One of so many rows that are read, and of so many slices that are sealed, is measured: in 20 us
-where a row is of 60 objects, which is 80 and 20 ns for each row."""
+"""Sampling rates: one of so many loaded rows, and of so many sealed slices, is measured.
+
+A row of 60 objects takes 20 us to measure, which is 80 ns for each loaded row and 20 for each
+sealed row.
+"""
 FIRST_SAMPLED: Final = 8
-"""Rows that are read, and slices, of which each one is measured."""
+"""Number of first loaded rows, and of first slices, of which each one is measured."""
 CHANGES_SAMPLED: Final = 2
-"""Newest changed rows that stand for those since the last look."""
+"""Number of newest changed rows that stand for all changes since the last measurement."""
 COUNTED_AGAIN: Final = 256
-"""Rows that stand for a generation when it is weighed: 5 ms at most, once in half a budget."""
+"""Number of rows that stand for a generation when weighed: 5 ms at most, once in half a budget."""
 STILL_FULL: Final = 0.75
-"""Share of its half of the budget that a generation must have, when it is weighed, to be old."""
+"""Share of half the budget that a weighed young generation must have to become the old one."""
 FIRST_SLICE_ROWS: Final = 32
-"""Of values that nobody has measured yet."""
+"""Rows of a slice before any value has been measured."""
 SORTED_ROWS: Final = 16_000
-"""At once, in 2 ms. RocksDB writes sorted runs of that length at 3/4 of the cost of short ones."""
+"""Rows to sort at once, in 2 ms.
+
+RocksDB writes sorted runs of that length at 3/4 of the cost of short ones.
+"""
 SCAN_ROWS: Final = 256
 KEY_SHOWN: Final = 100
-"""Letters of a key in a message."""
+"""Characters of a key in a message."""
 KEY_TOLD: Final = 3 * KEY_SHOWN
 PARTS: Final = frozenset({str, int, bool, type(None)})
-"""Types of which a tuple comes back as it is."""
+"""Types of elements with which a tuple key is read back unchanged."""
 UNHASHABLE: Final = frozenset({list, dict, set})
 PINNED: Final = frozenset({str, bytes, int})
 PINNED_BY_USE: Final = frozenset({str, int})
-"""Not bytes: a codec that writes them as they are writes b"1" and 1 alike, and reads 1 back."""
+"""Types that the first key may pin, without bytes.
+
+A codec that writes bytes unchanged writes b"1" and 1 alike, and reads 1 back.
+"""
 
 
 class Changes(NamedTuple):
-    """Rows as the changelog has them; None deletes."""
+    """Rows as they go to the changelog; None deletes."""
 
     keys: list[bytes]
     values: list[bytes | None]
 
 
 class _Gone:
-    """A key that was deleted since the last seal."""
+    """Marker of a key that was deleted since the last seal."""
 
     __slots__ = ()
 
@@ -87,18 +99,25 @@ GONE: Final = _Gone()
 
 
 class NOTHING:
-    """The pinned type of a store whose first key has none that can be: no key is of it."""
+    """Pinned type of a store whose first key has a type that cannot be pinned: no key matches."""
 
 
 class Scan:
-    """Rows below, ascending, part by part. An open one keeps their lock, so it can be ended."""
+    """Scan over the rows below, ascending, in parts.
+
+    An open scan keeps the lock of the rows, so `end` can close it early.
+    """
 
     def __init__(self, name: str, rows: Rows) -> None:
-        self._name, self._rows = name, rows
+        self._name = name
+        self._rows = rows
         self._left: Iterator[tuple[bytes, bytes]] | None = rows.scan(ROW, INDEX)
 
     def part(self, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return the next rows, at most so many, and SLICE_BYTES or one; none are left if empty."""
+        """Return the next rows, at most `limit` of them; an empty list means the end.
+
+        A part ends with the row that reaches SLICE_BYTES.
+        """
         if self._left is None:
             raise WorldError(f"given away while it was read: store {self._name}: read it again")
         part = list[tuple[bytes, bytes]]()
@@ -117,8 +136,11 @@ class Scan:
 def merged(
     below: Scan, encoded: Mapping[bytes, bytes | None], objects: Mapping[bytes, Any]
 ) -> Iterator[tuple[bytes, bytes | None, Any]]:
-    """Rows that are there, ascending, out of three layers, the last one the newest: the key, and
-    the value either encoded or, with None before it, as an object."""
+    """Yield the present rows in ascending order from three layers, of which the last is the newest.
+
+    Each item is the key, the encoded value, and the object; if the encoded value is None, the
+    object is the value.
+    """
     changed = {row: (raw, GONE if raw is None else None) for row, raw in encoded.items()}
     changed.update((row, (None, value)) for row, value in objects.items())
     ahead = sorted((row for row, (_, value) in changed.items() if value is not GONE), reverse=True)
@@ -133,11 +155,11 @@ def merged(
 
 
 class Checked(dict[Any, Any]):
-    """`hot` where each value is encoded as it is set: who sets one that cannot be hears of it.
+    """Variant of `hot` that encodes each value when it is set, so that a bad value raises there.
 
-    A value that is refused may be an object that is there already, changed in place. So its key
-    goes back to what was set before: "a record puts a set into the dict of its key and is passed
-    over; the next record of that key finds the set in it": it would be refused too, and so on.
+    A rejected value may be an object that is there already, changed in place. So its key goes back
+    to the value that was set before. Otherwise: a record puts a set into the dict of its key and is
+    skipped; the next record of that key finds the set in the dict and is rejected too, and so on.
     """
 
     def __init__(self, store: "CachedStore") -> None:
@@ -162,21 +184,26 @@ class Checked(dict[Any, Any]):
 
 
 class CachedStore:
-    """A key-value store of one task, over its committed rows. One owner: the data loop.
+    """Key-value store of one task, over committed rows. One owner: the data loop.
 
-    The node's codecs are called once per key and commit; `budget_bytes` bounds the memory of the
+    The codecs of the node run once per key and commit. `budget_bytes` bounds the memory of the
     decoded objects that are kept.
     """
 
     def __init__(self, node: StoreNode, rows: Rows, budget_bytes: int) -> None:
-        self.name, self.rows, self.budget_bytes = node.name, rows, budget_bytes
-        self.decode_key, self.decode = node.keys.decode, node.values.decode
-        # A codec may write None as no bytes; here is no such key or value.
+        self.name = node.name
+        self.rows = rows
+        self.budget_bytes = budget_bytes
+        self.decode_key = node.keys.decode
+        self.decode = node.values.decode
+        # A codec may encode None as None; no key or value is None here.
         self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]
         self.encode: Callable[[Any], bytes] = node.values.encode  # type: ignore[assignment]
-        self._comes_back, self._encoders = node.values.check, node.values.encoders
+        self._comes_back = node.values.check
+        self._encoders = node.values.encoders
         self.key_type = node.key_type if node.key_type in PINNED else None
-        self._declared, self._untyped = self.key_type is not None, node.key_type is None
+        self._declared = self.key_type is not None
+        self._untyped = node.key_type is None
         self.hot: dict[Any, Any] = {}
         self.sealing: dict[Any, Any] = {}
         self.young: dict[Any, Any] = {}
@@ -184,38 +211,39 @@ class CachedStore:
         self.sealed: dict[bytes, bytes | None] = {}
         self.pending: dict[bytes, bytes | None] = {}
         self.complete = not holds_rows(rows)
-        """The cache holds every row, so a miss needs no look below."""
+        """The cache holds every row, so a miss needs no look-up below."""
         self.entry_bytes = FIRST_ENTRY_BYTES
-        """Of an encoded row of the last slice that was sealed; sizes the next ones."""
+        """Bytes of an encoded row in the last sealed slice; sizes the next slices."""
         self.row_bytes_max = RECORD_BYTES_MAX
-        """Of a key with its value, as the changelog's topic takes them."""
+        """Limit of a key with its value, set by the topic of the changelog."""
         self._learned = Learned()
         self._young_bytes = self._old_bytes = 0
-        """At most that much; rows that were put again count once more, until it is weighed."""
+        """Upper bounds in bytes: a row that is put again counts once more, until the next weighing.
+        """
         self._young_max = budget_bytes // 2
-        """The generations turn when the young one has so much."""
+        """Bytes of the young generation at which the generations turn."""
         self._large: dict[Any, int] = {}
-        """Memory of the large rows of the young generation."""
+        """Memory of the large rows in the young generation."""
         self._loads = self._seals = 0
         self._hot_bytes = self._hot_measured = 0
-        """Memory of changed rows, and how many of them were there when it was measured."""
+        """Memory of changed rows, and the number of these rows at the last measurement."""
         self._sealing_bytes = self._encoded_bytes = 0
         self._checking = False
         self._left: Iterator[tuple[Any, Any]] | None = None
         self._order: list[bytes] = []
         self._run: list[bytes] = []
-        """Of `pending`, what is not written yet; sorted, last first."""
+        """Rows of `pending` that are not written yet; sorted, last first."""
         self._end: int | None = None
         self._scans: WeakSet[Scan] = WeakSet()
         self._below: Scan | None = None
         self._touched: set[Any] = set()
         self._lacks = False
-        """Something was left out or dropped since the preload began."""
+        """A row was left out or dropped since the preload began."""
 
-    # -- what operators and tables call
+    # -- interface for operators and tables
 
     def cache_key(self, key: Any) -> Any:
-        """The key of `hot`: the key itself, unless its type is not the pinned one."""
+        """Return the cache key: the key itself if it has the pinned type."""
         kind = type(key)
         if self.key_type is None:
             self.key_type = kind if kind in PINNED_BY_USE else NOTHING
@@ -228,16 +256,19 @@ class CachedStore:
         return pinned if type(pinned) is self.key_type else (row,)
 
     def own_key(self, key: Any) -> Any:
-        """Return the key of `hot` for a row that is put.
+        """Return the cache key for a row that is put.
 
-        Raises ValueRefused for a key that its codec gives back as another one: two would share a
-        row. Bytes are taken as the bytes of a key.
+        Bytes are taken as the encoded bytes of a key.
+
+        Raises:
+            ValueRefused: the codec reads the key back as another one; two keys would share a
+                row.
         """
         cached = self.cache_key(key)
         if type(key) is self.key_type or isinstance(key, bytes) or self._declared:
             return cached
         if self._untyped and type(key) is tuple and PARTS.issuperset(map(type, key)):
-            return cached  # a put costs 1.1 us so, and 2.3 where the key is read again
+            return cached  # a put costs 1.1 us here, and 2.3 us when the key is read back
         read = self.decode_key(cached[0]) if type(cached) is tuple else cached
         if type(key) in UNHASHABLE or key != read:
             where = f"table {self.name}, key {key!r} of type {type(key).__name__}"
@@ -259,7 +290,7 @@ class CachedStore:
         self.hot[self.own_key(key)] = GONE
 
     def load(self, key: Any) -> Any:
-        """The value of a cache key that is not in `hot`; None when absent."""
+        """Return the value of a cache key that is not in `hot`; None if absent."""
         value = self.sealing.get(key)
         if value is None:
             value = self.young.get(key)
@@ -280,7 +311,7 @@ class CachedStore:
         return value
 
     def _warm(self, key: Any, value: Any, encoded_bytes: int) -> None:
-        """Keep a row that was read. 0.2 us beside decoding it, which takes 1 to 6."""
+        """Keep a row that was read. Costs 0.2 us; decoding the row takes 1 to 6 us."""
         self.young[key] = value
         size = ENTRY_BYTES + int(encoded_bytes * self._learned.factor)
         self._young_bytes += size
@@ -293,7 +324,11 @@ class CachedStore:
             self._turn()
 
     def _decoded(self, row: bytes, raw: bytes) -> Any:
-        """Raises DecodeFailed, which names it, for a row that its codec refuses."""
+        """Decode a value.
+
+        Raises:
+            DecodeFailed: the codec rejects the row; the message names the row.
+        """
         try:
             return self.decode(raw)
         except Exception as error:  # any codec's
@@ -303,20 +338,22 @@ class CachedStore:
             ) from error
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """All entries as of the first step, in the order of their encoded keys; values are shared
-        objects. It holds what has changed since the last commit, and a few rows.
+        """Yield all entries as of the first step, in the order of their encoded keys.
+
+        Values are shared objects. The iterator holds the changes since the last commit, and a few
+        rows.
         """
         for row, raw, value in self._merged():
             key = self.decode_key(changelog_key(row))
             yield key, value if raw is None else self._decoded(row, raw)
 
     def keys(self) -> Iterator[Any]:
-        """Those of `items`; no value is decoded."""
+        """Yield the keys of `items` without decoding values."""
         for row, _, _ in self._merged():
             yield self.decode_key(changelog_key(row))
 
     def count(self) -> int:
-        """How many entries; it reads all rows, and decodes none."""
+        """Return the number of entries. Reads all rows and decodes none."""
         return sum(1 for _ in self._merged())
 
     def _merged(self) -> Iterator[tuple[bytes, bytes | None, Any]]:
@@ -336,20 +373,23 @@ class CachedStore:
 
     @property
     def dirty(self) -> bool:
-        """Something has changed since the last seal."""
+        """Return whether a row has changed since the last seal."""
         return bool(self.hot)
 
     @property
     def dirty_bytes(self) -> int:
-        """Memory of what is held until Kafka and the rows below have it, without warm objects."""
+        """Return the memory of rows that Kafka or the rows below still lack.
+
+        Warm objects do not count.
+        """
         self._measure_changes()
         return self._hot_bytes + self._sealing_bytes + self._encoded_bytes
 
     def _measure_changes(self) -> None:
-        """Learn what rows cost that changed since the last look: nobody has encoded them yet.
+        """Estimate the memory of rows that changed since the last look and are not encoded yet.
 
-        The newest stand for all of them. "4,000 rows of 100 KB are put within a second": the first
-        seal, after it, would find 400 MB.
+        The newest rows stand for all of them. Without this estimate, when 4,000 rows of 100 KB are
+        put within a second, only the first seal afterwards would notice the 400 MB.
         """
         if (grown := len(self.hot) - self._hot_measured) > 0:
             newest = list(islice(reversed(self.hot.items()), min(grown, CHANGES_SAMPLED)))
@@ -358,13 +398,19 @@ class CachedStore:
             self._hot_measured += grown
 
     def _set_aside(self) -> None:
-        """Begin to seal: what is hot is encoded from now on."""
+        """Begin a seal: move the hot rows to `sealing`, to be encoded from now on."""
         self._measure_changes()
-        self.sealing, self.hot = self.hot, self._new_hot()
-        self._sealing_bytes, self._hot_bytes, self._hot_measured = self._hot_bytes, 0, 0
+        self.sealing = self.hot
+        self.hot = self._new_hot()
+        self._sealing_bytes = self._hot_bytes
+        self._hot_bytes = 0
+        self._hot_measured = 0
 
     def check_values(self, *, checking: bool) -> None:
-        """From the next seal on (at once while nothing has changed), raise ValueRefused at once."""
+        """Set whether a bad value raises ValueRefused when it is put, not when it is sealed.
+
+        The setting applies from the next seal on, or at once while nothing has changed.
+        """
         self._checking = checking
         if not self.hot:
             self.hot = self._new_hot()
@@ -373,16 +419,19 @@ class CachedStore:
         return Checked(self) if self._checking else {}
 
     def seal(self, limit: int) -> Changes:
-        """Encode up to `limit` dirty values, for the changelog; none means all is done.
+        """Encode up to `limit` dirty values for the changelog; an empty result means the end.
 
-        Raises ValueRefused for one that cannot be; then the store has to be `aborted`.
+        Raises:
+            ValueRefused: a value cannot be sealed; then call `aborted`.
         """
         assert not self.pending, f"{self.name}: sealed before its last commit was written"
         if self._left is None:
             self._set_aside()
             self._left = iter(self.sealing.items())
         if not (part := list(islice(self._left, self._slice(limit)))):
-            self._left, self.sealing, self._sealing_bytes = None, {}, 0
+            self._left = None
+            self.sealing = {}
+            self._sealing_bytes = 0
             return Changes([], [])
         encode = self._encoders
         try:
@@ -404,7 +453,7 @@ class CachedStore:
         return Changes(keys, values)
 
     def _loses_one(self, part: list[tuple[Any, Any]], encoded: list[bytes | None]) -> bool:
-        """Return whether a value of a slice would not come back as it is."""
+        """Return whether a value of a slice would be read back as another one."""
         if self._comes_back is None:
             return False
         values = [value for _, value in part if value is not GONE]
@@ -417,19 +466,24 @@ class CachedStore:
         return max(1, min(limit, most))
 
     def _check_each(self, part: list[tuple[Any, Any]]) -> None:
-        """One by one, so that it is known which."""
+        """Check the entries one by one, to find the bad one."""
         for key, value in (entry for entry in part if entry[1] is not GONE):
             self.check(key, value)
 
     def forget(self, key: Any) -> None:
-        """Its warm object may have been changed in place."""
+        """Drop the warm object of a key, which may have been changed in place."""
         self.young.pop(key, None)
         self.old.pop(key, None)
         self._large.pop(key, None)
-        self.complete, self._lacks = False, True
+        self.complete = False
+        self._lacks = True
 
     def check(self, key: Any, value: Any) -> bytes:
-        """The encoded value. Raises ValueRefused for what a seal could not take."""
+        """Return the encoded value.
+
+        Raises:
+            ValueRefused: a seal could not take the value.
+        """
         try:
             encoded = self.encode(value)
             size = len(self._key_bytes(key)) + len(encoded)
@@ -447,18 +501,18 @@ class CachedStore:
         return encoded
 
     def _lost(self, value: Any) -> str:
-        """Say which part of a value its codec does not give back, and what to do; empty: none."""
+        """Return the part of a value that its codec loses, with a remedy; empty: no part."""
         lost = self._comes_back and self._comes_back.lost(value)
         return str(lost or "")
 
     def _refusal(self, what: str, key: Any, value: Any, why: str) -> ValueRefused:
-        """Of what no seal can take."""
+        """Return the error for a value that no seal can take."""
         shown = repr(key[0] if type(key) is tuple else key)[:KEY_SHOWN]
         where = f"store {self.name}, key {shown}, type {type(value).__name__}"
         return ValueRefused(f"value {what}: {where}: {why}")
 
     def _cool(self, part: list[tuple[Any, Any]], raw: list[bytes | None], size: int) -> None:
-        """These are encoded, to so many bytes: their objects are clean now."""
+        """Keep the objects of a slice as clean ones; their encoded values have `size` bytes."""
         if self._below is not None:
             self._touched.update(key for key, _ in part)
         self.young.update(part)
@@ -480,7 +534,7 @@ class CachedStore:
                 self._large.pop(key, None)
 
     def share(self, budget_bytes: int) -> None:
-        """Hold no more than this from now on; a store that nobody asks would keep what it has."""
+        """Set a smaller or larger budget; an idle store would keep its objects otherwise."""
         self.budget_bytes = budget_bytes
         self._young_max = min(budget_bytes // 2, budget_bytes - self._old_bytes)
         if self._young_bytes > self._young_max:
@@ -491,18 +545,24 @@ class CachedStore:
         self._young_bytes = self._weigh()
         if self._young_bytes >= self.budget_bytes // 2 * STILL_FULL:
             self._drop_old()
-            self.old, self._old_bytes, self._lacks = self.young, self._young_bytes, True
-            self.young, self._young_bytes, self._large = {}, 0, {}
+            self.old = self.young
+            self._old_bytes = self._young_bytes
+            self._lacks = True
+            self.young = {}
+            self._young_bytes = 0
+            self._large = {}
         if self._young_bytes + self._old_bytes > self.budget_bytes:
             self._drop_old()
         self._young_max = min(self.budget_bytes // 2, self.budget_bytes - self._old_bytes)
 
     def _drop_old(self) -> None:
         self.complete = self.complete and not self.old
-        self.old, self._old_bytes, self._lacks = {}, 0, True
+        self.old = {}
+        self._old_bytes = 0
+        self._lacks = True
 
     def _weigh(self) -> int:
-        """Return about how much memory the young generation takes: some of its rows, all large."""
+        """Estimate the memory of the young generation from some small rows and all large ones."""
         step = -(-len(self.young) // COUNTED_AGAIN) | 1
         some = [
             entry
@@ -517,40 +577,58 @@ class CachedStore:
         return total
 
     def adopt(self, end: int | None) -> None:
-        """Kafka has committed what was sealed; `end`: changelog position behind it, if any."""
+        """Mark the sealed rows as committed in Kafka; `end`: next changelog position, if any."""
         assert not self.pending, f"{self.name}: committed before its last commit was written"
-        self.pending, self.sealed, self._end = self.sealed, {}, end
-        self._order, self._run = list(self.pending), []
+        self.pending = self.sealed
+        self.sealed = {}
+        self._end = end
+        self._order = list(self.pending)
+        self._run = []
 
     def write_some(self, limit: int) -> bool:
-        """Up to `limit` committed rows into the rows below, the position last; True when done."""
+        """Write up to `limit` committed rows to the rows below; return True at the end.
+
+        The position goes with the last of them.
+        """
         if not self.pending:
             return True
         if not self._run:
             self._run = sorted(self._order[-SORTED_ROWS:], reverse=True)
             del self._order[-SORTED_ROWS:]
-        run, count = self._run, self._slice(limit)
+        run = self._run
+        count = self._slice(limit)
         done = len(run) <= count and not self._order
         part = {key: self.pending[key] for key in reversed(run[-count:])}
         self.rows.write(part, self._end if done else None)
-        del run[-count:]  # not before: rows that a full disk refused must not miss below the end
+        # Only now: rows that a full disk rejected must not be missing below the written position.
+        del run[-count:]
         if done:
-            self.pending, self._end, self._encoded_bytes = {}, None, 0
+            self.pending = {}
+            self._end = None
+            self._encoded_bytes = 0
         return done
 
     def aborted(self) -> None:
-        """Back to the last commit: warm objects may have been changed in place."""
+        """Restore the state of the last commit.
+
+        Warm objects may have been changed in place, and are dropped.
+        """
         self.stop_scans()
         if self.hot or self.sealing or self.sealed:
             self.complete = False
             self._forget_warm()
-        self.hot, self.sealing, self.sealed, self._left = self._new_hot(), {}, {}, None
+        self.hot = self._new_hot()
+        self.sealing = {}
+        self.sealed = {}
+        self._left = None
         self._hot_bytes = self._hot_measured = self._sealing_bytes = 0
         if not self.pending:
             self._encoded_bytes = 0
 
     def _forget_warm(self) -> None:
-        self.young, self.old, self._large = {}, {}, {}
+        self.young = {}
+        self.old = {}
+        self._large = {}
         self._young_bytes = self._old_bytes = 0
         self._young_max = self.budget_bytes // 2
 
@@ -559,17 +637,19 @@ class CachedStore:
     def preload_some(self, limit: int) -> bool:
         """Load up to `limit` rows into the cache; return True when nothing is left to do.
 
-        All rows, if they fit into half of the budget; then the store is `complete`. Else it stops
-        as soon as that is known by the rows that are there, and the others are read when they are
-        asked for. Keys that were sealed since the start are passed over: what the iterator shows of
-        them is old.
+        If all rows fit into half of the budget, all are loaded and the store is `complete`.
+        Otherwise the preload stops as soon as the loaded rows show that, and other rows are read on
+        demand. Keys that were sealed since the start are skipped, because the scan shows their old
+        values.
         """
         if self._below is None:
             if self.complete:
                 return True
             if self.sealed or self.pending:
-                return False  # the rows below are old: wait for the commit
-            self._below, self._touched, self._lacks = Scan(self.name, self.rows), set(), False
+                return False  # the rows below are out of date: wait for the commit
+            self._below = Scan(self.name, self.rows)
+            self._touched = set()
+            self._lacks = False
         part = self._below.part(limit)
         for row, raw in part:
             self._preload_row(row, raw)
@@ -580,16 +660,20 @@ class CachedStore:
         return True
 
     def _fits(self) -> bool:
-        """Tell whether all rows below fit into half of the budget, as far as can be seen."""
+        """Estimate whether all rows below fit into half of the budget."""
         warm = len(self.young) + len(self.old)
         held = self._young_bytes + self._old_bytes
         most = max(held, self.rows.estimate() * held // max(1, warm))
         return most <= self.budget_bytes // 2
 
     def _preload_row(self, row: bytes, raw: bytes) -> None:
-        """One that its codec refuses stays below, for whoever asks for it."""
+        """Load a row, unless its codec rejects it.
+
+        A rejected row stays below, and raises when it is read.
+        """
         try:
-            key, value = self.cache_key(self.decode_key(changelog_key(row))), self.decode(raw)
+            key = self.cache_key(self.decode_key(changelog_key(row)))
+            value = self.decode(raw)
         except Exception:  # any codec's
             self._lacks = True
             return
@@ -597,7 +681,8 @@ class CachedStore:
             self._warm(key, value, len(row) + len(raw))
 
     def stop_scans(self) -> None:
-        """Before the rows are closed: an open scan keeps their lock."""
+        """End all scans. Call before the rows are closed: an open scan keeps their lock."""
         for scan in list(self._scans):
             scan.end()
-        self._below, self._touched = None, set()
+        self._below = None
+        self._touched = set()

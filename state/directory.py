@@ -1,18 +1,19 @@
-"""The state directory of one worker: its lock, its names, its stores, its rubbish.
+"""State directory of one worker: lock, ids, stores and trash.
 
     {state_dir}/{app}/LOCK             held with flock for as long as the process lives; its pid
                       process.json     ids that survive a restart
                       member.json      the member id that this process uses in the group
-                      sources.json     topics that the app reads: ids when seen last, and how many
-                                       partitions each had when seen first
+                      sources.json     topics that the app reads: ids when seen last, and number
+                                       of partitions of each when seen first
                       stores/{store}/{partition}/
-                      stores/{store}/changelog.json   which topic they are made from
+                      stores/{store}/changelog.json   id of the topic behind the stores
                       kept/            stores that their changelog does not fit any more
-                      trash/           renamed before it is deleted; stores that are being built
+                      trash/           renamed before deletion; stores that are being built
 
-Who holds LOCK knows that whoever wrote member.json is dead, and may end its membership.
+The holder of LOCK knows that the writer of member.json is dead, and may end the membership of that
+member.
 
-Not here: what is in a store (`rocks`), which stores are wanted.
+Out of scope: the content of a store (`rocks`), the choice of stores.
 """
 
 import fcntl
@@ -37,16 +38,20 @@ KEPT_DIGITS = 8
 
 
 class StateDirectory:
-    """Locked from construction to `release`.
+    """State directory, locked from construction to `release`.
 
-    Raises StoreLocked, with the pid, when another process holds it; SettingError for a folder that
-    cannot be used, DiskFailed for a disk that is full: both also from what is written later.
+    Raises:
+        StoreLocked: another process holds the lock; the message has its pid.
+        SettingError: the folder cannot be used; later writes raise this too.
+        DiskFailed: the disk is full or broken; later writes raise this too.
     """
 
     def __init__(
         self, state_dir: Path, app: str, fresh_id: Callable[[], uuid.UUID] = uuid.uuid4
     ) -> None:
-        self.root, self.path, self._fresh_id = state_dir, state_dir / app, fresh_id
+        self.root = state_dir
+        self.path = state_dir / app
+        self._fresh_id = fresh_id
         with translate_errors(state_dir):
             self.path.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self.path / "LOCK")
@@ -56,15 +61,18 @@ class StateDirectory:
         self.instance_id: str | None = known.get("instance_id")
         self.fresh = not process_id
         self.own_slot_taken = ""
-        """Why this is not the slot that bears the instance's id, where another one does."""
+        """Reason why this slot does not bear the instance's id, if another slot does."""
 
     @classmethod
     def in_slot(cls, base: Path, app: str, instance_id: str | None = None) -> "StateDirectory":
-        """Return slot 0, 1, ... of a folder that several workers share: the one that bears the
-        instance's id, else the first that nobody holds.
+        """Return the state directory in a slot 0, 1, ... of a folder that several workers share.
 
-        k, l and m have slots 0 to 2; l leaves; m is killed and comes back: in slot 1 it would have
-        to restore all that lies in slot 2 (44 s in place of 3).
+        The slot that bears the instance's id is preferred, else the first free one. Example: k, l
+        and m have slots 0 to 2; l leaves; m is killed and comes back. In slot 1 worker m would have
+        to restore all the state that lies in slot 2 (44 s in place of 3).
+
+        Raises:
+            StoreLocked: no slot is free.
         """
         taken = ""
         for path in _bearing(base, app, instance_id):
@@ -82,7 +90,7 @@ class StateDirectory:
         raise StoreLocked(f"no free slot: {base}: {SLOTS_MAX} workers hold it: give --state-dir")
 
     def name_instance(self, instance_id: str) -> None:
-        """Keep the name for the next start."""
+        """Keep the instance id for the next start."""
         self.instance_id = instance_id
         process_id = str(self.process_id)
         _write(self.path / PROCESS_FILE, process_id=process_id, instance_id=instance_id)
@@ -90,7 +98,7 @@ class StateDirectory:
     # -- the member of the group
 
     def remember_member(self, group: str, member_id: str, host: str) -> None:
-        """Before anything is sent with that id."""
+        """Write the member id; call before anything is sent with that id."""
         _write(self.path / "member.json", group=group, member_id=member_id, host=host)
 
     def forget_member(self) -> None:
@@ -99,9 +107,10 @@ class StateDirectory:
             path.unlink(missing_ok=True)
 
     def predecessor(self, group: str, host: str) -> str | None:
-        """The member id of a dead process of this directory.
+        """Return the member id of a dead process of this directory.
 
-        None from another host: the directory was copied, and its writer may live.
+        Returns:
+            None on another host: the directory was copied, and the writer may live.
         """
         known = _read(self.path / "member.json")
         same = known.get("group") == group and known.get("host") == host
@@ -113,17 +122,17 @@ class StateDirectory:
         return self.path / "stores" / name / str(partition)
 
     def stores(self) -> Iterator[tuple[str, int]]:
-        """Name and partition of every store that is on the disk, in order."""
+        """Yield name and partition of every store on the disk, in order."""
         for path in sorted(self.path.glob("stores/*/*")):
             if path.name.isdigit():
                 yield path.parent.name, int(path.name)
 
     def stores_of(self, name: str) -> str:
-        """The folder of all partitions of a table."""
+        """Return the folder of all partitions of a table."""
         return str(self.path / "stores" / name)
 
     def changelog_id(self, name: str) -> bytes | None:
-        """Of the topic that this table's stores are made from; None when nobody has said so."""
+        """Return the id of the changelog topic of a table's stores; None if unknown."""
         known = _read(self.path / "stores" / name / CHANGELOG_FILE)
         return bytes.fromhex(known["id"]) if known else None
 
@@ -136,7 +145,7 @@ class StateDirectory:
         return dict(_read(self.path / SOURCES_FILE).get("ids", {}))
 
     def source_counts(self) -> dict[str, int]:
-        """Return how many partitions each source topic had when a worker here saw it first."""
+        """Return the number of partitions of each source topic when a worker here saw it first."""
         return dict(_read(self.path / SOURCES_FILE).get("partitions", {}))
 
     def remember_sources(self, ids: Mapping[str, str], counts: Mapping[str, int]) -> None:
@@ -144,16 +153,16 @@ class StateDirectory:
         _write(self.path / SOURCES_FILE, ids=dict(ids), partitions=dict(counts))
 
     def kept(self, name: str, partition: int) -> str:
-        """A new folder for a store that may be the last copy: nothing of ours deletes it."""
+        """Return a new folder for a store that may be the last copy; streamsx never deletes it."""
         digits = self._fresh_id().hex[:KEPT_DIGITS]
         return str(self.path / "kept" / f"{name}-{partition}-{digits}")
 
     def aside(self) -> Path:
-        """A new folder, for what is rubbish until it is whole and put in its place."""
+        """Return a new folder for files that are trash until they are complete and moved."""
         return self.path / "trash" / self._fresh_id().hex
 
     def discard(self, path: Path) -> Path:
-        """Out of the way at once; `empty_trash` deletes it."""
+        """Move a folder away at once; `empty_trash` deletes it."""
         aside = self.aside()
         with translate_errors(aside):
             aside.parent.mkdir(exist_ok=True)
@@ -171,13 +180,14 @@ class StateDirectory:
 
 
 def _bearing(base: Path, app: str, instance_id: str | None) -> list[Path]:
-    """Return the slots that bear an instance's id, the one that began last first: a slot that was
-    copied bears it too, and so does one that a second process of that name had.
+    """Return the slots that bear an instance's id, the latest start first.
+
+    Several slots may bear the id: a copy of a slot, and the slot of a second process of that name.
     """
     found = []
     for slot in map(str, range(SLOTS_MAX)) if instance_id is not None else ():
         path = base / slot / app / PROCESS_FILE
-        with suppress(SettingError):  # of another user, which does not have to hold up this one
+        with suppress(SettingError):  # another user's slot must not stop this worker
             if _read(path).get("instance_id") == instance_id:
                 found.append((path.stat().st_mtime, base / slot))
     return [path for _, path in sorted(found, reverse=True)]
@@ -203,7 +213,10 @@ def _locked(path: Path) -> IO[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Empty when it is not there, or was torn by a crash: each file can be made anew."""
+    """Return the content of a JSON file, empty if the file is missing or was torn by a crash.
+
+    An empty result is safe, because each file can be made anew.
+    """
     try:
         with translate_errors(path):
             found = json.loads(path.read_text() if path.exists() else "{}")

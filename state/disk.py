@@ -1,8 +1,8 @@
-"""What a disk refuses, as an error: of the user who named the folder, or of the world.
+"""Errors of a disk: the fault of the user who named the folder, or of the world.
 
-A folder that cannot be made, is a file or belongs to somebody else is the user's: nothing was
-tried. A disk that is full or broken may become so at any time; what was committed is in Kafka, and
-a store that was not written to its end is brought up from its changelog.
+A folder that cannot be made, is a file or belongs to another user is the user's fault, found before
+any work began. A disk may become full or broken at any time: committed data are in Kafka, and a
+store that was not written completely is brought up to date from its changelog.
 """
 
 import errno
@@ -20,7 +20,11 @@ FULL_OR_BROKEN: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errn
 
 
 def make_folder(folder: Path) -> None:
-    """With those above it; all of them are there after a power loss. Raises OSError."""
+    """Make a folder and its parents, so that all survive a power loss.
+
+    Raises:
+        OSError: one cannot be made.
+    """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
@@ -28,7 +32,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was named in it is there after a power loss."""
+    """Flush the names in a folder, so that they survive a power loss."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -38,7 +42,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def translate_errors(path: object) -> Iterator[None]:
-    """For what is done to a folder or file. Raises DiskFailed or SettingError for an OSError."""
+    """Translate an OSError of an operation on a path into DiskFailed or SettingError."""
     try:
         yield
     except OSError as error:
@@ -46,7 +50,7 @@ def translate_errors(path: object) -> Iterator[None]:
 
 
 def refused(path: object, error: OSError) -> StreamsxError:
-    """Whose fault it is, in one line."""
+    """Return the error of the user or of the world for an OSError, in one line."""
     why = error.strerror or str(error)
     if error.errno in FULL_OR_BROKEN:
         return failed(path, why)
@@ -59,7 +63,7 @@ def refused(path: object, error: OSError) -> StreamsxError:
 
 
 def failed(path: object, why: str) -> DiskFailed:
-    """The world's."""
+    """Return the error for a full or broken disk."""
     return DiskFailed(
         f"disk full or broken: {path}: {why}: make room there, or give another --state-dir; what "
         "was committed is safe"
@@ -67,9 +71,10 @@ def failed(path: object, why: str) -> DiskFailed:
 
 
 def used_up(path: object, why: str, stores: int | None = None) -> DescriptorsUsedUp:
-    """Return the error of a process that may open no more files; `stores`: those that it has open.
+    """Return the error for a process that may open no more files.
 
-    The files it has open cannot be counted here: to look at them takes a descriptor.
+    `stores`: number of open stores. The open files cannot be counted here: to list them takes a
+    descriptor.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = "" if stores is None else f", {stores} stores are open"
@@ -82,7 +87,7 @@ def used_up(path: object, why: str, stores: int | None = None) -> DescriptorsUse
 def raise_descriptor_limit() -> int:
     """Raise the soft limit of open files to the hard one; return the limit from now on.
 
-    A store has 4 to 6 files open, and a login shell usually allows 1,024: 200 partitions are more.
+    A store has 4 to 6 files open, and a login shell usually allows 1,024: 200 partitions need more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):  # a system whose own limit is below its hard one

@@ -1,10 +1,12 @@
-"""What the rows of a store are: their keys here and in the changelog, and what a database says of
-itself. Of key-value stores, as yet the only kind; whatever another kind lays out otherwise stands
-here beside it, and nowhere else.
+"""Layout of a store's rows: keys here and in the changelog, and the format text of a database.
 
-A key-value store and its changelog differ by the tag byte: values are the same bytes, so that
-what was encoded once goes to Kafka and to the disk. Keys and values are Faust's for tables, so a
-stopped Faust app is taken over and stock Faust can read ours.
+There is one kind of store as yet, key-value stores; the layout of another kind belongs here beside
+it, and nowhere else.
+
+Keys of a key-value store and of its changelog differ by the tag byte, and values are the same
+bytes: a value is encoded once for Kafka and for the disk. Keys and values of tables are those of
+Faust, so streamsx takes over from a stopped Faust app, and stock Faust can read the topics of
+streamsx.
 """
 
 import json
@@ -19,15 +21,17 @@ from streamsx.state.api import INDEX, ROW, Rows
 
 LAYOUT_VERSION = 1
 FIRST_ROWS: Final = 32
-"""So many rows have to be unreadable before a type counts as another one; nearly always the first
-is read, and no other."""
+"""Number of unreadable rows that prove another type.
+
+Nearly always the first row is readable, and no other is read.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreNode:
-    """A key-value store and the topic that its changes go to.
+    """Key-value store and the topic of its changes.
 
-    `key_type`: str, bytes or int when the table has one; `persistent`: on disk.
+    `key_type`: str, bytes or int if the table has one; `persistent`: on disk.
     """
 
     name: str
@@ -38,7 +42,10 @@ class StoreNode:
     persistent: bool = True
 
     def layout(self, partitions: int) -> str:
-        """What a database says of itself, in the row at FORMAT; another text is another format."""
+        """Return the format text of a database, kept in the row at FORMAT.
+
+        A database with any other text has another format.
+        """
         layout = {
             "version": LAYOUT_VERSION, "store": "kv", "key": self.keys.name,
             "value": self.values.name, "topic": self.changelog, "partitions": partitions,
@@ -47,20 +54,26 @@ class StoreNode:
 
 
 def local_keys(keys: Iterable[bytes | None]) -> list[bytes | None]:
-    """Changelog keys as keys of `Rows`. A record without a key stays None: it is nobody's row."""
+    """Return changelog keys as keys of `Rows`.
+
+    None stays None, because a record without a key has no row.
+    """
     return [None if key is None else ROW + key for key in keys]
 
 
 def changelog_key(key: bytes) -> bytes:
-    """The key of a row as the changelog has it."""
+    """Return the changelog key of a row."""
     return key[1:]
 
 
 def refuse_other_types(node: StoreNode, rows: Rows) -> None:
-    """Raise IncompatibleStore where the table's types fit none of the first rows.
+    """Check that the table's types fit the first rows.
 
-    One row that cannot be read fails the records that ask for it. All of them say that the type
-    has changed: each record would fail, and the tasks would stop one by one.
+    One unreadable row fails only the records that ask for it. If all are unreadable, the type has
+    changed: each record would fail, and the tasks would stop one by one.
+
+    Raises:
+        IncompatibleStore: the types fit none of the first rows.
     """
     found: tuple[bytes, Exception] | None = None
     for row, raw in islice(rows.scan(ROW, INDEX), FIRST_ROWS):

@@ -1,4 +1,4 @@
-"""Committed rows in a dict: tests, and tables with `store="memory://"`. Close forgets all."""
+"""Committed rows in a dict, for tests and tables with `store="memory://"`, until closed."""
 
 from collections.abc import Iterator, Mapping
 
@@ -6,7 +6,7 @@ from streamsx.state.api import POSITION, Rows, position_row
 
 
 class MemoryRows(Rows):
-    """`Rows` without a disk: restored from the changelog at each start."""
+    """Implementation of `Rows` without a disk: restored from the changelog at each start."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}

@@ -1,14 +1,15 @@
 """Committed rows in RocksDB: one database per (task, store), one column family, log on, no fsync.
 
 The changelog position is a row of the same family and of the same batch as the rows before it, so
-it can never be ahead of them: per-family flushes can diverge after SIGKILL even with atomic
-flush, one family cannot. After SIGKILL the last write is there; after a power loss the store is
-an older consistent prefix.
+the position can never be ahead of the rows. Flushes of several families can diverge after SIGKILL,
+even with atomic flush; one family cannot. After SIGKILL the last write is there; after a power loss
+the store is an older consistent prefix.
 
-get, put, write, iteration and open hold the GIL; flush and close release it. So batches are
-small, and `flush` and `close` belong into an executor.
+get, put, write, iteration and open hold the GIL; flush and close release the GIL. So batches are
+small, and `flush` and `close` belong in an executor.
 
-Not here: which directory (`directory`), what a position means (`streamsx.tasks.store_restore`).
+Out of scope: the directory (`directory`), the meaning of a position
+(`streamsx.tasks.store_restore`).
 """
 
 import os
@@ -32,35 +33,43 @@ from streamsx.state import disk
 from streamsx.state.api import FORMAT, POSITION, Rows, position_row
 
 WRITE_BUFFER_BYTES = 2 << 20
-"""Rows that are written again each second fill a larger one with their old values: four tasks held
-32 MiB in 8 MiB each, and a row cost 15 % more."""
+"""Write buffer of a small store.
+
+A larger buffer fills with old values of rows that are written again each second: four tasks held 32
+MiB in buffers of 8 MiB each, and a row cost 15 % more.
+"""
 LARGE_BYTES = 16 << 20
 LARGE_WRITE_BUFFER_BYTES = 8 << 20
-"""Of a store beyond LARGE_BYTES: 345 MB of random rows cost 2.3 us a row, with 2 MiB 3.4, in
-compactions."""
+"""Write buffer of a store beyond LARGE_BYTES.
+
+345 MB of random rows cost 2.3 us a row, and 3.4 us with a buffer of 2 MiB, because of compactions.
+"""
 WRITE_BUFFERS_MAX = 3
 ARENA_BLOCK_BYTES = 64 << 10
-"""The buffer manager counts whole arena blocks: 100 stores used 207 MiB with the default, 52 so."""
+"""Arena block: the buffer manager counts whole blocks.
+
+100 stores used 207 MiB with the default size, and 52 MiB with this one.
+"""
 BLOCK_BYTES = 4 << 10
 DAMAGED = "DAMAGED"
-"""A file in the folder of a store of which something could not be read."""
+"""File in the folder of a store that could not be read completely."""
 BLOOM_BITS_PER_KEY = 10
 MEMTABLE_BLOOM_RATIO = 0.02
 BACKGROUND_JOBS = 2
 
 
 class RocksMemory:
-    """What all stores of a process share: block cache and write buffers, both in bytes."""
+    """Memory shared by all stores of a process: block cache and write buffers, both in bytes."""
 
     def __init__(self, *, blocks_bytes: int, buffers_bytes: int) -> None:
         self.blocks = Cache(blocks_bytes)
         self.buffers = WriteBufferManager(buffers_bytes, False)
         self.opened = set[Path]()
-        """The folders of stores that are open."""
+        """Folders of the open stores."""
 
 
 def options(memory: RocksMemory) -> Options:
-    """Of every store; raw mode must agree with the batches."""
+    """Return the options of every store; raw mode must agree with the batches."""
     table = table_options()
     table.set_block_cache(memory.blocks)
     table.set_cache_index_and_filter_blocks(True)
@@ -80,7 +89,7 @@ def options(memory: RocksMemory) -> Options:
 
 
 def table_options() -> BlockBasedOptions:
-    """Of every SST file, whoever writes it."""
+    """Return the table options of every SST file, from any writer."""
     table = BlockBasedOptions()
     table.set_block_size(BLOCK_BYTES)
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, False)
@@ -88,15 +97,21 @@ def table_options() -> BlockBasedOptions:
 
 
 class RocksRows(Rows):
-    """`Rows` in one database.
+    """Implementation of `Rows` in one database.
 
-    `layout`: what is written in it, as text; another one than was found there is IncompatibleStore.
-    Raises StoreLocked while somebody else has it open, StoreCorrupt when it cannot be opened; and
-    DiskFailed, from every method, when the disk is full or broken.
+    `layout`: format text of the database.
+
+    Raises:
+        IncompatibleStore: the database has another layout.
+        StoreLocked: another process has the database open.
+        StoreCorrupt: the database cannot be opened.
+        DiskFailed: from every method, when the disk is full or broken.
     """
 
     def __init__(self, path: Path, memory: RocksMemory, layout: str) -> None:
-        self.path, self._layout, self._memory = path, layout, memory
+        self.path = path
+        self._layout = layout
+        self._memory = memory
         self._open()
 
     def _open(self) -> None:
@@ -105,17 +120,17 @@ class RocksRows(Rows):
             damaged = (self.path / DAMAGED).exists()
         if damaged:
             raise corrupt(self.path, "something in it could not be read")
-        with self._told():
+        with self._translated():
             self._db = Rdict(str(self.path), options(self._memory))
             self._large = False
             try:
                 self._check_layout()
             except Exception:
-                self._db.close()  # it may be opened again at once, anew
+                self._db.close()  # the caller may open a new database here at once
                 raise
         self._memory.opened.add(self.path)
 
-    def _told(self) -> AbstractContextManager[None]:
+    def _translated(self) -> AbstractContextManager[None]:
         return translate_errors(self.path, len(self._memory.opened))
 
     def _check_layout(self) -> None:
@@ -136,10 +151,13 @@ class RocksRows(Rows):
         return found
 
     def scan(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """As of the first step. Finish or close it before `close`: it keeps the lock.
+        """Yield rows as of the first step.
 
-        Step by step: the binding's own iteration ends in silence at a block that cannot be read.
-        "A store is preloaded up to there and taken for complete": all rows behind it begin anew.
+        Finish or close the iterator before `close`: an open iterator keeps the lock.
+
+        The loop steps by hand because the binding's own iteration ends silently at an unreadable
+        block. A store that was preloaded up to that block would count as complete, and all rows
+        after the block would start from nothing.
         """
         rows = self._db.iter()
         rows.seek(start)
@@ -149,7 +167,7 @@ class RocksRows(Rows):
                 return
             yield key, rows.value()
             rows.next()
-        with self._told():
+        with self._translated():
             rows.status()
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
@@ -161,7 +179,7 @@ class RocksRows(Rows):
                 batch.put(key, value)
         if position is not None:
             batch.put(POSITION, position_row(position))
-        with self._told():
+        with self._translated():
             self._db.write(batch)
             if not self._large and self._files_bytes() >= LARGE_BYTES:
                 self._db.set_options({"write_buffer_size": str(LARGE_WRITE_BUFFER_BYTES)})
@@ -171,7 +189,7 @@ class RocksRows(Rows):
         return int(self._db.property_int_value("rocksdb.total-sst-files-size") or 0)
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
-        with self._told():
+        with self._translated():
             self._db.delete_range(start, stop)
         assert next(self.scan(start, stop), None) is None, f"{self.path}: deleted rows are there"
 
@@ -179,7 +197,7 @@ class RocksRows(Rows):
         return int(self._db.property_int_value("rocksdb.estimate-num-keys") or 0)
 
     def set_aside(self, to: str) -> bool:
-        """As slow as `close` and opening together."""
+        """Move the store to `to` and open an empty one; as slow as closing and opening together."""
         self.close()
         with disk.translate_errors(to):
             Path(to).parent.mkdir(exist_ok=True)
@@ -188,7 +206,10 @@ class RocksRows(Rows):
         return True
 
     def take(self, folder: str, old: str) -> bool:
-        """As slow as `set_aside`. Killed within it there is an empty store, or the whole one."""
+        """Replace the store by the one in `folder`; as slow as `set_aside`.
+
+        A process that is killed meanwhile leaves an empty store or the complete one.
+        """
         self.close()
         with disk.translate_errors(folder):
             self.path.rename(old)
@@ -197,10 +218,12 @@ class RocksRows(Rows):
         return True
 
     def close(self) -> None:
-        """Flush and close; slow, and it releases the GIL. What could not be flushed is read from
-        RocksDB's own log, or else from the changelog, when it is opened again.
+        """Flush and close; slow, and releases the GIL.
+
+        Rows that could not be flushed come from RocksDB's own log, or else from the changelog, when
+        the store is opened again.
         """
-        with self._told():
+        with self._translated():
             try:
                 self._db.flush()
             finally:
@@ -210,7 +233,7 @@ class RocksRows(Rows):
 
 @contextmanager
 def translate_errors(path: Path, stores: int | None = None) -> Iterator[None]:
-    """For what is asked of RocksDB: its binding raises nothing narrower than Exception."""
+    """Translate errors of RocksDB: its binding raises nothing narrower than Exception."""
     try:
         yield
     except StreamsxError:
@@ -220,7 +243,10 @@ def translate_errors(path: Path, stores: int | None = None) -> Iterator[None]:
 
 
 def refused(path: Path, error: Exception, stores: int | None = None) -> Exception:
-    """What RocksDB says, as one of ours; itself, if it is none of them. `stores`: those open."""
+    """Return one of our errors for an error of RocksDB, or the same error if none fits.
+
+    `stores`: number of open stores.
+    """
     text = str(error)
     if "lock hold" in text or "Resource temporarily unavailable" in text:
         return StoreLocked(f"store in use: {path}: stop the process that has it open")
@@ -230,15 +256,17 @@ def refused(path: Path, error: Exception, stores: int | None = None) -> Exceptio
         if any(os.strerror(code) in text for code in disk.NO_DESCRIPTOR):
             return disk.used_up(path, text.rpartition(": ")[2], stores)
         return disk.failed(path, text.rpartition(": ")[2])
-    if isinstance(error, DbClosedError):  # it could not be set aside
+    if isinstance(error, DbClosedError):  # the store could not be set aside
         return disk.failed(path, "it was closed and not opened again")
     return error
 
 
 def corrupt(path: Path, why: str) -> StoreCorrupt:
-    """Marks the store, so that it is not opened again. "A block is broken; the store opens, a read
-    of that block ends the worker; it is started again": it would end there again and again.
+    """Mark the store as damaged, and return the error.
+
+    Without the mark: a block is broken; the store opens; a read of that block ends the worker; the
+    worker is started again, and ends at the same block, again and again.
     """
-    with suppress(OSError):  # a disk that takes nothing: the next read finds it again
+    with suppress(OSError):  # on a disk that takes no writes the next read finds the damage again
         (path / DAMAGED).touch()
     return StoreCorrupt(f"store damaged: {path}: {why}: it is restored when it is opened again")

@@ -1,9 +1,9 @@
-"""Memory of decoded rows: measured on some of them, and learned for the others. Pure.
+"""Memory of decoded rows: measured on some of them, and estimated for the others. Pure.
 
 A row of JSON takes up to ten times its bytes as Python objects: 0.8 KB of small lists took 5.3 KB.
-So whoever bounds what is held by encoded bytes holds ten times what it may.
+A limit on encoded bytes alone would therefore allow ten times the memory.
 
-Not here: which rows are held (`cache`).
+Out of scope: the choice of rows to keep (`cache`).
 """
 
 import gc
@@ -12,18 +12,18 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Final
 
 SLOT_BYTES: Final = 100
-"""Of a dict, for one entry, between two growths of it."""
+"""Bytes of a dict for one entry, between two growths of the dict."""
 OBJECTS_BYTES: Final = 80
-"""Of the key and the value of an entry as small as can be: a short text and an int."""
+"""Bytes of the smallest key and value of an entry: a short text and an int."""
 ENTRY_BYTES: Final = SLOT_BYTES + OBJECTS_BYTES
 ENCODED_BYTES: Final = SLOT_BYTES + 2 * sys.getsizeof(b"")
-"""What an entry costs beside its bytes, where key and value are encoded."""
+"""Bytes of an entry with encoded key and value, beside these bytes themselves."""
 MEASURED_MAX: Final = 100
-"""Objects of one value that are looked at, 0.2 us each; no level begins behind them."""
+"""Objects of one value to examine, 0.2 us each; no new level begins after that many."""
 CHILDREN_MAX: Final = 31
-"""Of one object, and of one level: 1,000 equal fields say no more than 31."""
+"""Children of one object, and objects of one level: 1,000 equal fields show no more than 31."""
 SHARED_REFERENCES: Final = 12
-"""More references than that are no row's own: field names, small numbers, types."""
+"""References from which on an object is shared by rows: field names, small numbers, types."""
 MEMORY: Final = 64
 """Samples after which older ones count half."""
 ATOMS: Final = frozenset({str, bytes, int, float, bool, type(None)})
@@ -31,17 +31,18 @@ NO_DATA: Final = (type, ModuleType, FunctionType, BuiltinFunctionType)
 
 
 def deep_bytes(value: object) -> int:
-    """Return about how many bytes of memory a value takes, with all that is its own.
+    """Return roughly the memory of a value in bytes, with the objects that belong to it alone.
 
-    Breadth first, over a part of what each object refers to, level by level.
+    The walk is breadth first, level by level, over some of the references of each object.
     """
-    total, looked = 0.0, 0
+    total = 0.0
+    looked = 0
     level: list[tuple[object, float]] = [(value, 1.0)]
     while level and looked < MEASURED_MAX:
         below: list[tuple[object, float]] = []
         for each, weight in level:
             total += weight * own_bytes(each)
-            if type(each) not in ATOMS:  # the collector tracks no dict of texts alone
+            if type(each) not in ATOMS:  # gc.is_tracked would miss a dict of texts alone
                 children, share = own_children(each)
                 below += [(child, weight * share) for child in children]
         looked += len(level)
@@ -51,17 +52,17 @@ def deep_bytes(value: object) -> int:
 
 
 def own_bytes(value: object) -> int:
-    """Return the bytes of one object, without those that it refers to."""
+    """Return the bytes of one object, without the objects that it refers to."""
     size = sys.getsizeof(value, OBJECTS_BYTES)
-    if type(value).__dictoffset__:  # its fields lie beside it, and Python does not count them
+    if type(value).__dictoffset__:  # fields lie outside the object, and Python does not count them
         size += SLOT_BYTES
     return size
 
 
 def own_children(value: object) -> tuple[list[object], float]:
-    """Return some of the objects that only this one refers to; each stands for so many of them."""
+    """Return some objects that only this one refers to, and the number that each stands for."""
     found = gc.get_referents(value)
-    if isinstance(value, dict):  # texts that are its keys are not among them
+    if isinstance(value, dict):  # gc.get_referents omits keys that are texts
         found = [*value, *value.values()]
     part = found[:: odd_step(len(found))]
     own = [
@@ -73,19 +74,21 @@ def own_children(value: object) -> tuple[list[object], float]:
 
 
 def odd_step(count: int) -> int:
-    """Return the step that takes at most CHILDREN_MAX of so many; odd, since fields alternate."""
+    """Return the step that takes at most CHILDREN_MAX of `count`; odd, since fields alternate."""
     return -(-count // CHILDREN_MAX) | 1
 
 
 class Learned:
-    """Bytes in memory for each encoded byte of one store's rows, beyond `ENTRY_BYTES` a row."""
+    """Learned ratio of memory to encoded bytes for one store's rows, beyond `ENTRY_BYTES` a row."""
 
     def __init__(self) -> None:
-        self._memory, self._encoded, self._samples = 0.0, 0.0, 0
+        self._memory = 0.0
+        self._encoded = 0.0
+        self._samples = 0
         self.factor = 1.0
 
     def sample(self, key: object, value: object, encoded_bytes: int) -> None:
-        """Take in what a decoded row costs whose key and value have so many bytes."""
+        """Add the memory of one decoded row; key and value have `encoded_bytes`."""
         if self._samples >= MEMORY:
             self._memory /= 2
             self._encoded /= 2
@@ -96,5 +99,5 @@ class Learned:
         self.factor = max(1.0, self._memory / max(1.0, self._encoded))
 
     def of(self, rows: int, encoded_bytes: int) -> int:
-        """Return the bytes of so many decoded rows."""
+        """Estimate the bytes of that many decoded rows."""
         return rows * ENTRY_BYTES + int(encoded_bytes * self.factor)

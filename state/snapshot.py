@@ -1,14 +1,14 @@
-"""State as files: for each store partition a chain of SST files, and one manifest that names them.
+"""Snapshots of state as files: a chain of SST files per store partition, listed by a manifest.
 
     URI/manifests/000000000041.json
     URI/sst/{store}/{partition}/000000000041-{uuid4 hex}.sst
 
-Files hold the rows of a store under their local keys, ascending; never what a store says of
-itself. The first file of a chain is full, the others are deltas with tombstones; the later wins. A
-file that no manifest names is garbage and does no harm, so whoever writes may die at any point. The
-manifest is the commit: the newest counts.
+Files hold the rows of a store under their local keys, ascending, without the META rows. The first
+file of a chain is full, the others are deltas with tombstones; the later file wins. A file that no
+manifest names is garbage and does no harm, so a writer may die at any point. The manifest is the
+commit: the newest counts.
 
-Not here: where the files lie (`snapshot_files`), who writes one, when a worker takes one.
+Out of scope: the place of the files (`snapshot_files`), the writers, the use by workers.
 """
 
 import builtins
@@ -58,13 +58,20 @@ DIGITS: Final = 12
 MANIFEST_NAME: Final = re.compile(rf"(\d{{{DIGITS}}})\.json")
 SST_NAME: Final = re.compile(rf"sst/[A-Za-z0-9._-]+/\d+/(\d{{{DIGITS}}})-[0-9a-f]{{32}}\.sst")
 BUILD_BYTES: Final = 1 << 20
-"""For a database that takes whole files and two rows."""
+"""Memory of a database that takes whole files and two rows."""
 RUNNING: Final = 1
-"""SST files of an attempt that is under way carry the number after the newest, or a later one."""
+"""Margin of numbers below the newest manifest within which garbage collection keeps files.
+
+SST files of an attempt that is under way carry the number after the newest, or a later one.
+"""
 
 
 class SstFile(NamedTuple):
-    """`file`: its name under the URI; `rows`: with tombstones; `full`: nothing lies below it."""
+    """File of a chain.
+
+    `file`: name under the URI; `rows`: tombstones included; `full`: there is no file below this
+    one.
+    """
 
     file: str
     rows: int
@@ -74,8 +81,9 @@ class SstFile(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One store partition. `changelog_next`: the first offset that is not in it; None: its rows are
-    in no changelog.
+    """State of one store partition.
+
+    `changelog_next`: the first offset that is not in the state; None: the rows are in no changelog.
     """
 
     chain: tuple[SstFile, ...] = ()
@@ -83,8 +91,10 @@ class Part(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Of a topic partition: the next offset, the task's stream time, the highest timestamp, and
-    the next offset of each reader that is ahead of that, as workers have left them.
+    """Position in a topic partition, as workers have left it.
+
+    The fields are the next offset, the task's stream time, the highest timestamp, and the next
+    offset of each reader that is ahead of that offset.
     """
 
     next: int
@@ -94,8 +104,10 @@ class Position(NamedTuple):
 
 
 class StoreSnapshot(NamedTuple):
-    """`layout`: as the store says of itself, see `StoreNode.layout`; `changelog_id`: of the topic
-    that `changelog_next` is of, as hex, so that one that was made anew is not taken for it.
+    """Snapshot of one store.
+
+    `layout`: the store's format text, see `StoreNode.layout`. `changelog_id`: id of the topic of
+    `changelog_next`, as hex, so that a topic that was created anew is not taken for the old one.
     """
 
     layout: str
@@ -105,8 +117,11 @@ class StoreSnapshot(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """`partitions`: how many each topic has; `positions`: by topic and partition; `stores`: by
-    name. Fields of a later version are left out: whether they still hold, that one knows.
+    """Content of a manifest.
+
+    `partitions`: number of partitions of each topic; `positions`: by topic and partition; `stores`:
+    by name. Fields of a later version are dropped, because only that version knows if they still
+    hold.
     """
 
     app: str
@@ -125,7 +140,11 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> "Manifest":
-        """Raises IncompatibleStore for what is none, or of a later format."""
+        """Parse a manifest.
+
+        Raises:
+            IncompatibleStore: the document is no manifest, or has a later format.
+        """
         try:
             document = orjson.loads(data)
             if (found := document["format"]) == MANIFEST_FORMAT:
@@ -148,7 +167,7 @@ class Manifest:
 
 
 def to_json(value: object) -> bytes:
-    """What is in it by names, and a layout as what it says."""
+    """Encode named tuples by field names, and a layout as the JSON that it holds."""
     return orjson.dumps(value, _named, orjson.OPT_NON_STR_KEYS)
 
 
@@ -162,8 +181,10 @@ def _named(value: Any) -> Mapping[str, object]:
 
 
 def typed(kind: Any, value: Any) -> Any:
-    """By annotations, without the fields of a later version. Raises KeyError, TypeError, ValueError
-    for anything else.
+    """Build a value of type `kind` by annotations, without the fields of a later version.
+
+    Raises:
+        KeyError, TypeError, ValueError: the value does not fit.
     """
     of = get_args(kind)
     match get_origin(kind):
@@ -183,17 +204,25 @@ def typed(kind: Any, value: Any) -> Any:
     return value
 
 
-# -- the newest one
+# -- the newest manifest
 
 
 def newest(files: SnapshotFiles) -> Manifest | None:
-    """Raises IncompatibleStore, SnapshotFailed."""
+    """Return the newest manifest, or None if there is none.
+
+    Raises:
+        IncompatibleStore, SnapshotFailed: it cannot be read.
+    """
     found = numbers(files)
     return read(files, found[-1]) if found else None
 
 
 def newest_there(files: SnapshotFiles) -> Manifest:
-    """Raises NotFound where there is none, as `newest`."""
+    """Return the newest manifest.
+
+    Raises:
+        NotFound: there is none; the other errors are those of `newest`.
+    """
     if (manifest := newest(files)) is None:
         raise NotFound(
             f"no snapshot: {files.uri}: expected {MANIFESTS}/NUMBER.json, found none: make one"
@@ -202,7 +231,7 @@ def newest_there(files: SnapshotFiles) -> Manifest:
 
 
 def numbers(files: SnapshotFiles) -> list[int]:
-    """Of all manifests, ascending."""
+    """Return the numbers of all manifests, ascending."""
     named = map(MANIFEST_NAME.fullmatch, files.names(MANIFESTS))
     return [int(name[1]) for name in named if name]
 
@@ -229,8 +258,9 @@ def manifest_after(
     stores: Mapping[str, StoreSnapshot],
     run: str | None = None,
 ) -> Manifest:
-    """The next one, made now. `signatures`: of the app's topology; `run`: without it, one of its
-    own.
+    """Return the manifest after `before`, made now.
+
+    `signatures`: those of the app's topology. `run`: by default a new id.
     """
     versions = {"streamsx": streamsx.__version__}
     versions.update(("pyspark", each.version) for each in metadata.distributions(name="pyspark"))
@@ -241,21 +271,31 @@ def manifest_after(
 
 
 def commit(files: SnapshotFiles, manifest: Manifest, *, before: Manifest | None) -> None:
-    """From here on it counts. Raises StateConflict when the newest is not `before`, which another
-    run may have replaced by one with its number; IncompatibleStore, SnapshotFailed.
+    """Write a manifest, which is the newest from then on.
+
+    Raises:
+        StateConflict: the newest is not `before`; another run may have written one with that
+            number.
+        IncompatibleStore, SnapshotFailed: the newest cannot be read, or this one not written.
     """
     expect_newest(files, before)
     try:
         files.create(manifest_name(manifest.number), manifest.to_json())
     except FileExistsError:
         found = read(files, manifest.number)
-        if _told(found) != _told(manifest):  # else the answer was lost, and it was asked for again
+        # Equal: the first answer was lost, and the request was sent again.
+        if _label(found) != _label(manifest):
             raise _conflict(files, before, found) from None
 
 
 def expect_newest(files: SnapshotFiles, before: Manifest | None) -> None:
-    """Raises StateConflict where it is not `before`; IncompatibleStore, SnapshotFailed."""
-    if _told(found := newest(files)) != _told(before):
+    """Check that `before` is the newest manifest.
+
+    Raises:
+        StateConflict: another one is the newest.
+        IncompatibleStore, SnapshotFailed: the newest cannot be read.
+    """
+    if _label(found := newest(files)) != _label(before):
         raise _conflict(files, before, found)
 
 
@@ -263,24 +303,27 @@ def _conflict(
     files: SnapshotFiles, before: Manifest | None, found: Manifest | None
 ) -> StateConflict:
     return StateConflict(
-        f"state with two writers: {files.uri}: expected {_told(before)} to be the newest, found "
-        f"{_told(found)}: stop one of them"
+        f"state with two writers: {files.uri}: expected {_label(before)} to be the newest, found "
+        f"{_label(found)}: stop one of them"
     )
 
 
-def _told(manifest: Manifest | None) -> str:
+def _label(manifest: Manifest | None) -> str:
     if manifest is None:
         return "no snapshot"
     return f"snapshot {manifest.number}, made by run {manifest.run}"
 
 
 def collect_garbage(files: SnapshotFiles, keep: int) -> None:
-    """Manifests but the newest `keep`, and what none of those names; nothing of a running attempt.
-    One that is none names nothing.
+    """Delete all manifests but the newest `keep`, and files that no kept manifest names.
 
-    Raises SnapshotFailed: what is left then is found the next time.
+    Files of a running attempt stay. An unreadable manifest names no files.
+
+    Raises:
+        SnapshotFailed: a file could not be deleted; the next call deletes the rest.
     """
-    found, manifests = numbers(files), dict[int, Manifest]()
+    found = numbers(files)
+    manifests = dict[int, Manifest]()
     for number in found:
         with suppress(IncompatibleStore):
             manifests[number] = read(files, number)
@@ -301,11 +344,15 @@ def collect_garbage(files: SnapshotFiles, keep: int) -> None:
                 files.delete(name)
 
 
-# -- whether one fits
+# -- checks against an app
 
 
 def expect(what: str, where: str, expected: object, found: object, remedy: str) -> None:
-    """Raises IncompatibleStore where they differ."""
+    """Check that two values are equal.
+
+    Raises:
+        IncompatibleStore: the values differ.
+    """
     if expected != found:
         raise IncompatibleStore(f"{what}: {where}: expected {expected}, found {found}: {remedy}")
 
@@ -313,8 +360,13 @@ def expect(what: str, where: str, expected: object, found: object, remedy: str) 
 def refuse_other(
     manifest: Manifest, uri: str, app: str, layouts: Mapping[str, str], counts: Mapping[str, int]
 ) -> None:
-    """Whether it is of this app as it is now: the layouts of these stores, and how many partitions
-    these topics have, as far as it knows them. Raises IncompatibleStore.
+    """Check that a snapshot is of this app in its present form.
+
+    The check covers the layouts of these stores and the partition counts of these topics, as far as
+    the snapshot knows them.
+
+    Raises:
+        IncompatibleStore: something differs.
     """
     known = {topic: manifest.partitions.get(topic, n) for topic, n in counts.items()}
     held = {n: store.layout for n, store in manifest.stores.items() if n in layouts}
@@ -329,9 +381,11 @@ def refuse_other(
 
 
 class Wanted(NamedTuple):
-    """What a worker has of one store partition. `partitions`: of the topics of its task; `start`,
-    `end`, `changelog_id`: of its changelog; `told_since_ms`: what was deleted before may have left
-    no tombstone in it.
+    """Facts of a worker about one store partition, to be matched with a snapshot.
+
+    `partitions`: those of the task's topics. `start`, `end`, `changelog_id`: those of the
+    changelog. `told_since_ms`: deletes before that time may have left no tombstone in the
+    changelog.
     """
 
     app: str
@@ -346,18 +400,23 @@ class Wanted(NamedTuple):
 
 
 def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
-    """The part that an empty store may begin with, and the changelog's offset after it.
+    """Return the part from which an empty store may begin, and the next changelog offset.
 
-    Another topology alone is no reason: adding a filter must not cost a restore. Raises
-    IncompatibleStore, SnapshotNotPublished.
+    Another topology alone is no reason to refuse: adding a filter must not cost a restore.
+
+    Raises:
+        IncompatibleStore: the snapshot does not fit.
+        SnapshotNotPublished: the rows are in no changelog.
     """
     refuse_other(manifest, uri, wanted.app, {}, wanted.partitions)
     where = f"{uri}: snapshot {manifest.number}"
     store = manifest.stores.get(wanted.store) or StoreSnapshot("none", {})
     part = store.partitions.get(wanted.partition, Part())
-    name, made_from = f"{wanted.store}-{wanted.partition}", store.changelog_id
+    name = f"{wanted.store}-{wanted.partition}"
+    made_from = store.changelog_id
     names = [f"{each}-{n}" for each, of in manifest.stores.items() for n in of.partitions]
-    next_, within = part.changelog_next, f"{name} at {wanted.start} to {wanted.end}"
+    next_ = part.changelog_next
+    within = f"{name} at {wanted.start} to {wanted.end}"
     fits = next_ is None or wanted.start <= next_ <= wanted.end
     for what, expected, found in (
         ("store", name, name if name in names else names),
@@ -373,7 +432,8 @@ def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
             "streamsx spark handover"
         )
     late_ms = wanted.told_since_ms - manifest.made_at_ms
-    if next_ + 1 < wanted.end and late_ms > 0:  # one more: a marker, or what no cleaner has taken
+    # One record more is allowed: a transaction marker, or a record that no cleaner has removed.
+    if next_ + 1 < wanted.end and late_ms > 0:
         raise IncompatibleStore(
             f"snapshot too old: {where}: by {late_ms / 3_600_000:.1f} h: what was deleted since "
             "has left no tombstone in the changelog, by its delete.retention.ms: make a newer one"
@@ -385,17 +445,20 @@ def part_for(manifest: Manifest, wanted: Wanted, uri: str) -> tuple[Part, int]:
 
 
 def sst_name(store: str, partition: int, number: int) -> str:
-    """A fresh one; `number` is that of the manifest which may name it."""
+    """Return a fresh file name; `number` is that of the manifest that may name the file."""
     return f"sst/{store}/{partition}/{number:0{DIGITS}}-{uuid.uuid4().hex}.sst"
 
 
 class SstWriter:
-    """One file, of rows in ascending order of their keys; None is a tombstone. lz4: a fifth of the
-    bytes where rows are alike, for no time; zstd, a tenth of them, costs a sixth more.
+    """Writer of one SST file, of rows in ascending order of keys; None is a tombstone.
+
+    lz4 leaves a fifth of the bytes if rows are alike, at no time; zstd leaves a tenth, and takes a
+    sixth more time.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._rows = path, 0
+        self._path = path
+        self._rows = 0
         made = Options(raw_mode=True)
         made.set_compression_type(DBCompressionType.lz4())
         made.set_block_based_table_factory(table_options())
@@ -411,7 +474,11 @@ class SstWriter:
         self._rows += 1
 
     def finish(self) -> tuple[int, int, int] | None:
-        """Rows, bytes and checksum; None without a row, and there is no file then."""
+        """Finish the file and return rows, bytes and checksum.
+
+        Returns:
+            None without a row; then there is no file.
+        """
         if not self._rows:
             del self._writer
             self._path.unlink()
@@ -431,9 +498,15 @@ def checksum(path: Path, step: Step = bool) -> int:
 
 
 def fetch(files: SnapshotFiles, sst: SstFile, to: Path, step: Step = bool) -> None:
-    """One file of a chain, as it was written; StoreCorrupt for a torn one, SnapshotFailed."""
+    """Fetch one file of a chain to `to`, and check size and checksum.
+
+    Raises:
+        StoreCorrupt: the file is torn.
+        SnapshotFailed: the file cannot be read.
+    """
     files.fetch(sst.file, to, step)
-    expected, found = (sst.bytes, sst.crc32c), (to.stat().st_size, checksum(to, step))
+    expected = (sst.bytes, sst.crc32c)
+    found = (to.stat().st_size, checksum(to, step))
     if found != expected:
         to.unlink()
         raise StoreCorrupt(
@@ -443,8 +516,9 @@ def fetch(files: SnapshotFiles, sst: SstFile, to: Path, step: Step = bool) -> No
 
 
 def ingest(db: Rdict, path: Path) -> None:
-    """The next file of a chain: it wins. It is in the database afterwards, and not where it was.
-    Holds the GIL for 8-14 ms.
+    """Move the next file of a chain into the database, where its rows win.
+
+    The call holds the GIL for 8-14 ms.
     """
     how = IngestExternalFileOptions()
     how.set_move_files(True)
@@ -454,10 +528,12 @@ def ingest(db: Rdict, path: Path) -> None:
 def build(
     files: SnapshotFiles, part: Part, position: int, folder: Path, layout: str, step: Step = bool
 ) -> None:
-    """A whole store in a new folder, which goes on in its changelog at `position`.
+    """Build a complete store in a new folder, to be continued from the changelog at `position`.
 
-    `step` is called after each file and chunk; whatever is raised, no folder is left. Raises
-    StoreCorrupt, SnapshotFailed, DiskFailed.
+    `step` is called after each file and chunk. After any error no folder is left.
+
+    Raises:
+        StoreCorrupt, SnapshotFailed, DiskFailed: the files or the disk failed.
     """
     arrived = folder.with_name(folder.name + ".sst")
     memory = RocksMemory(blocks_bytes=BUILD_BYTES, buffers_bytes=BUILD_BYTES)

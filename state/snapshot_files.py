@@ -1,10 +1,10 @@
-"""Where snapshots lie: files under one URI, each written once and then only read.
+"""Files of snapshots under one URI, each written once and then only read.
 
-`file:` and plain paths are hard links, which are free, and fsynced; what pyarrow knows (`s3: gs:
-hdfs:`) goes through it, all else through fsspec behind it. Credentials come from the environment;
-those that stand in a URI are in no message.
+For `file:` and plain paths the files are hard links, which are free, and fsynced. pyarrow serves
+the schemes that it knows (`s3: gs: hdfs:`), and fsspec behind pyarrow serves all others.
+Credentials come from the environment; credentials in a URI appear in no message.
 
-Not here: what the files mean (`snapshot`), caching, retries beyond those of the libraries.
+Out of scope: the meaning of the files (`snapshot`), caching, retries beyond those of the libraries.
 """
 
 import errno
@@ -23,57 +23,68 @@ from streamsx.state.disk import sync_folder
 
 CHUNK_BYTES: Final = 4 << 20
 NO_LINK: Final = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS})
-"""The other place is on another disk, or takes no links."""
+"""Errors of a link whose other end is on another disk, or on a disk without links."""
 OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
-"""Have no folders; pyarrow would make objects of their names. What is written appears whole."""
+"""Stores without folders, in which written files appear whole.
+
+pyarrow would make objects of folder names there.
+"""
 SECRET: Final = re.compile(
     r"(//)([^?]*)(?=@)"
     r"|([?&](?!(?:region|endpoint_override|scheme|allow_bucket_creation)=)[^=&]*=?)([^&]*)"
 )
-"""In a URI: who somebody is, also with slashes in it, and of the query all but what is harmless."""
+"""Parts of a URI that may be secret.
+
+They are user and password, also with slashes in them, and the query except for harmless options.
+"""
 DELAYED: Final = "allow_delayed_open=true"
-"""For S3: what is small is one request, and not an upload in parts."""
+"""Option for S3: a small file is one request, and not an upload in parts."""
 TMP: Final = ".tmp"
 
 Step = Callable[[], object]
-"""Called now and then while a file is copied; what it raises ends that."""
+"""Callback during a copy; an exception from the callback ends the copy."""
 
 
 class SnapshotFiles:
-    """Files by their names under `uri`, which may be shown: in object stores, HDFS and whatever
-    fsspec knows. All raise SnapshotFailed.
+    """Files by name under `uri`, which is safe to show: object stores, HDFS, stores of fsspec.
+
+    Raises:
+        SnapshotFailed: from every method, when the store cannot be read or written.
     """
 
     def __init__(self, uri: str) -> None:
-        self._given, self.uri = uri, masked(uri)
-        with self._told():
+        self._given = uri
+        self.uri = masked(uri)
+        with self._translated():
             self._fs, root = file_system(uri)
         self._root = root.rstrip("/")
 
     def publish(self, local: Path, name: str) -> None:
-        """A copy of a local file under a name that nobody has used, and that nobody looks for when
-        it is torn.
-        """
-        with self._told(name), local.open("rb") as source, self._output(name) as target:
+        """Copy a local file to an unused name, which no reader looks up if the copy is torn."""
+        with self._translated(name), local.open("rb") as source, self._output(name) as target:
             shutil.copyfileobj(source, target, CHUNK_BYTES)
 
     def create(self, name: str, data: bytes) -> None:
-        """All of it, or nothing; FileExistsError when the name is taken. On object stores who comes
-        between look and write is overwritten.
+        """Write a complete file or nothing.
+
+        On object stores a writer that comes between look-up and write is overwritten.
+
+        Raises:
+            FileExistsError: the name is taken.
         """
         folder, _, base = name.rpartition("/")
         if base in self.names(folder):
             raise FileExistsError(errno.EEXIST, "is there already", name)
         whole = self._fs.type_name in OBJECT_STORES
         draft = name if whole else f"{name}.{uuid.uuid4().hex}{TMP}"
-        with self._told(name):
+        with self._translated(name):
             with self._output(draft) as target:
-                target.write(data)  # in one: an error would complete what came before it
+                target.write(data)  # in one piece: an error would complete a part of the file
             if not whole:
                 self._fs.move(f"{self._root}/{draft}", f"{self._root}/{name}")
 
     def fetch(self, name: str, local: Path, step: Step = bool) -> None:
-        """A copy of it here, whole or not at all; one that is here already is one."""
+        """Copy a file to `local`, completely or not at all, unless `local` is there already."""
         if local.exists():
             return
         with drafted(local) as target, closing(self._chunks(name)) as chunks:
@@ -85,22 +96,23 @@ class SnapshotFiles:
         return b"".join(self._chunks(name))
 
     def names(self, folder: str, *, drafts: bool = False) -> list[str]:
-        """Of the files in it, sorted; none of a folder that is not there. `drafts`: with those that
-        are not whole yet, or never will be.
+        """Return the names of the files in a folder, sorted; an absent folder has none.
+
+        `drafts`: include files that are not complete yet, or never will be.
         """
         from pyarrow import fs
 
-        with self._told(folder):
+        with self._translated(folder):
             selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True)
             found = [each.base_name for each in self._fs.get_file_info(selector) if each.is_file]
             return sorted(name for name in found if drafts or not name.endswith(TMP))
 
     def delete(self, name: str) -> None:
-        with self._told(name):
+        with self._translated(name):
             self._fs.delete_file(f"{self._root}/{name}")
 
     def _chunks(self, name: str) -> Generator[bytes]:
-        with self._told(name), self._input(name) as source:
+        with self._translated(name), self._input(name) as source:
             while chunk := source.read(CHUNK_BYTES):
                 yield chunk
 
@@ -114,8 +126,8 @@ class SnapshotFiles:
         return self._fs.open_output_stream(path)
 
     @contextmanager
-    def _told(self, name: str = "") -> Iterator[None]:
-        """The libraries below have no narrower exception in common."""
+    def _translated(self, name: str = "") -> Iterator[None]:
+        """Translate errors; the libraries below share no narrower exception."""
         try:
             yield
         except (FileExistsError, StreamsxError):
@@ -130,7 +142,12 @@ class SnapshotFiles:
 
 
 def open_files(uri: str) -> SnapshotFiles:
-    """Raises SettingError for a scheme that nothing here knows, SnapshotFailed."""
+    """Return the files under a URI.
+
+    Raises:
+        SettingError: the scheme is unknown, or the URI invalid.
+        SnapshotFailed: the store cannot be read.
+    """
     try:
         parts = urlsplit(uri)
     except ValueError as error:
@@ -144,22 +161,22 @@ def open_files(uri: str) -> SnapshotFiles:
             f"snapshots on another host: {masked(uri)}: write file:///FOLDER, or a scheme that "
             "reaches it"
         )
-    path = re.sub("^file:(//(localhost)?)?", "", uri)  # with ? and #, which are letters here
+    path = re.sub("^file:(//(localhost)?)?", "", uri)  # keeps ? and #, which are plain characters
     return LinkFiles(Path(path if path == uri else unquote(path)), uri)
 
 
 def absolute(uri: str) -> str:
-    """The same in a process with another current folder."""
+    """Return the URI with an absolute path, valid in a process with another current folder."""
     return uri if "://" in uri or uri.startswith("file:") else os.path.abspath(uri)
 
 
 def masked(uri: str) -> str:
-    """Without what may be a secret: `s3://***@bucket/folder?region=eu`."""
+    """Return the URI without possible secrets: `s3://***@bucket/folder?region=eu`."""
     return SECRET.sub(lambda found: f"{found[1] or found[3]}***", uri)
 
 
 def hidden(text: str, uri: str) -> str:
-    """What a library said of this URI, in one line and without what may be a secret in it."""
+    """Return a library's message in one line, without the possible secrets of the URI."""
     for _, user, _, value in SECRET.findall(uri):
         for secret in filter(None, (user and f"{user}@", user.partition(":")[2], value)):
             for form in (secret, unquote_plus(secret)):
@@ -168,30 +185,32 @@ def hidden(text: str, uri: str) -> str:
 
 
 class LinkFiles(SnapshotFiles):
-    """A folder of this machine, or one that is mounted. Readers and writers share its blocks."""
+    """Files in a folder of this machine or a mounted one, as hard links that share blocks."""
 
     def __init__(self, root: Path, uri: str) -> None:
-        self._folder, self.uri, self._given = root, uri, uri
+        self._folder = root
+        self.uri = uri
+        self._given = uri
 
     def publish(self, local: Path, name: str) -> None:
-        with self._told(name):
+        with self._translated(name):
             place(local, target := self._target(name))
             sync_folder(target.parent)
 
     def fetch(self, name: str, local: Path, step: Step = bool) -> None:
-        with self._told(name):
+        with self._translated(name):
             there = local.exists() or linked(self._folder / name, local)
         if not there:
             super().fetch(name, local, step)
 
     def create(self, name: str, data: bytes) -> None:
-        with self._told(name):
+        with self._translated(name):
             with drafted(target := self._target(name), name_once) as file:
                 file.write(data)
             sync_folder(target.parent)
 
     def names(self, folder: str, *, drafts: bool = False) -> list[str]:
-        with self._told(folder):
+        with self._translated(folder):
             path = self._folder / folder
             found = [
                 each.name for each in (path.iterdir() if path.is_dir() else ()) if each.is_file()
@@ -199,11 +218,11 @@ class LinkFiles(SnapshotFiles):
             return sorted(name for name in found if drafts or not name.endswith(TMP))
 
     def delete(self, name: str) -> None:
-        with self._told(name):
+        with self._translated(name):
             (self._folder / name).unlink()
 
     def _target(self, name: str) -> Path:
-        """Its folder is there, also after a power loss."""
+        """Return the path of a file, in a folder that survives a power loss."""
         target = self._folder / name
         new = [folder for folder in target.parents if not folder.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -216,8 +235,13 @@ class LinkFiles(SnapshotFiles):
 
 
 def file_system(uri: str) -> Any:
-    """Of pyarrow, or of fsspec as pyarrow sees it; and the root. Raises SettingError."""
-    shown, scheme = masked(uri), uri.partition(":")[0]
+    """Return the file system of pyarrow, or of fsspec through pyarrow, and the root.
+
+    Raises:
+        SettingError: pyarrow is missing, or no library knows the scheme.
+    """
+    shown = masked(uri)
+    scheme = uri.partition(":")[0]
     try:
         import pyarrow as pa
         from pyarrow import fs
@@ -243,14 +267,18 @@ def file_system(uri: str) -> Any:
 
 
 def place(source: Path, target: Path) -> None:
-    """A link, else a copy that appears whole. FileExistsError."""
+    """Link a file, or else copy it so that it appears complete.
+
+    Raises:
+        FileExistsError: the target exists.
+    """
     if not linked(source, target):
         with source.open("rb") as old, drafted(target) as new:
             shutil.copyfileobj(old, new, CHUNK_BYTES)
 
 
 def linked(source: Path, target: Path) -> bool:
-    """False where none can be made."""
+    """Make a hard link; return False if the place takes none."""
     try:
         os.link(source, target)
     except OSError as error:
@@ -261,8 +289,13 @@ def linked(source: Path, target: Path) -> bool:
 
 
 def name_once(draft: Path, target: Path) -> None:
-    """FileExistsError. Where no link can be made, who comes between look and rename is overwritten,
-    as on object stores.
+    """Give a draft its name, unless the name is taken.
+
+    If no link can be made, a writer that comes between look-up and rename is overwritten, as on
+    object stores.
+
+    Raises:
+        FileExistsError: the name is taken.
     """
     if not linked(draft, target):
         if target.exists():
@@ -272,7 +305,7 @@ def name_once(draft: Path, target: Path) -> None:
 
 @contextmanager
 def drafted(target: Path, settle: Callable[[Path, Path], object] = os.replace) -> Iterator[Any]:
-    """A file that has its name when it is whole, and on the disk."""
+    """Open a draft that gets its name once the file is complete and on the disk."""
     draft = target.with_name(f"{target.name}.{uuid.uuid4().hex}{TMP}")
     try:
         with draft.open("xb") as file:
