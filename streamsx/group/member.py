@@ -18,8 +18,8 @@ STABLE   The assignment is known. New partitions run; partitions missing in the 
 GONE     Left, or ended by a fatal error. At most the answer to LeaveGroup is awaited.
 
 Claims. The race: m1 claims p in a JoinGroup; before the answer m1 releases p, as the round before
-demanded; the leader still sees the claim and withholds p from every member. So a release asks for a rejoin,
-and a rejoin request during a round starts the next round.
+demanded; the leader still sees the claim and withholds p from every member. So a release asks for a
+rejoin, and a rejoin request during a round starts the next round.
 
 Eager members release all partitions before they join. So eager members claim nothing, and report
 the partitions that they ran until then. Eager mode serves groups with members that know no other
@@ -98,8 +98,8 @@ X, _ = Unmoved
 
 # Each row: an event, the next state for each state before the event, and the method that acts. An
 # answer is looked up by its request and verdict, else by its verdict alone. After each event
-# `_follow` runs: a leaving member that owns nothing goes; a rejoin request is followed; JOINING sends its
-# JoinGroup (only in `_enter`); the next commit is sent; members past their deadline are removed.
+# `_follow` runs: a leaving member that owns nothing goes; a rejoin request is followed; JOINING sends
+# its JoinGroup (only in `_enter`); the next commit is sent; members past their deadline are removed.
 TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     # event                           OUT      JOINING  SYNCING  STABLE   GONE  method
     e.Start:                         (JOINING, X,       X,       X,       X,    "_start"),
