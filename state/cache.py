@@ -36,7 +36,7 @@ from weakref import WeakSet
 from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.state.api import INDEX, ROW, Rows, holds_rows
-from streamsx.state.layout import StoreNode, changelog_key
+from streamsx.state.layout import StoreNode
 from streamsx.state.sizes import ENCODED_BYTES, ENTRY_BYTES, SLOT_BYTES, Learned, deep_bytes
 
 FIRST_ENTRY_BYTES = 300
@@ -194,6 +194,7 @@ class CachedStore:
         self.name = node.name
         self.rows = rows
         self.budget_bytes = budget_bytes
+        self.changelog_key = node.changelog_key
         self.decode_key = node.keys.decode
         self.decode = node.values.decode
         # A codec may encode None as None; no key or value is None here.
@@ -332,8 +333,9 @@ class CachedStore:
         try:
             return self.decode(raw)
         except Exception as error:  # any codec's
+            key = self.changelog_key(row)[:KEY_SHOWN]
             raise DecodeFailed(
-                f"row cannot be decoded: store {self.name}, key {changelog_key(row)[:KEY_SHOWN]!r}"
+                f"row cannot be decoded: store {self.name}, key {key!r}"
                 f": {type(error).__name__}: {error}: has the type of its values changed?"
             ) from error
 
@@ -344,13 +346,13 @@ class CachedStore:
         rows.
         """
         for row, raw, value in self._merged():
-            key = self.decode_key(changelog_key(row))
+            key = self.decode_key(self.changelog_key(row))
             yield key, value if raw is None else self._decoded(row, raw)
 
     def keys(self) -> Iterator[Any]:
         """Yield the keys of `items` without decoding values."""
         for row, _, _ in self._merged():
-            yield self.decode_key(changelog_key(row))
+            yield self.decode_key(self.changelog_key(row))
 
     def count(self) -> int:
         """Return the number of entries. Reads all rows and decodes none."""
@@ -672,7 +674,7 @@ class CachedStore:
         A rejected row stays below, and raises when it is read.
         """
         try:
-            key = self.cache_key(self.decode_key(changelog_key(row)))
+            key = self.cache_key(self.decode_key(self.changelog_key(row)))
             value = self.decode(raw)
         except Exception:  # any codec's
             self._lacks = True

@@ -1,7 +1,7 @@
 """Layout of a store's rows: keys here and in the changelog, and the format text of a database.
 
-There is one kind of store as yet, key-value stores; the layout of another kind belongs here beside
-it, and nowhere else.
+There is one kind of store as yet, key-value stores. A node knows the keys of its kind, so callers
+ask the node and know no tags; `streamsx.state.factory` makes the store of a kind.
 
 Keys of a key-value store and of its changelog differ by the tag byte, and values are the same
 bytes: a value is encoded once for Kafka and for the disk. Keys and values of tables are those of
@@ -20,6 +20,8 @@ from streamsx.serde.codec import Codec
 from streamsx.state.api import INDEX, ROW, Rows
 
 LAYOUT_VERSION = 1
+KEY_VALUE: Final = "kv"
+"""Kind of a key-value store, as the format text names it."""
 FIRST_ROWS: Final = 32
 """Number of unreadable rows that prove another type.
 
@@ -29,9 +31,10 @@ Nearly always the first row is readable, and no other is read.
 
 @dataclass(frozen=True, slots=True)
 class StoreNode:
-    """Key-value store and the topic of its changes.
+    """Store of a task and the topic of its changes.
 
-    `key_type`: str, bytes or int if the table has one; `persistent`: on disk.
+    `key_type`: str, bytes or int if the table has one; `persistent`: on disk; `kind`: kind of the
+    store.
     """
 
     name: str
@@ -40,6 +43,7 @@ class StoreNode:
     values: Codec
     key_type: type | None = None
     persistent: bool = True
+    kind: str = KEY_VALUE
 
     def layout(self, partitions: int) -> str:
         """Return the format text of a database, kept in the row at FORMAT.
@@ -47,23 +51,21 @@ class StoreNode:
         A database with any other text has another format.
         """
         layout = {
-            "version": LAYOUT_VERSION, "store": "kv", "key": self.keys.name,
+            "version": LAYOUT_VERSION, "store": self.kind, "key": self.keys.name,
             "value": self.values.name, "topic": self.changelog, "partitions": partitions,
         }  # fmt: skip
         return json.dumps(layout, separators=(",", ":"))
 
+    def local_keys(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
+        """Return changelog keys as keys of `Rows`.
 
-def local_keys(keys: Iterable[bytes | None]) -> list[bytes | None]:
-    """Return changelog keys as keys of `Rows`.
+        None stays None, because a record without a key has no row.
+        """
+        return [None if key is None else ROW + key for key in keys]
 
-    None stays None, because a record without a key has no row.
-    """
-    return [None if key is None else ROW + key for key in keys]
-
-
-def changelog_key(key: bytes) -> bytes:
-    """Return the changelog key of a row."""
-    return key[1:]
+    def changelog_key(self, key: bytes) -> bytes:
+        """Return the changelog key of a row."""
+        return key[1:]
 
 
 def refuse_other_types(node: StoreNode, rows: Rows) -> None:
@@ -78,10 +80,10 @@ def refuse_other_types(node: StoreNode, rows: Rows) -> None:
     found: tuple[bytes, Exception] | None = None
     for row, raw in islice(rows.scan(ROW, INDEX), FIRST_ROWS):
         try:
-            node.keys.decode(changelog_key(row))
+            node.keys.decode(node.changelog_key(row))
             node.values.decode(raw)
         except Exception as error:  # any codec's
-            found = found or (changelog_key(row), error)
+            found = found or (node.changelog_key(row), error)
         else:
             return
     if found is not None:

@@ -38,7 +38,7 @@ from streamsx.processing.inbox import (
     Values,
     returned,
 )
-from streamsx.state.cache import CachedStore
+from streamsx.state.factory import make_store
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 from streamsx.topology.nodes import Source
@@ -117,7 +117,7 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | No
     """
     derived: list[Derived] = []
     errors: list[Exception] = []
-    stores = {n: CachedStore(node, MemoryRows(), THROWN_AWAY_BYTES) for n, node in nodes.items()}
+    stores = {n: make_store(node, MemoryRows(), THROWN_AWAY_BYTES) for n, node in nodes.items()}
     inbox = Inbox(0, errors.append)
     inbox.gate = _Empty()
     empty = Values(inbox, Source("", agent.channel.key_codec, agent.channel.value_codec))

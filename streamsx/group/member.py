@@ -98,8 +98,8 @@ X, _ = Unmoved
 
 # Each row: an event, the next state for each state before the event, and the method that acts. An
 # answer is looked up by its request and verdict, else by its verdict alone. After each event
-# `_follow` runs: a leaving member that owns nothing goes; a rejoin request is followed; JOINING sends
-# its JoinGroup (only in `_enter`); the next commit is sent; members past their deadline are removed.
+# `_follow` runs. A leaving member that owns nothing goes. A rejoin request is followed. JOINING
+# sends its JoinGroup (only in `_enter`). The next commit is sent. Members past their deadline go.
 TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     # event                           OUT      JOINING  SYNCING  STABLE   GONE  method
     e.Start:                         (JOINING, X,       X,       X,       X,    "_start"),

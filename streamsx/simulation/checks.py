@@ -26,7 +26,6 @@ from streamsx.simulation.hosts import SimulatedHost
 from streamsx.simulation.nodes import NOBODY
 from streamsx.simulation.scene import APP, COUNTS, LINES, ROUTED, SIZES, WORDS, A, B
 from streamsx.state.api import ROW
-from streamsx.state.layout import changelog_key
 from streamsx.tasks.state_machine import TaskState
 from streamsx.tasks.task_registry import TaskRegistry
 from streamsx.topology.nodes import reader_name
@@ -287,7 +286,7 @@ class StoresEqualTheirChangelogs(Check):
             name = changelog.removeprefix(f"{APP}-").removesuffix("-changelog")
             store = home.rows(name, task.partition)
             position = store.position() or 0
-            rows = {(changelog_key(row), raw) for row, raw in store.scan(ROW, None)}
+            rows = {(row.removeprefix(ROW), raw) for row, raw in store.scan(ROW, None)}
             other = {key for key, _ in self.world.newest(tp, position).items() ^ rows}
             if other - self.spoiled[tp]:
                 self.wrong(f"{home.name}: store {name} of {task} is not {tp} up to {position}")

@@ -27,7 +27,7 @@ from streamsx.spark.reading import TopicRange, rows
 from streamsx.spark.rows import PIECE_ROWS, batch_of
 from streamsx.spark.source import SourceOptions
 from streamsx.state.api import INDEX, ROW
-from streamsx.state.layout import StoreNode, changelog_key
+from streamsx.state.layout import StoreNode
 from streamsx.state.snapshot import Manifest, Part
 from streamsx.state.snapshot_files import SnapshotFiles
 
@@ -124,7 +124,7 @@ def whole(
     start, end = settled(asked, app_id, tp)
     there = rows(asked.brokers, partition, [TopicRange(tp.topic, start, end)])
     gone = [(key, None) for key in sorted(keys_of(there)) if held.get(ROW + key) is None]
-    live = ((changelog_key(row), value) for row, value in held.scan(ROW, INDEX))
+    live = ((node.changelog_key(row), value) for row, value in held.scan(ROW, INDEX))
     counted = count()
     ends = run(written(app_id, asked.brokers, log(tp, chain(gone, live), counted)))
     return ends.get(tp, end), next(counted)

@@ -34,7 +34,6 @@ from streamsx.spark.reading import check
 from streamsx.spark.session import translate_error
 from streamsx.spark.source import EARLIEST, LATEST, SourceOptions, there
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_snapshot, of_each
-from streamsx.state.layout import changelog_key
 from streamsx.state.snapshot import Manifest, newest_there, numbers
 from streamsx.state.snapshot_files import absolute, open_files
 from streamsx.topology.partitions import resolve_partition_counts
@@ -160,7 +159,8 @@ def judged(app: str, old: Mapping[str, int], part: StoredPart) -> PartitionFindi
             except (AttributeError, TypeError, ValueError):
                 there = np.zeros(batch.num_rows, bool)
             if not there.all():
-                key = changelog_key(batch["key"][int(there.argmin())].as_py())
+                node = _stores(app).nodes[part.store][0]
+                key = node.changelog_key(batch["key"][int(there.argmin())].as_py())
                 astray[topic] = f"{part.store}-{part.partition}: {key!r}"
     return PartitionFindings(rows, astray)
 
@@ -203,7 +203,7 @@ def placed(
     node, subtopology = _stores(app).nodes[part.store]
     topic, count = plan[part.store]
     (encode,) = (each.keys.encode for each in subtopology.sources if each.topic == topic)
-    keys = [encode(node.keys.decode(changelog_key(k))) for k in batch["key"].to_pylist()]
+    keys = [encode(node.keys.decode(node.changelog_key(k))) for k in batch["key"].to_pylist()]
     if None in keys:
         raise ValueError("a record without a key")
     return partitions_of(pa.array(keys, pa.binary()), count)

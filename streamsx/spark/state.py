@@ -26,7 +26,6 @@ from streamsx.serde.codec import to_json
 from streamsx.spark.session import session
 from streamsx.spark.source import SourceOptions
 from streamsx.spark.stored import InChangelog, InSnapshot, asked_stores, in_changelogs, in_snapshot
-from streamsx.state.layout import changelog_key
 from streamsx.state.snapshot_files import absolute
 
 if TYPE_CHECKING:
@@ -80,9 +79,10 @@ class StateReader(DataSourceReader):
         kind = pa.binary() if raw else pa.string()
         for batch in part.rows():
             keys, values = (column.to_pylist() for column in batch.columns)
+            both = (map(node.changelog_key, keys), values)
             columns = [
                 each if decode is None else _texts(each, decode, f"{part.store}-{part.partition}")
-                for each, decode in zip((map(changelog_key, keys), values), decoders, strict=True)
+                for each, decode in zip(both, decoders, strict=True)
             ]
             yield pa.RecordBatch.from_arrays(
                 [

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -33,10 +33,13 @@ from streamsx.processing.task import Task, TaskMetadata
 from streamsx.spark.checkout import Chain, SnapshotRows, scratch_folder
 from streamsx.spark.plan import FOREIGN, INNER, OUT, Stage, code_of, place, stages
 from streamsx.spark.rows import ArrowOutbox, meta_row
-from streamsx.state.cache import CachedStore
+from streamsx.state.factory import make_store
 from streamsx.state.snapshot import Manifest, Part, Position, to_json, typed
 from streamsx.state.snapshot_files import open_files
 from streamsx.worker.driver_loop import DriverLoop
+
+if TYPE_CHECKING:
+    from streamsx.state.cache import CachedStore
 
 TASK_BYTES: Final = 256 << 20
 RUN_ROWS: Final = 1000
@@ -171,7 +174,7 @@ class TaskAttempt:
             chain = work.chain(node.name, self._partition)
             below = SnapshotRows(files, scratch, node.name, self._partition, chain, work.number)
             self._rows[node.name] = below
-            self._stores[node.name] = CachedStore(node, below, work.task_bytes // len(plan.stores))
+            self._stores[node.name] = make_store(node, below, work.task_bytes // len(plan.stores))
         policy = replace(work.policy, report=self._report)
         until = dict.fromkeys(plan.topics, ALWAYS) if checked else None
         start = partial(GatedActor, bool)  # the next turn sees that its body asks

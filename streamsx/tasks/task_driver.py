@@ -31,7 +31,7 @@ from streamsx.processing.failure_policy import Policy
 from streamsx.processing.task import Task
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.state.api import Rows
-from streamsx.state.cache import CachedStore
+from streamsx.state.factory import make_store
 from streamsx.state.layout import refuse_other_types
 from streamsx.tasks import state_machine as life
 from streamsx.tasks import task_registry
@@ -130,15 +130,10 @@ class TaskDriver:
         )
         self.restorer = Restorer(context, self.changelogs, self.feed, self.failed)
         self.committing = Committer(
-            context,
-            producer,
-            gateway.commit,
-            purging.committed,
-            settled=self.feed,
-            undone=self.undone,
-            failed=self.failed,
+            context, producer, gateway.commit, purging.committed,
+            settled=self.feed, undone=self.undone, failed=self.failed,
             patient_until=self._patient_until,
-        )
+        )  # fmt: skip
         self.holdings = TaskRegistry(together=not config.learner_partial_rebalance)
         self.actives: dict[TaskId, Active] = {}
         self.refusing = refusing_of(context, self, producer)
@@ -343,7 +338,9 @@ class TaskDriver:
         if changelogs := self._changelogs(task):
             bounds = await self.bounds.of(changelogs.values())
             role = now if role.follows and (now := self.holdings.of(task).role).follows else role
-            behind = self.restorer.ends(task, role, changelogs, self._rows[task], bounds)
+            stores = self._plans[task.subtopology].stores
+            rows = self._rows[task]
+            behind = self.restorer.ends(task, role, stores, changelogs, rows, bounds)
         known = life.Event.BEHIND if behind else life.Event.AT_END
         stands = life.Event.FELL_BEHIND if behind else life.Event.REACHED_END
         for event in (known, stands):
@@ -360,7 +357,7 @@ class TaskDriver:
         except IncompatibleStore as error:  # rows out of a changelog are not checked at the start
             self.failed(task, error)
             return
-        stores = {node.name: CachedStore(node, rows[node.name], 0) for node in plan.stores}
+        stores = {node.name: make_store(node, rows[node.name], 0) for node in plan.stores}
         metadata = place_of(found)
         tell_newer(plan, task.partition, found)
         start = partial(GatedActor, self._arrived.set)

@@ -11,7 +11,7 @@ from streamsx.errors import IncompatibleStore
 from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.api import position_row
 from streamsx.state.directory import StateDirectory
-from streamsx.state.layout import StoreNode, changelog_key, local_keys
+from streamsx.state.layout import StoreNode
 from streamsx.state.rocks import DAMAGED, RocksMemory, RocksRows, options
 
 COUNTS = StoreNode("counts", "wc-counts-changelog", table_key_codec(str), table_codec(int))
@@ -42,8 +42,8 @@ def test_layout_of_a_store_is_this_text(node: StoreNode, partitions: int, text: 
 
 
 def test_key_of_a_row_is_that_of_the_changelog_behind_a_tag() -> None:
-    assert local_keys([b'"a"', b"", None]) == [b'\x01"a"', b"\x01", None]
-    assert changelog_key(b'\x01"a"') == b'"a"'
+    assert COUNTS.local_keys([b'"a"', b"", None]) == [b'\x01"a"', b"\x01", None]
+    assert COUNTS.changelog_key(b'\x01"a"') == b'"a"'
 
 
 def test_position_row_is_eight_bytes_the_largest_first() -> None:

@@ -46,19 +46,15 @@ async def leave(
 ) -> Going:
     """Mark instances as leaving, or as staying (`cancel`), and follow them to the end.
 
-    The end of an instance: it has left, stays, or is out of time. Without `wait` the end is the
-    moment when the group knows the marks. `told` is called with each description, also with one
-    that is not settled. On cancellation the tool leaves the group; marks in the group stay there.
-
-    Returns:
-        Progress by instance.
+    The end of an instance: it has left, stays, or is out of time. Without `wait` the group only has
+    to know the marks. `told` gets each description, settled or not. A cancelled tool leaves the
+    group; the marks stay. Returns the progress by instance.
 
     Raises:
-        NotFound: the cluster does not know the app, or the successor is not in the group.
+        NotFound: no such app, or the successor is not in the group.
         UsageError: more instances than a group remembers marks (64), or a name of several workers.
         GroupError: the group has not settled, or not taken the marks, in time.
-        ForeignProtocol: the group belongs to another program.
-        WorldError: the cluster does not answer.
+        ForeignProtocol, WorldError: the group is of another program; the cluster does not answer.
     """
     names = sorted(set(instances))
     if len(names) > MARKS_MAX:

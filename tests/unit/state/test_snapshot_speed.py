@@ -12,8 +12,9 @@ from statistics import median
 import pytest
 
 from streamsx.protocol.record_batch import Builder, columns
+from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.api import ROW
-from streamsx.state.layout import local_keys
+from streamsx.state.layout import StoreNode
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.state.snapshot import Part, SstFile, SstWriter, build, sst_name
 from streamsx.state.snapshot_files import LinkFiles
@@ -22,6 +23,8 @@ from streamsx.tasks.store_restore import newest
 RECORDS, KEYS, PER_BATCH = 400_000, 252_000, 5_000
 WRITE_ROWS = 500
 MEMORY = RocksMemory(blocks_bytes=64 << 20, buffers_bytes=64 << 20)
+
+NODE = StoreNode("s", "log", table_key_codec(str), table_codec(str))
 
 
 def taken(job: Callable[[], object]) -> float:
@@ -51,7 +54,7 @@ def test_snapshot_store_is_ready_many_times_faster_than_replay(tmp_path: Path) -
         store = RocksRows(tmp_path / f"replay{number}", MEMORY, "layout")
         for raw in batches:
             batch = columns(memoryview(raw), 0)
-            writes = list(newest(local_keys(batch.keys), batch.values).items())
+            writes = list(newest(NODE.local_keys(batch.keys), batch.values).items())
             for at in range(0, len(writes), WRITE_ROWS):
                 store.write(dict(writes[at : at + WRITE_ROWS]), at)
         store.close()

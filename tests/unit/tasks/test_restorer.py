@@ -12,8 +12,10 @@ from streamsx.clock import SystemClock
 from streamsx.errors import DiskFailed
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.processing.batch import Batch
+from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.api import ROW, Rows, holds_rows
 from streamsx.state.directory import StateDirectory
+from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.tasks import state_machine as life
@@ -22,6 +24,7 @@ from streamsx.tasks.task_registry import Happened
 from tests.support.given import NOWHERE, given_of
 
 TASK, CHANGELOG = TaskId(0, 2), TopicPartition("app-counts-changelog", 2)
+COUNTS = StoreNode("counts", CHANGELOG.topic, table_key_codec(str), table_codec(int))
 
 
 class Reading:
@@ -78,7 +81,7 @@ def directory(tmp_path: Path) -> Iterator[StateDirectory]:
 
 def ends(restorer: Restorer, role: Role, rows: Rows, end: int) -> bool:
     bounds = {CHANGELOG: Bounds(0, end)}
-    return restorer.ends(TASK, role, {"counts": CHANGELOG}, {"counts": rows}, bounds)
+    return restorer.ends(TASK, role, [COUNTS], {"counts": CHANGELOG}, {"counts": rows}, bounds)
 
 
 def test_learner_promoted_before_ends_are_read_is_done_at_the_end(

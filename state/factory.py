@@ -1,0 +1,22 @@
+"""Factory of stores: the store of a task for a node of the topology, by the kind of the node.
+
+Worker, test driver, Spark and discovery make their stores here and nowhere else.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from streamsx.state.api import Rows
+from streamsx.state.cache import CachedStore
+from streamsx.state.layout import KEY_VALUE, StoreNode
+
+STORES: Final[dict[str, Callable[[StoreNode, Rows, int], CachedStore]]] = {KEY_VALUE: CachedStore}
+"""Store of each kind: made from its node, its committed rows and a memory budget in bytes."""
+
+
+def make_store(node: StoreNode, rows: Rows, budget_bytes: int) -> CachedStore:
+    """Return the store of a node over its committed rows.
+
+    `budget_bytes` bounds the memory of the decoded objects that the store keeps.
+    """
+    return STORES[node.kind](node, rows, budget_bytes)
