@@ -1,6 +1,6 @@
-"""docs/architecture.md says what is so: a line per module, names that exist, tests that exist.
+"""The pages under docs/ name modules, functions and tests that exist, and list every module.
 
-python tests/test_architecture.py      # the lines of all modules, to be put between the marks
+python tests/test_architecture.py      # the table of all modules, for docs/packages/modules.md
 """
 
 import ast
@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "docs" / "architecture.md").read_text()
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+TEXT = "\n".join(page.read_text() for page in PAGES)
+TABLE = ROOT / "docs" / "packages" / "modules.md"
 LINKS = ("assignor", "examples", "state", "tools")
 BEGIN, END = "<!-- modules -->", "<!-- end of modules -->"
 PLACE = re.compile(r"`([\w/]+):([A-Z_a-z][\w.]*)`")
@@ -75,23 +77,23 @@ def named(node: ast.stmt) -> set[str]:
     return {getattr(node, "name", "")}
 
 
-def test_each_module_has_a_line_in_architecture_md() -> None:
-    told = TEXT.partition(BEGIN)[2].partition(END)[0].strip()
-    assert told == "\n".join(lines()).strip(), "run python tests/test_architecture.py"
+def test_table_of_modules_has_each_docstring() -> None:
+    written = TABLE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
+    assert written == "\n".join(lines()).strip(), "run python tests/test_architecture.py"
 
 
 @pytest.mark.parametrize(("module", "name"), sorted(set(PLACE.findall(TEXT))))
-def test_names_in_architecture_md_exist(module: str, name: str) -> None:
+def test_names_in_pages_exist(module: str, name: str) -> None:
     assert defined(dict(sources())[module], name)
 
 
-def test_modules_mentioned_in_architecture_md_exist() -> None:
+def test_modules_named_in_pages_exist() -> None:
     known = dict(sources())
     assert [name for name in MODULE.findall(TEXT) if name not in known] == []
 
 
 @pytest.mark.parametrize(("file", "test"), sorted(set(TEST.findall(TEXT))))
-def test_tests_named_in_architecture_md_exist(file: str, test: str) -> None:
+def test_tests_named_in_pages_exist(file: str, test: str) -> None:
     assert (ROOT / file).exists()
     assert not test or defined(ROOT / file, test)
 
