@@ -196,13 +196,8 @@ def cut(rows: "DataFrame", until_ms: int, has_offsets: bool) -> "DataFrame":
 
 
 def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
-    """Return the rows of files, with the columns of RECORDS and `file`.
-
-    Returns:
-        The rows, and True if they have offsets.
-
-    Raises:
-        UsageError: the files cannot be read, or a column is missing or of a wrong type.
+    """Return the rows of files as RECORDS, with a column `file`, and True if they have offsets.
+    Raise UsageError if the files cannot be read, or a column is missing or of a wrong type.
     """
     from pyspark.sql import functions as f
 

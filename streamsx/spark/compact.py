@@ -112,7 +112,7 @@ def committed(
         positions: positions of the group.
 
     Raises:
-        StateConflict: the newest snapshot is not `before`.
+        StateConflict: another snapshot replaced `before` as the newest.
     """
     held = {name: {n: Part() for n in range(count)} for name, count in counts.items()}
     ids = dict[str, str | None]()
