@@ -1,13 +1,14 @@
-"""State out of history: all that topics or files tell of the past, as one batch and one snapshot.
+"""First snapshot of an app, made in one batch from the past records of its topics.
 
     bootstrap(spark, "shop.app", "s3://b/shop", {"orders": "lake/orders/*.parquet"})
 
-A history is PATH of files (.parquet, .orc, .jsonl), `kafka` or `none`; every topic that the app
-reads from outside has one. Files have columns `key`, `value` and `timestamp`, and what there is of
-`topic`, `partition`, `offset` and `headers`. Without offsets, rows come in order of (timestamp,
-file, row), and the topic itself is read from its start afterwards: it holds what came behind them,
-and `run` and `handover` refuse one that begins before its history ends. Not here: what is sent
-meanwhile (nobody waits for it), commits of offsets.
+Every topic that the app reads from outside has a history: a PATH of files (.parquet, .orc, .jsonl),
+`kafka` or `none`. Files have the columns `key`, `value` and `timestamp`; the columns `topic`,
+`partition`, `offset` and `headers` are optional. Rows without offsets are processed in the order of
+(timestamp, file, row). Their topic is read from its start afterwards, because the topic holds the
+records after the history. `run` and `handover` refuse a topic that begins before its history ends.
+
+Not here: records that the app sends during the bootstrap (they are discarded), commits of offsets.
 """
 
 import json
@@ -39,13 +40,14 @@ from streamsx.state.snapshot import Manifest, newest
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-KAFKA, NONE = "kafka", "none"
+KAFKA = "kafka"
+NONE = "none"
 FORMATS: Final = {".parquet": "parquet", ".orc": "orc", ".jsonl": "json", ".json": "json"}
 BYTES: Final = ("string", "binary")
 TIMES: Final = ("timestamp", "timestamp_ntz", "bigint", "int")
 WHOLE: Final = ("bigint", "int", "smallint", "tinyint")
 LOOK_S: Final = 1.0
-"""For brokers that may not be up: what they would say is given."""
+"""Wait for brokers that may be down, when the arguments already give all that they could answer."""
 HEADER: Final = {"key": "string", "value": "binary"}
 HEADERS: Final = "array<struct<key: string, value: binary>>"
 
@@ -56,13 +58,27 @@ def bootstrap(
     publishes: bool = True, replace: bool = False, force: bool = False, connector: str = PYTHON,
     **more: Any,
 ) -> Committed:  # fmt: skip
-    """`until_ms`: records from there on are left out, and what follows them in their partition;
-    `partitions`: of topics that the brokers do not have; `replace`: what is there already;
-    `force`: whatever a query says that has left a mark there; `more`: of Pipeline.
+    """Build the state of the app MODULE[:ATTR] from its histories and commit the first snapshot.
 
-    Raises NotOnSpark, UsageError, GroupNotEmpty and others, before anything is written.
+    Args:
+        spark: the session that runs the batch.
+        name: the app, as MODULE[:ATTR].
+        out: URI of the snapshots.
+        history: a history for each topic that the app reads from outside.
+        until_ms: leave out records from this timestamp on. Where rows have offsets, also leave out
+            the records that follow them in their partition.
+        partitions: partition counts of topics that do not exist on the brokers.
+        publishes: write the changelogs too.
+        replace: replace the snapshots that exist under `out`.
+        force: ignore the running marks of other queries under `out`.
+        connector: the reader of the histories that are `kafka`.
+        more: arguments of Pipeline.
+
+    Raises:
+        NotOnSpark, UsageError, GroupNotEmpty and others: before anything is written.
     """
-    app, given = app_named(name), dict(partitions or {})
+    app = app_named(name)
+    given = dict(partitions or {})
     refuse(app.conf.id, check(app))
     refuse_histories(history, stages(app.topology(), {}, app.conf.topic_partitions))
     found = {}
@@ -95,7 +111,8 @@ def _made(
     connector: str,
 ) -> Committed:  # fmt: skip
     try:
-        frames, numbered = [], set[str]()
+        frames = []
+        numbered = set[str]()
         if topics := [topic for topic, spec in history.items() if spec == KAFKA]:
             frames.append(of_kafka(line, topics, connector, until_ms))
         for topic, spec in history.items():
@@ -105,7 +122,7 @@ def _made(
                 numbered |= set() if has_offsets else {topic}
         empty = line.spark.createDataFrame([], RECORDS_DDL + ", file string")
         whole = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames, empty)
-        # What is there counts until it is replaced.
+        # The existing snapshot stays valid until this one, the next number, replaces it.
         work = line.work(before.number + 1 if before else 0, None, numbered)
         planned = connector == PYTHON and set(history.values()) <= {KAFKA, NONE}
         return line.batch(whole, work, before, by="bootstrap", planned=planned)
@@ -114,7 +131,13 @@ def _made(
 
 
 def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
-    """Raises UsageError where one is missing, or is one too many; NotFound for its files."""
+    """Check that each external topic of the stages has a history, and that no other topic has one.
+
+    Raises:
+        UsageError: a history is missing, superfluous or of an unknown format, or Spark would skip
+            one of its files because of the file's name.
+        NotFound: no file matches a history.
+    """
     external = {topic for stage in made for topic in stage.external}
     if more := sorted(history.keys() - external):
         near = get_close_matches(more[0], external - history.keys(), n=1)
@@ -131,7 +154,7 @@ def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
                 f"history of {topic}: {spec!r}: write {KAFKA}, {NONE}, or files by their ending, "
                 f"such as lake/{topic}/*.parquet ({', '.join(FORMATS)})"
             )
-        if spec in (KAFKA, NONE) or "://" in spec or "{" in spec:  # which Spark knows
+        if spec in (KAFKA, NONE) or "://" in spec or "{" in spec:  # left to Spark
             continue
         if not (files := glob(spec.removeprefix("file:"))):
             raise NotFound(f"no such file: {spec}: history of {topic}: give what is there")
@@ -142,20 +165,24 @@ def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
 def of_kafka(
     line: Pipeline, topics: list[str], connector: str, until_ms: int | None
 ) -> "DataFrame":
-    """From the first record on."""
+    """Read topics from their first record to their present end."""
     together = [
         kept for stage in line.stages if (kept := [t for t in stage.external if t in topics])
     ]
     options = options_of(line.name)
     options |= {"subscribe": ",".join(topics), "tasks": json.dumps(together)}
-    # Once: Spark's own connector looks again for each job.
+    # Look up the ends only once: Spark's own connector looks them up again for each job.
     options |= {"endingOffsets": json.dumps(there(SourceOptions(options)).at(LATEST))}
     rows = frame(line.spark, connector, options)
     return rows if until_ms is None else cut(rows, until_ms, True)
 
 
 def cut(rows: "DataFrame", until_ms: int, has_offsets: bool) -> "DataFrame":
-    """A prefix of each partition: what comes behind has an offset above all that was taken."""
+    """Keep the records before `until_ms`.
+
+    Where rows have offsets, keep a prefix of each partition: the first late record and all records
+    after it go, so each record left out has an offset above every offset that was kept.
+    """
     from pyspark.sql import functions as f
 
     late = f.col("timestamp") >= until_ms
@@ -169,7 +196,9 @@ def cut(rows: "DataFrame", until_ms: int, has_offsets: bool) -> "DataFrame":
 
 
 def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
-    """As RECORDS, and whether they have offsets. Raises UsageError."""
+    """Return the rows of files as RECORDS, with a column `file`, and True if they have offsets.
+    Raise UsageError if the files cannot be read, or a column is missing or of a wrong type.
+    """
     from pyspark.sql import functions as f
 
     where = f"history of {topic}: {path}"
@@ -199,7 +228,7 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
 
     def named(header: "Column") -> "Column":
         parts = (header[name].cast(kind).alias(name) for name, kind in HEADER.items())
-        return f.struct(*parts)  # a cast goes by place
+        return f.struct(*parts)  # Spark casts a struct by position, not by name
 
     key, value = (column(name, *BYTES).cast("binary") for name in ("key", "value"))
     time = full("timestamp", *TIMES)
@@ -229,16 +258,16 @@ def of_files(line: Pipeline, topic: str, path: str) -> tuple["DataFrame", bool]:
 
 
 def read_files(spark: "SparkSession", path: str) -> "DataFrame":
-    """With the columns of all of them."""
+    """Read files, with the union of the columns of all files."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import ArrayType, StructType
 
     kind = FORMATS[PurePath(path).suffix]
-    # Else the columns, and the types, of one file are taken for those of all.
+    # Without mergeSchema, Spark applies the columns and types of one file to all files.
     rows = spark.read.option("mergeSchema", "true").format(kind).load(path)
     if kind != "json":
         return rows
-    # As JSON, what follows the first object of a line would be passed over.
+    # Spark's JSON reader would silently skip anything after the first object of a line.
     schema = StructType([each for each in rows.schema if each.name != "_corrupt_record"])
     objects = f.from_json(f.format_string("[%s]", "value"), ArrayType(schema))
     torn = f.format_string("%s: a line that is no JSON: %.80s", "_metadata.file_path", "value")
@@ -247,7 +276,10 @@ def read_files(spark: "SparkSession", path: str) -> "DataFrame":
 
 
 def placed(partitions: int) -> Callable[..., "Column"]:
-    """By key, as producers do it; else by value, which is the same each time."""
+    """Return a function that places rows in partitions by key, as producers do.
+
+    Rows without a key are placed by value, so that each run places them alike.
+    """
     from pyspark.sql.pandas.functions import arrow_udf
 
     def place(keys: pa.Array, values: pa.Array) -> pa.Array:

@@ -1,7 +1,9 @@
-"""Changelogs beside a snapshot: what follows in them that it has not, and what they lack of it.
+"""Comparison of changelogs with a snapshot: records that only one of the two holds.
 
-Whoever asks is alone (`at_work`): what an attempt that is late could still write is fenced. Not
-here: what a batch writes (`publish`).
+The caller holds the writer lock (`writer_lock`). A late attempt of an earlier batch could still
+write to a changelog, so each function fences such an attempt first.
+
+Not here: the changelog rows of a batch (`publish`).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -42,7 +44,10 @@ WORKERS: Final = (
 
 
 def settled(asked: SourceOptions, group: str, tp: TopicPartition) -> Range:
-    """What a changelog partition holds, once an attempt that is late can write no more to it."""
+    """Fence late attempts on a changelog partition, then return its range of offsets.
+
+    After the fence no late attempt can write to the partition any more.
+    """
 
     async def fence(cluster: Cluster) -> Range:
         async with transaction(*asked.brokers, transaction_name(group, tp)):
@@ -55,9 +60,14 @@ def settled(asked: SourceOptions, group: str, tp: TopicPartition) -> Range:
 async def who_went_on(
     cluster: Cluster, manifest: Manifest, read: Collection[str]
 ) -> tuple[str, str]:
-    """Whose records follow in a changelog, and what to do: of a run, or of workers, who have
-    committed more of what is `read` than the snapshot has; what they had before Spark was at work
-    says nothing.
+    """Find the writer of the records that follow a snapshot in a changelog: a run or workers.
+
+    Workers wrote them if the group has committed offsets of the topics `read` beyond the snapshot's
+    positions. Offsets that carry Spark's mark do not count: Spark committed them, or workers did so
+    before Spark took over.
+
+    Returns:
+        WORKERS or RUN: a description of the writer, and the remedy.
     """
     group = await admin.committed(cluster, manifest.app)
     group = {tp: found for tp, found in group.items() if not OffsetMetadata.decode(found[1]).spark}
@@ -73,13 +83,20 @@ async def who_went_on(
 def taken_back(
     name: str, base: Manifest, made: Sequence[Stage], files: SnapshotFiles, scratch: str | None
 ) -> Manifest:
-    """`base`, with changelogs that hold what it says and no more. What a batch published that died
-    ahead of its manifest gets its old values again: the next batch may be cut elsewhere, and would
-    leave the rest of it there, ahead of what is committed.
+    """Undo changelog rows that were published but never committed by a manifest.
 
-    Raises SnapshotAhead where workers have written it.
+    A batch publishes its changelog rows, then dies before it writes its manifest. The next batch
+    may end at other offsets, and would leave some of those rows in the changelog, ahead of the
+    committed state. So each key that follows `base` gets its old value again.
+
+    Returns:
+        `base`, with the changelog positions after the corrections.
+
+    Raises:
+        SnapshotAhead: workers wrote the rows.
     """
-    asked, stores = SourceOptions(options_of(name)), dict(base.stores)
+    asked = SourceOptions(options_of(name))
+    stores = dict(base.stores)
     external = [topic for stage in made for topic in stage.external]
     for node, n in (
         (node, n) for s in made for node in s.subtopology.stores for n in range(s.tasks)
@@ -88,10 +105,11 @@ def taken_back(
         part = store.partitions.get(n, Part()) if store else Part()
         if store is None or part.changelog_next is None:
             continue
-        tp, at = TopicPartition(node.changelog, n), part.changelog_next
+        tp = TopicPartition(node.changelog, n)
+        at = part.changelog_next
         start, end = settled(asked, base.app, tp)
         if not start <= at < end:
-            continue  # nothing follows, or it is another topic by now
+            continue  # nothing follows, or the topic was created anew
         after = rows(asked.brokers, n, [TopicRange(tp.topic, at, end)])
         if not (keys := keys_of(after)):
             continue
@@ -115,8 +133,10 @@ def whole(
     partition: int,
     part: Part,
 ) -> tuple[int, int]:
-    """All rows of a store partition to its changelog; a tombstone for what else is there. The
-    offset behind them, and how many.
+    """Write all rows of a store partition to its changelog, and tombstones for all other keys.
+
+    Returns:
+        The offset after the written rows, and the number of rows and tombstones.
     """
     files, scratch = place
     held = checkout(files, scratch_folder(scratch), node.name, partition, part.chain)
@@ -137,8 +157,12 @@ def keys_of(read: Iterable[pa.RecordBatch]) -> set[bytes]:
 def log(
     tp: TopicPartition, pairs: Iterable[tuple[bytes, bytes | None]], counted: Iterator[int]
 ) -> Iterator[pa.RecordBatch]:
-    """ROWS of a changelog partition, as a task gives them."""
-    now, pairs = int(SystemClock().wall() * 1000), iter(pairs)
+    """Yield pairs of key and value as batches of ROWS, in the form that a task yields them.
+
+    `counted` numbers the rows.
+    """
+    now = int(SystemClock().wall() * 1000)
+    pairs = iter(pairs)
     while piece := list(islice(pairs, PIECE_ROWS)):
         sent = [(LOG, *tp, next(counted), now, *pair, None, None, None) for pair in piece]
         yield batch_of(list(zip(*sent, strict=True)))

@@ -1,14 +1,14 @@
-"""State of a task on an executor: a committed chain of files as a database, and what is written.
+"""State of a task on an executor: a database of a committed chain of files, and the new rows.
 
-A database holds exactly a chain and is never written otherwise. It belongs to one process, and
-stays open there: the next batch most often only adds a file. Any process meets any task, so files
-are fetched once per host, into a cache beside the databases; Spark kills idle processes, so what
-the dead have left is removed by who comes next.
+A database holds exactly the files of one chain and receives no other writes. Each database belongs
+to one process and stays open there, because the next batch usually only adds a file. Spark may run
+any task in any process, so each host fetches a file once, into a cache beside the databases. Spark
+kills idle processes, so the next process removes the folders of dead ones.
 
-    SCRATCH/{pid}/{n}           databases of a process, and what it writes
-    SCRATCH/sst/{uri}/...       files of this host, checked whenever one is taken
+    SCRATCH/{pid}/{n}           databases of a process, and the files that the process writes
+    SCRATCH/sst/{uri}/...       files of this host; each use checks the checksum
 
-Not here: which chain is the committed one, what a task writes.
+Not here: the choice of the committed chain, the rows that a task writes.
 """
 
 import errno
@@ -35,21 +35,21 @@ from streamsx.state.snapshot_files import SnapshotFiles, place
 CHAIN_MAX: Final = 16
 BLOCKS_BYTES: Final = 64 << 20
 BUFFERS_BYTES: Final = 8 << 20
-"""Databases take files and two rows."""
+"""Small write buffers: a database receives whole files, and only two rows of its own."""
 
 Chain = tuple[SstFile, ...]
 
 
 class HeldChain(RocksRows):
-    """A chain as a database of this process."""
+    """Database of this process that holds a chain of files."""
 
     chain: Chain = ()
 
     def add(self, sst: SstFile, cached: Path) -> None:
-        """The next file of its chain."""
+        """Append the next file to the chain."""
         link = self.path.with_name(f"{self.path.name}.sst")
         with translate_errors(self.path):
-            link.unlink(missing_ok=True)  # of one that a full disk has refused
+            link.unlink(missing_ok=True)  # left by an ingest that failed, as on a full disk
             place(cached, link)
             ingest(self._db, link)
         self.chain = (*self.chain, sst)
@@ -60,7 +60,7 @@ class HeldChain(RocksRows):
 
 
 _HELD: Final[OrderedDict[tuple[str, str, int], HeldChain]] = OrderedDict()
-"""Of this process, by URI, store and partition; the one that was used last is the last."""
+"""Open databases of this process by URI, store and partition, the least recently used one first."""
 _NAMES: Final = count()
 
 
@@ -70,8 +70,10 @@ def _memory() -> RocksMemory:
 
 
 def scratch_folder(given: str | None) -> Path:
-    """Of this host and user: on a disk that hosts share, a process id says nothing of another's.
-    `given` by the driver, for all hosts alike.
+    """Return the scratch folder of this host and user, made if missing.
+
+    The name holds the host because hosts may share a disk, and a process id of one host means
+    nothing on another. The driver passes the same `given` to all hosts.
     """
     spark = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     found = given or os.environ.get("STREAMSX_SCRATCH") or spark or tempfile.gettempdir()
@@ -83,7 +85,11 @@ def scratch_folder(given: str | None) -> Path:
 def checkout(
     files: SnapshotFiles, scratch: Path, store: str, partition: int, chain: Chain
 ) -> HeldChain:
-    """The database that holds this chain, and nothing else. Raises StoreCorrupt, SnapshotFailed."""
+    """Return the database that holds exactly this chain.
+
+    Raises:
+        StoreCorrupt, SnapshotFailed: a file cannot be fetched or opened.
+    """
     key = files.uri, store, partition
     held = _HELD.pop(key, None)
     if held is not None and held.chain != chain[: len(held.chain)]:
@@ -96,7 +102,7 @@ def checkout(
             try:
                 held.add(sst, _cached(files, scratch, sst))
                 break
-            except FileNotFoundError:  # a run has begun it anew, and forgotten what we read
+            except FileNotFoundError:  # a run began the chain anew, and a process removed the file
                 if last:
                     raise
     if chain:
@@ -107,49 +113,51 @@ def checkout(
 
 
 def discard_all() -> None:
-    """As if this process were a new one."""
+    """Discard all databases of this process, as in a new process."""
     while _HELD:
         _HELD.popitem()[1].discard()
 
 
 def cache_place(files: SnapshotFiles, scratch: Path, name: str) -> Path:
-    """Where a file is for all processes of this host."""
+    """Return the path of a file in the cache that all processes of this host share."""
     path = scratch / "sst" / f"{zlib.crc32(files.uri.encode()):08x}" / name.removeprefix("sst/")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def _cached(files: SnapshotFiles, scratch: Path, sst: SstFile) -> Path:
-    """What this host's disk has spoilt is fetched anew. To look for that is 0.02 % of a task's CPU;
-    of opening 71 MiB in a new process 11 ms, of 19.
+    """Return the cached path of a file, fetched first if missing or if its checksum is wrong.
+
+    The check finds files that this host's disk corrupted. The check costs 0.02 % of a task's CPU;
+    when a new process opens 71 MiB, the check takes 11 ms of 19 ms.
     """
     path = cache_place(files, scratch, sst.file)
     if not path.exists() or checksum(path) != sst.crc32c:
         draft = path.with_name(f"{path.name}.{os.getpid()}")
-        draft.unlink(missing_ok=True)  # of somebody who had our number
+        draft.unlink(missing_ok=True)  # left by an earlier process with our pid
         fetch(files, sst, draft)
         draft.replace(path)
     return path
 
 
 def _forget(first: Path) -> None:
-    """Files of one store partition from before its chain."""
+    """Remove a store partition's cached files older than the first file of the chain."""
     for each in first.parent.iterdir():
         if each.name[:DIGITS] < first.name[:DIGITS]:
             each.unlink(missing_ok=True)
 
 
 def own_folder(scratch: Path) -> Path:
-    """Of this process."""
+    """Return the folder of this process."""
     return _begun(scratch, os.getpid())
 
 
 @cache
 def _begun(scratch: Path, pid: int) -> Path:
-    """Folders of processes that are no more are removed, also of one that had our number."""
+    """Make this process's folder, and remove those of dead processes and of one with our pid."""
     for folder in scratch.iterdir():
         if folder.name.isdigit() and (int(folder.name) == pid or _is_gone(int(folder.name))):
-            shutil.rmtree(folder, ignore_errors=True)  # or somebody else removes it
+            shutil.rmtree(folder, ignore_errors=True)  # another process may remove the folder too
     own = scratch / str(pid)
     own.mkdir(exist_ok=True)
     return own
@@ -159,13 +167,14 @@ def _is_gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError as error:
-        return error.errno == errno.ESRCH  # one of somebody else's is there
+        return error.errno == errno.ESRCH  # any other error: the process runs, as another user
     return False
 
 
 class SnapshotRows(Rows):
-    """Rows of one attempt: a committed chain, and above it what is written. `number`: of the
-    snapshot that may name its files.
+    """Rows of one attempt: a committed chain, and above the chain the rows written since.
+
+    `number` is the number of the snapshot that may name the attempt's files.
     """
 
     def __init__(
@@ -184,7 +193,7 @@ class SnapshotRows(Rows):
 
     @property
     def chain(self) -> Chain:
-        """With the files that were spilled."""
+        """Return the chain, with the files that were spilled."""
         return self._below.chain
 
     def get(self, key: bytes) -> bytes | None:
@@ -205,18 +214,20 @@ class SnapshotRows(Rows):
             self._new[POSITION] = position_row(position)
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
-        """One by one: a file of a chain has no range of deletes."""
+        """Delete keys one by one, because a file of a chain holds no range deletes."""
         self.write(dict.fromkeys(key for key, _ in self.scan(start, stop)), None)
 
     def estimate(self) -> int:
         return self._below.estimate() + len(self._new)
 
     def close(self) -> None:
-        """The database stays, for the next one."""
+        """Keep the database open for the next attempt."""
 
     def spill(self, *, last: bool) -> None:
-        """What was written becomes the next file of the chain; its `last` one may begin it anew:
-        a long chain is slow to check out, and deltas beyond a full file cost more than they save.
+        """Write the new rows as the next file of the chain.
+
+        The `last` file of an attempt may begin the chain anew as a full file: a long chain is slow
+        to check out, and deltas larger than the full file cost more than they save.
         """
         rows = {key: value for key, value in self._new.items() if key >= ROW}
         if not rows:

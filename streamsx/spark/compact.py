@@ -1,9 +1,9 @@
-"""Changelogs into a snapshot: the newest row of each key, one full file per store partition.
+"""Snapshots made of changelogs: the newest row of each key, in a full file per store partition.
 
-A new host that would replay a long changelog takes the files instead (`worker --snapshot`), and
-goes on in the changelog where they end. Workers may be at work meanwhile.
+A new host loads these files (`worker --snapshot`) instead of replaying a long changelog, and then
+reads the changelog from the offset where the files end. Workers may run during the compaction.
 
-Not here: how a store is read (`stored`), when old snapshots are removed.
+Not here: reading a store (`stored`), the removal of old snapshots.
 """
 
 from collections import Counter
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOLD: Final = 3
-"""Of what would be dropped."""
+"""Number of dropped things that the error names."""
 Positions = Mapping[str, Mapping[int, Position]]
 COMPACT: Final = "compact"
-"""Who makes them."""
+"""Author that the manifests of these snapshots name."""
 Places = Callable[[StoredPart, pa.RecordBatch], npt.NDArray[np.int32]]
-"""The partition of each row in the snapshot that is written."""
+"""Function that returns the partition of each row in the snapshot to be written."""
 
 
 def compact(
@@ -41,14 +41,25 @@ def compact(
     positions: Positions | None = None, spark: "SparkSession | None" = None,
     scratch: str | None = None,
 ) -> Manifest:  # fmt: skip
-    """The next snapshot under `uri`, of the app MODULE[:ATTR]. `brokers`: others than the app's;
-    `positions`: of the group, when nobody is at work. Without a session all is done here.
+    """Write the next snapshot under `uri` from the changelogs of the app MODULE[:ATTR].
 
-    Raises UsageError, IncompatibleStore, NotFound, WorldError, before anything is written;
-    StateConflict.
+    Args:
+        app: the app, as MODULE[:ATTR].
+        uri: URI of the snapshots.
+        brokers: brokers to use instead of the app's.
+        stores: names of stores; None means all.
+        positions: the group's positions, if no worker or query runs.
+        spark: session that runs the work; None means this process.
+        scratch: folder for temporary files.
+
+    Raises:
+        UsageError, IncompatibleStore, NotFound, WorldError: before anything is written.
+        StateConflict: another snapshot was committed meanwhile.
     """
-    asked, files = asked_stores(app, stores), open_files(uri)
-    last, positions = snapshot.newest(files), positions or {}
+    asked = asked_stores(app, stores)
+    files = open_files(uri)
+    last = snapshot.newest(files)
+    positions = positions or {}
     if last is not None:
         refuse_less(last, asked, positions, files.uri)
     counts, parts = in_changelogs(asked, brokers)
@@ -60,8 +71,14 @@ def compact(
 
 
 def refuse_less(last: Manifest, asked: AskedStores, positions: Positions, uri: str) -> None:
-    """The newest counts: where it says less than the one before, a run would begin anew and count
-    twice, or miss a store. Raises IncompatibleStore, for another app's too.
+    """Refuse to write a snapshot with fewer stores or positions than the last one.
+
+    Only the newest snapshot is used. Without a position a run would begin anew and count twice;
+    without a store the run would miss that store.
+
+    Raises:
+        IncompatibleStore: a store or position would be dropped, or the last snapshot is of another
+            app.
     """
     remedy = "write to another --out"
     snapshot.expect("snapshots of another app", uri, asked.app.conf.id, last.app, remedy)
@@ -81,7 +98,22 @@ def committed(
     parts: Sequence[StoredPart], written: Sequence[Mapping[int, SstFile]],
     counts: Mapping[str, int], partitions: Mapping[str, int], positions: Positions,
 ) -> Manifest:  # fmt: skip
-    """Of what was written of these parts, by partition, for so many of each store."""
+    """Commit a manifest that names the files written of these parts.
+
+    Args:
+        files: place of the snapshots.
+        before: the newest manifest, or None.
+        asked: the app and its stores.
+        made_by: author that the manifest names.
+        parts: the store partitions that were read.
+        written: for each part, the file of each partition of the snapshot.
+        counts: number of partitions of each store in the snapshot.
+        partitions: partition counts of topics.
+        positions: positions of the group.
+
+    Raises:
+        StateConflict: another snapshot replaced `before` as the newest.
+    """
     held = {name: {n: Part() for n in range(count)} for name, count in counts.items()}
     ids = dict[str, str | None]()
     for part, made in zip(parts, written, strict=True):
@@ -111,8 +143,13 @@ def own(part: StoredPart, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
 def write(
     uri: str, number: int, scratch: str | None, part: StoredPart, places: Places = own
 ) -> dict[int, SstFile]:
-    """A full file for each partition that rows of this one belong to; by partition."""
-    files, made = open_files(uri), {}
+    """Write a full file for each partition that rows of `part` belong to.
+
+    Returns:
+        The files by partition.
+    """
+    files = open_files(uri)
+    made = {}
     with TemporaryDirectory(dir=own_folder(scratch_folder(scratch))) as folder:
         writers: dict[int, SstWriter] = {}
         for batch in part.rows():
@@ -133,7 +170,7 @@ def write(
 
 
 def sizes(manifest: Manifest) -> dict[str, int]:
-    """For people: how much it names."""
+    """Return a manifest's number, and how many tasks, rows and bytes it names, for display."""
     parts = list(manifest.parts())
     files = [file for part in parts for file in part.chain]
     return {

@@ -1,8 +1,8 @@
-"""Who reads Kafka for a query: our source (`python`), or Spark's own connector (`jvm`).
+"""Choice of the source that reads Kafka for a query: ours (`python`) or Spark's own (`jvm`).
 
-Both give the same columns, and only what is committed. Ours is planned by task; the other one needs
-jars of exactly this Spark, and leaves the order of several topics to whoever asks. Rows are written
-by ours alone: Spark's writes no timestamps.
+Both give the same columns, and only committed records. Our source plans its partitions by task.
+Spark's connector needs jars of exactly this version of Spark, and leaves the order among several
+topics to the caller. Only our source writes rows, because Spark's connector writes no timestamps.
 """
 
 from collections.abc import Mapping
@@ -16,10 +16,11 @@ from streamsx.spark.maven import JarsMissing, jars
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PYTHON, JVM = "python", "jvm"
+PYTHON = "python"
+JVM = "jvm"
 POM: Final = Path(__file__).with_name("pom.xml")
 TESTED: Final = ("4.2", "4.3")
-"""What the jars of the pom were tried with; they are not to be had for each version of Spark."""
+"""Versions of Spark tested with the jars of the pom; not every version of Spark has such jars."""
 FORMATS: Final = {PYTHON: "streamsx-kafka", JVM: "kafka"}
 SAME_COLUMNS: Final = (
     "topic", "partition", "offset", "unix_millis(timestamp) timestamp", "key", "value",
@@ -29,10 +30,14 @@ INSTEAD: Final = "give --jars DIR or use the default --connector python"
 
 
 def settings(connector: str, folder: Path | None = None) -> dict[str, str]:
-    """What a session must be started with. `folder`: of the jars, copied through Maven without.
+    """Return the settings that a session must be started with.
 
-    Raises UsageError for a folder without jars, for one that nobody asked for, or a Spark that they
-    were not tried with; JarsMissing.
+    Without a `folder` of jars, copy the jars through Maven.
+
+    Raises:
+        UsageError: the folder holds no jars, or the connector needs none, or the jars were not
+            tested with this version of Spark.
+        JarsMissing: Maven could not copy the jars.
     """
     if connector == PYTHON:
         if folder:
@@ -46,7 +51,7 @@ def settings(connector: str, folder: Path | None = None) -> dict[str, str]:
             folder = jars(POM)
         except JarsMissing as missing:
             raise JarsMissing(f"connector jvm: {missing}: {INSTEAD}") from missing
-    # Spark itself only warns of one that is not there.
+    # Spark itself only warns of a jar that does not exist.
     if not (found := sorted(folder.glob("*.jar"))):
         raise UsageError(f"connector jvm: no jars in {folder}: {INSTEAD}")
     return {"spark.jars": ",".join(str(jar.resolve()) for jar in found)}
@@ -55,7 +60,7 @@ def settings(connector: str, folder: Path | None = None) -> dict[str, str]:
 def frame(
     spark: "SparkSession", connector: str, options: Mapping[str, str], *, stream: bool = False
 ) -> "DataFrame":
-    """The records of the topics that the options of our source name."""
+    """Return the records of the topics that the options of our source name."""
     from streamsx.spark.source import KafkaSource, SourceOptions
 
     reader = (spark.readStream if stream else spark.read).format(FORMATS[connector])
@@ -75,12 +80,14 @@ def frame(
 
 
 def into_topics(rows: "DataFrame", options: Mapping[str, str]) -> None:
-    """Into topics, by our source, whoever reads. Spark looks for it in the session that is active
-    in a thread of the JVM, and behind a connection that was made anew none is.
+    """Write rows to topics by our source, for either connector.
+
+    Spark looks the source up in the active session of a thread in the JVM. After Python has
+    connected to the JVM anew, the thread has no active session, so this function sets one.
     """
     from streamsx.spark.source import NAME, KafkaSource
 
     spark: Any = rows.sparkSession
     spark.dataSource.register(KafkaSource)
-    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001  # no name else
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001  # no public name
     rows.write.format(NAME).options(**options).mode("append").save()

@@ -1,12 +1,13 @@
-"""What the event logs of workers tell (`worker --events`), as tables: who got what, when, how fast.
+"""Tables of rebalances, moves, gaps and restores, made of workers' event logs (`worker --events`).
 
-Times of one process are compared by its monotonic clock; those of several by the wall clocks of
-their hosts, and a span that is negative by them is 0, and `clamped`. So what belongs together is
-found by generations, which all members count alike, and never by time alone: of `rebalance_started`
-the one that its worker is assigned next, of any other event the last one that it was assigned.
-Somebody who makes the group anew begins to count anew (`life`).
+Times of one process are compared by the monotonic clock of that process. Times of several processes
+are compared by the wall clocks of their hosts; a span that is negative by these clocks becomes 0
+and is marked `clamped`. So events are matched by generation, which all members count alike, and
+never by time alone. A `rebalance_started` belongs to the generation that its worker is assigned
+next, any other event to the last generation that its worker was assigned. When a group is made
+anew, its generations begin anew; `life` distinguishes them.
 
-A process that is killed says nothing of its tasks: they stopped with the last word of its log.
+A killed process logs no end of its tasks: their end is the time of the last event in its log.
 
 Not here: drawing (`tools.cli.plots`).
 """
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SUFFIXES: Final = (".jsonl", ".jsonl.gz")
-"""Of the files that a folder stands for."""
+"""Suffixes of the files that count as event logs in a folder."""
 EXCERPT_CHARS: Final = 60
 REMEDY: Final = "give files that `worker --events` wrote"
 
@@ -67,17 +68,19 @@ STORY: Final = """
            sum(int(event = 'task' and `from` = 'created')) over (
              partition by instance, process, task order by t, mono) opening
     from told"""
-"""`round`: of `assigned`, life and generation; `since`: the one that was the last when something
-happened; `leads_to`: the one that comes next (looked for backwards: a frame that ends with what
-follows costs the square of the rows); `opening`: how often this process had opened the
-task. The same generation more than an hour later is another life's."""
+"""Query for the events of all processes, with their rounds.
+
+`round`: life and generation of an `assigned` event. `since`: the last round before the event.
+`leads_to`: the next round. The query looks for the next round in backward order, because a frame
+that ends with following rows costs the square of the number of rows. `opening`: how often this
+process had opened the task. The same generation more than an hour later belongs to another life."""
 
 GIVEN: Final = """
     select * from (
       select *, lag(instance) over (partition by task order by round) before
       from (select round, instance, explode(active) task from {story} where event = 'assigned'))
     where before <> instance"""
-"""Tasks that came to who had not been the last to run them."""
+"""Query for the tasks assigned to another instance than the last one that ran them."""
 
 TABLES: Final = {
     "rebalances": """
@@ -159,14 +162,21 @@ TABLES: Final = {
           round(last.restored / nullif(last.mono - began, 0), 1) records_per_s
         from runs where last.`end` > 0 order by started, task""",
 }
-"""`reason`: not that of those who merely followed. `clean`: the owner said when it stopped.
-`nobody`: a worker began meanwhile, and was the only one. A restore ends where it first reaches
-`total`, whatever the task follows afterwards; those of nothing are left out."""
+"""Queries for the tables.
+
+`reason`: the reason of a worker that started the rebalance, not of one that followed it. `clean`:
+the owner logged the time at which it stopped. `nobody`: during the gap a worker started while no
+other worker ran. A restore ends where it first reaches `total`, even if the task reads on
+afterwards. Restores of no records are left out."""
 
 
 class EventTables(NamedTuple):
-    """`tables`: by the names of TABLES. `lines`: that were read; `torn`: of them, those that a
-    process was writing when it ended.
+    """Tables of events, and the number of lines read.
+
+    Attributes:
+        tables: the tables, by the names of TABLES.
+        lines: number of lines read.
+        torn: number of these lines that a process was writing when the process ended.
     """
 
     tables: "dict[str, DataFrame]"
@@ -175,10 +185,16 @@ class EventTables(NamedTuple):
 
 
 def events(spark: "SparkSession", paths: Iterable[str]) -> EventTables:
-    """Of event logs by their paths, as `files_of` gives them. Raises UsageError for what is none,
-    and for those of several apps.
+    """Read event logs into tables.
+
+    Args:
+        spark: the session that runs the queries.
+        paths: paths of event logs, as `files_of` returns them.
+
+    Raises:
+        UsageError: a file is no event log, or the logs belong to several apps.
     """
-    # Checkpoints, not a cache, which would hand out what was in the files before.
+    # Use checkpoints: a cache would return the former contents of files that have changed.
     said = f"from_json(value, '{FIELDS}') said"
     text = spark.read.text(list(paths)).selectExpr("_metadata.file_path path", "value", said)
     lines = spark.sql(LINES, text=text).localCheckpoint()
@@ -195,8 +211,13 @@ def events(spark: "SparkSession", paths: Iterable[str]) -> EventTables:
 
 
 def check(files: Iterable[Mapping[str, Any]]) -> None:
-    """Each process may have left one torn line, the last one that it wrote; anything more is no
-    event log. Raises UsageError.
+    """Check that the files are event logs of one app, and not all empty.
+
+    Each process may leave one torn line, the last line that the process wrote. A file with more
+    torn lines, or with torn lines only, is no event log.
+
+    Raises:
+        UsageError: a file is no event log, the files belong to several apps, or all are empty.
     """
     apps: dict[str, str] = {}
     lines = 0
@@ -216,14 +237,19 @@ def check(files: Iterable[Mapping[str, Any]]) -> None:
 
 
 def plain(uri: str) -> str:
-    """A file of this machine as its path."""
+    """Return the path of a `file:` URI; return any other URI as given."""
     split = urlsplit(uri)
     return unquote(split.path) if split.scheme == "file" else uri
 
 
 def files_of(words: Iterable[str]) -> list[str]:
-    """Files as they are, folders as the event logs in them, each once; URIs as Spark reads them.
-    Raises NotFound, UsageError for a folder without any, and for what Spark would pass over.
+    """Return the sorted paths of event logs, each once.
+
+    A file stands for itself, a folder for the event logs in the folder. URIs are left to Spark.
+
+    Raises:
+        NotFound: a file or folder does not exist.
+        UsageError: a folder holds no event log, or Spark would skip a file because of its name.
     """
     found: set[str] = set()
     for word in words:
@@ -249,7 +275,11 @@ def files_of(words: Iterable[str]) -> list[str]:
 def save(
     read: EventTables, out: Path, say: Callable[[str], None]
 ) -> tuple[dict[str, "pyarrow.Table"], list[str]]:
-    """One parquet file per table. The tables, and the files' names."""
+    """Save each table as a parquet file.
+
+    Returns:
+        The tables by name, and the names of the files.
+    """
     from pyarrow import parquet
 
     tables: dict[str, pyarrow.Table] = {}
@@ -263,8 +293,9 @@ def save(
 
 
 def summary(tables: "Mapping[str, pyarrow.Table]") -> dict[str, Any]:
-    """Numbers of rows; of the gaps, what most, nearly all and the longest of them lasted, but for
-    those in which no worker ran.
+    """Return the number of rows of each table, and the median, 99th percentile and maximum gap.
+
+    Gaps in which no worker ran are counted apart.
     """
     from pyarrow import compute
 

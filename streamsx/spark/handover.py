@@ -1,7 +1,7 @@
-"""State and positions from Spark to workers, and what Spark needs to go on from workers.
+"""Handover of state and positions from Spark to workers.
 
-Nobody is at work meanwhile: neither a query nor a member of the group. What workers begin with are
-the newest snapshot, changelogs that go on from it, and the group's offsets with stream times.
+No query runs during the handover, and the group has no members. Workers begin with the newest
+snapshot, the changelogs that follow it, and the group's offsets with stream times.
 
 Not here: the way back (`run --from group`).
 """
@@ -40,7 +40,14 @@ BY: Final = "handover"
 
 
 class HandedOver(NamedTuple):
-    """`positions`: as the group has them; `published`: rows, by store that was in no changelog."""
+    """Result of a handover.
+
+    Attributes:
+        group: name of the consumer group.
+        positions: offsets that the handover committed for the group, by topic and partition.
+        published: number of rows written to changelogs, for each store that was in no changelog.
+        worker: command that starts a worker.
+    """
 
     group: str
     positions: dict[str, dict[int, int]]
@@ -49,11 +56,19 @@ class HandedOver(NamedTuple):
 
 
 def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = None) -> HandedOver:
-    """To workers of the app MODULE[:ATTR], which may start then. `force`: whatever the query says
-    that has left a mark there, and where a history overlaps its topic.
+    """Hand the newest snapshot under `uri` over to workers, which may start afterwards.
 
-    Raises UsageError, GroupNotEmpty, SnapshotAhead, IncompatibleStore, NotFound, WorldError, before
-    anything is written; StateConflict.
+    Args:
+        name: the app, as MODULE[:ATTR].
+        uri: URI of the snapshots.
+        force: ignore the running marks of queries under `uri`, and a history that overlaps its
+            topic.
+        scratch: folder for temporary files.
+
+    Raises:
+        UsageError, GroupNotEmpty, SnapshotAhead, IncompatibleStore, NotFound, WorldError: before
+            anything is written.
+        StateConflict: another snapshot was committed meanwhile.
     """
     require_transactions(name, "workers go on from changelogs: use brokers that have them")
     files = open_files(uri)
@@ -68,14 +83,16 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
 def _handed(
     name: str, files: SnapshotFiles, manifest: Manifest, scratch: str | None, *, force: bool
 ) -> HandedOver:
-    app, asked = app_named(name), SourceOptions(options_of(name))
+    app = app_named(name)
+    asked = SourceOptions(options_of(name))
     found = counts_found(name)
     made = stages(app.topology(), found, app.conf.topic_partitions)
     refuse_counts(manifest, made, found, files.uri)
     unpublished = refuse_ahead(name, files, manifest, made, found)
     create_topics(name, found)
     ids = changelog_ids(name)
-    published, stores = dict[str, int](), dict(manifest.stores)
+    published = dict[str, int]()
+    stores = dict(manifest.stores)
     tps = [tp for stage in made for tp in stage.read]
     if unpublished:
         asked.ask(lambda cluster: take(cluster, app.conf, tps, files.uri, force=force))
@@ -101,13 +118,19 @@ def _handed(
     return HandedOver(app.conf.id, positions, published, worker)
 
 
-# -- what is refused
+# -- checks
 
 
 def refuse_counts(
     manifest: Manifest, made: Sequence[Stage], found: Mapping[str, int], uri: str
 ) -> None:
-    """What comes from outside must be there. Raises IncompatibleStore."""
+    """Check that the topics have as many partitions as in the snapshot.
+
+    External topics must exist; a missing topic of the app counts as the app would create it.
+
+    Raises:
+        IncompatibleStore: a topic has another number of partitions.
+    """
     external = {topic for stage in made for topic in stage.external}
     there = {t: found.get(t, 0 if t in external else n) for t, n in made[0].counts.items()}
     wrong = {t: n for t, n in manifest.partitions.items() if there.get(t, n) != n}
@@ -124,17 +147,24 @@ def refuse_ahead(
     made: Sequence[Stage],
     found: Mapping[str, int],
 ) -> list[tuple[StoreNode, int, Part]]:
-    """The store partitions that are in no changelog; `found`: topics that are there. Whatever
-    still writes to one is fenced.
+    """Find the store partitions that are in no changelog, and check the others.
 
-    Raises IncompatibleStore, and SnapshotAhead where something follows in a changelog.
+    Late attempts that could still write to a changelog are fenced. `found` holds the partition
+    counts of topics that exist.
+
+    Raises:
+        IncompatibleStore: the snapshot does not fit the app.
+        SnapshotAhead: records follow the snapshot in a changelog.
     """
-    left, asked, ids = [], SourceOptions(options_of(name)), changelog_ids(name)
+    left = []
+    asked = SourceOptions(options_of(name))
+    ids = changelog_ids(name)
     external = [topic for stage in made for topic in stage.external]
     for stage in made:
         topics = {topic: stage.counts[topic] for topic in stage.subtopology.topics}
         for node, n in ((node, n) for node in stage.subtopology.stores for n in range(stage.tasks)):
-            tp, layout = TopicPartition(node.changelog, n), node.layout(stage.tasks)
+            tp = TopicPartition(node.changelog, n)
+            layout = node.layout(stage.tasks)
             start, end = settled(asked, manifest.app, tp) if tp.topic in found else (0, 0)
             held = manifest.stores.get(node.name)
             made_from = ids.get(tp.topic) or (held and held.changelog_id) or ""

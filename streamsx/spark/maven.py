@@ -1,7 +1,7 @@
 """Jars from Maven, copied once per machine.
 
-For what pip cannot install: Spark's own connector, and programs that a test runs beside us. Which
-jars: a pom says it. What runs from them is not known here.
+pip cannot install Spark's own connector, nor the Java programs that a test runs beside streamsx. A
+pom names the jars. This module does not know how the jars are used.
 """
 
 import fcntl
@@ -18,14 +18,17 @@ COPY_TIMEOUT_S = 300.0
 
 
 class JarsMissing(WorldError):
-    """Maven could not copy them: no such program, or the registry does not answer."""
+    """Error of Maven's copying: `mvn` is not installed, or the registry does not answer."""
 
 
 def jars(pom: Path) -> Path:
-    """The folder with all that the pom needs at run time, copied if this machine has no such yet.
+    """Return the folder with all jars that the pom needs at run time, copied if not there yet.
 
-    `$XDG_CACHE_HOME/streamsx` or `~/.cache/streamsx`, by the content of the pom. Two processes that
-    ask at once copy once. Raises JarsMissing.
+    The folder is in `$XDG_CACHE_HOME/streamsx` or `~/.cache/streamsx`, and its name contains a hash
+    of the pom. If two processes call this function at once, one copies and the other waits.
+
+    Raises:
+        JarsMissing: Maven could not copy the jars.
     """
     name = f"{pom.parent.name}-jars-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     folder = _cache() / name
@@ -43,7 +46,10 @@ def _cache() -> Path:
 
 
 def _copy(pom: Path, folder: Path) -> None:
-    """Into a folder beside it first: a copy that was interrupted must not look like a whole one."""
+    """Copy jars into a temporary folder, then rename that folder to `folder`.
+
+    So an interrupted copy never looks like a complete one.
+    """
     begun = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
     command = [
         "mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies",

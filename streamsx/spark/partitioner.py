@@ -1,6 +1,7 @@
-"""Which partition each key of an Arrow column belongs to: `kafka.partitioner`, for all of them.
+"""Kafka's default partitioner for a whole Arrow column of keys; `protocol.partitioner` for one key.
 
-Word by word over the whole column, and not key by key. Not here: what has no key.
+The hash advances word by word over the whole column, not key by key. Not here: records without a
+key.
 """
 
 from typing import Final
@@ -17,21 +18,23 @@ U32 = npt.NDArray[np.uint32]
 
 
 def partitions_of(keys: pa.BinaryArray, partitions: int) -> npt.NDArray[np.int32]:
-    """0 to `partitions` - 1 for each key; null is none."""
+    """Return the partition of each key, from 0 to `partitions` - 1. No key may be null."""
     return ((murmur2(keys) & POSITIVE) % np.uint32(partitions)).astype(np.int32)
 
 
 def murmur2(keys: pa.BinaryArray) -> U32:
-    """Of each key; the array may be a slice of another one."""
+    """Return the murmur2 hash of each key. The array may be a slice of another array."""
     assert not keys.null_count, "no key, no partition"
     _, ends, held = keys.buffers()
     rows = slice(keys.offset, keys.offset + len(keys) + 1)
     ends = np.frombuffer(ends, np.int32)[rows].astype(np.int64) if len(keys) else np.zeros(1, int)
-    start, length = ends[:-1], np.diff(ends)
-    # A last word that is not whole is read to its end, whatever stands there, and so is its key.
+    start = ends[:-1]
+    length = np.diff(ends)
+    # An incomplete last word is read as a whole word, with any bytes that follow the key; `mask`
+    # removes them. Four zero bytes follow the last key, so that its last word can be read too.
     held = np.frombuffer(held, np.uint8)[: ends[-1]] if held else np.empty(0, np.uint8)
     octets = np.concatenate([held, np.zeros(4, np.uint8)])
-    word_at = np.ndarray((len(octets) - 3,), "<u4", octets, strides=(1,))  # one at each byte
+    word_at = np.ndarray((len(octets) - 3,), "<u4", octets, strides=(1,))  # a word at each byte
     h = SEED ^ length.astype(np.uint32)
     words = length >> 2
     with np.errstate(over="ignore"):

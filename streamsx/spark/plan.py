@@ -1,11 +1,13 @@
-"""What an app becomes on Spark: stages, one after the other; and every reason why it cannot.
+"""Plan of an app on Spark: stages that run one after the other, or all reasons against a plan.
 
-A stage is a sub-topology, with as many tasks as a worker's would have: the same numbers, the same
-partition counts, so that state goes from one to the other. Records that one stage sends to a topic
-which a later one reads stay within the batch: they are `inner`, and never come from Kafka.
+A stage is a sub-topology with the tasks that workers would have: the same task numbers and
+partition counts, so that state can move between Spark and workers. If one stage sends records to a
+topic that a later stage reads, the records stay within the batch: they are `inner`, and are never
+read from Kafka.
 
-Not here: single operators (they are the task's), and what only a running body shows: that it awaits
-something foreign, that it sends to a topic no walk has found (`spark/task`).
+Not here: single operators, which belong to the task; and faults that only a running body shows,
+such as a body that awaits something foreign, or sends to a topic that the walk over the code did
+not find (`spark/task`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,21 +28,34 @@ from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import resolve_partition_counts
 
-LOG, INNER, OUT, META = "log", "inner", "out", "meta"
-"""Kinds of rows: for a changelog, for a later stage, for whoever reads the topic, of a task."""
+LOG = "log"
+"""Kind of a row for a changelog."""
+INNER = "inner"
+"""Kind of a row for a later stage."""
+OUT = "out"
+"""Kind of a row for other readers of the topic."""
+META = "meta"
+"""Kind of the row that holds a task's report."""
 FOREIGN: Final = "waits for something outside its stream: run it in a worker"
 STORES_MAX: Final = 64
-"""Of a task: so many databases a process keeps open, and closes none that is in use."""
+"""Limit of the stores of a task. A process keeps this many databases open and closes the least
+recently used one beyond the limit, so that no database in use is closed."""
 LOOP: Final = "needs a worker's event loop: run it in a worker"
 LATE: Final = "which was read before it: name the topic in the body"
 
 
 class Stage(NamedTuple):
-    """`external`: topics that come from outside; `inner`: from stages before it, in the same batch;
-    `outputs`: inner topics whose rows leave too, for others who read them.
+    """Sub-topology as a step of each batch.
 
-    `kinds`: of the topics that it may send to, None for those that it may not; what is not in it is
-    OUT. `counts`: partitions of every topic of the app.
+    Attributes:
+        subtopology: the sub-topology that the stage runs.
+        tasks: number of tasks.
+        external: topics that are read from outside.
+        inner: topics that earlier stages of the same batch send to.
+        outputs: inner topics whose rows leave the batch too, for readers outside the app.
+        kinds: kind of the rows sent to each topic; None for a topic that the stage must not send
+            to. A topic that is missing has the kind OUT.
+        counts: number of partitions of every topic of the app.
     """
 
     subtopology: SubTopology
@@ -61,7 +76,11 @@ class Stage(NamedTuple):
         return [TopicPartition(topic, n) for topic in topics for n in range(self.counts[topic])]
 
     def kind(self, topic: str) -> str:
-        """Of what it sends there. Raises NotOnSpark."""
+        """Return the kind of the rows that the stage sends to a topic.
+
+        Raises:
+            NotOnSpark: the stage must not send to the topic.
+        """
         kind = self.kinds.get(topic, OUT)
         if kind is None:
             raise NotOnSpark(f"sends to {topic!r}, {LATE} (stage {self.number})")
@@ -69,9 +88,9 @@ class Stage(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why an app cannot run on Spark; or, where it is not `fatal`, what differs there.
+    """Reason why an app cannot run on Spark or, if not `fatal`, a difference from a worker.
 
-    `what`: "agent 'notify'"; `place`: file and line.
+    `what` names the part of the app, such as "agent 'notify'"; `place` is the file and line.
     """
 
     what: str
@@ -87,10 +106,13 @@ class Reason(NamedTuple):
 
 
 def stages(topology: Topology, found: Mapping[str, int], default: int) -> list[Stage]:
-    """In the order in which a batch goes through them: sub-topologies are numbered so.
+    """Return the stages in the order in which a batch passes through them.
 
-    `found`, `default`: partition counts as a worker has them. Raises PartitionMismatch,
-    PartitionCountChanged. Of an app that feeds itself the stages are none (`check`).
+    Sub-topologies are numbered in that order. `found` and `default` are partition counts, as for a
+    worker. The stages of an app that feeds itself are not valid; `check` refuses such an app.
+
+    Raises:
+        PartitionMismatch, PartitionCountChanged: the partition counts do not fit the app.
     """
     made = resolve_partition_counts(topology, found, default=default, declare=True)
     reader = {topic: each.number for each in topology.subtopologies for topic in each.topics}
@@ -127,8 +149,10 @@ def _kinds(
 
 
 def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
-    """All of them at once. `found`: partition counts, where they are known. Raises what
-    `App.topology` raises: such an app runs nowhere.
+    """Return all reasons against running an app on Spark at once.
+
+    `found` holds the known partition counts. Errors of `App.topology` pass through: an app without
+    a valid topology runs nowhere.
     """
     topology = app.topology()
     nodes = {name: table.node() for name, table in app.tables.items()}
@@ -157,7 +181,7 @@ def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
 
 
 def refuse(app_id: str, reasons: Iterable[Reason]) -> None:
-    """Raises NotOnSpark with all of them, if one of them is fatal."""
+    """Raise NotOnSpark with all fatal reasons, if there are any."""
     fatal = [str(reason) for reason in reasons if reason.fatal]
     if fatal:
         count = f"{len(fatal)} reason{'s' * (len(fatal) > 1)}"
@@ -166,14 +190,21 @@ def refuse(app_id: str, reasons: Iterable[Reason]) -> None:
 
 
 def _halves(agent: Agent, touched: BodyUses) -> list[SubTopology]:
-    """What it derives it names, and does not send to behind that; who does is refused then."""
+    """Return the stages of an agent; the last one has no derived topics among its outputs.
+
+    The body names its derived topics, but only the stages that feed these topics send to them. A
+    body that sends to a derived topic itself is refused when the body runs.
+    """
     *feeding, last = agent.stages(touched)
     derived = {name for each in touched.derived for name in each.topic.topics}
     return [*feeding, replace(last, outputs=last.outputs - derived)]
 
 
 def _circles(topology: Topology, halves: Iterable[tuple[Agent, SubTopology]]) -> Iterator[Reason]:
-    """Sub-topologies that feed themselves: no order of stages has what they read."""
+    """Yield a reason for each sub-topology that feeds itself.
+
+    No order of stages could run such a sub-topology after the stages that feed it.
+    """
     reader = {topic: each for each in topology.subtopologies for topic in each.topics}
     ahead = {
         each.number: {reader[topic].number for topic in each.outputs if topic in reader}
@@ -191,7 +222,7 @@ def _circles(topology: Topology, halves: Iterable[tuple[Agent, SubTopology]]) ->
 
 
 def _jobs(app: App, read: set[str]) -> Iterator[Reason]:
-    """Tasks and timers: the app does without them, unless they feed it."""
+    """Yield a reason for each task and timer; fatal only if the app reads a topic that it feeds."""
     for job in app.jobs:
         fed = read.intersection(name for topic in sends_to(app, job.fun) for name in topic.topics)
         what = f"{'task' if job.interval_s is None else 'timer'} {job.name!r}"
@@ -203,13 +234,13 @@ def _reason(agent: Agent, message: str, *, fatal: bool = True) -> Reason:
 
 
 def code_of(function: Callable[..., Any]) -> CodeType:
-    """Of a user's function, below what wraps it or binds some of its arguments."""
+    """Return the code of a user's function, below decorators and `partial`."""
     function = unwrap(function)
     return code_of(function.func) if isinstance(function, partial) else function.__code__
 
 
 def place(function: Callable[..., Any], line: int | None = None) -> str:
-    """File and line of a user's function; or of a line in it."""
+    """Return the file and line of a user's function, or of the given line of that function."""
     code = code_of(function)
     path = Path(code.co_filename)
     shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

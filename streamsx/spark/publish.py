@@ -1,9 +1,10 @@
-"""Changelog rows of a batch into their topics: for each store partition all of them or none.
+"""Publication of a batch's changelog rows: for each store partition all rows or none.
 
-The newest value of each key, in one transaction of a store partition. An attempt that begins fences
-those before it: one that comes late would write old values over those of the next batch.
+Each store partition has one transaction, with the newest value of each key. An attempt that begins
+fences earlier attempts, because a late one would overwrite the values of the next batch with old
+ones.
 
-Not here: which rows there are, who makes the topics, what becomes of the offsets.
+Not here: the choice of rows, the creation of topics, the use of the offsets.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -29,15 +30,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PIECE_BYTES: Final = 64 << 20
-"""What is held in memory of a changelog partition; each key is once in it."""
+"""Bytes of rows held in memory before they are written; among them only the newest row of each key
+is written."""
 PLACE: Final = ["topic", "partition"]
 ENDS: Final = pa.schema({"topic": pa.string(), "partition": pa.int32(), "next": pa.int64()})
 ENDS_DDL: Final = "topic string, partition int, next long"
 
 
 def require_transactions(name: str, remedy: str) -> None:
-    """Whether the brokers of the app MODULE[:ATTR] can publish: to be asked before anything is
-    written. Raises UsageError where they cannot, with the `remedy`, WorldError.
+    """Check that the brokers of the app MODULE[:ATTR] support transactions.
+
+    The caller makes this check before anything is written.
+
+    Raises:
+        UsageError: the brokers have no transactions; the message ends with `remedy`.
+        WorldError: the brokers do not answer.
     """
     conf = app_named(name).conf
     try:
@@ -46,7 +53,7 @@ def require_transactions(name: str, remedy: str) -> None:
         )
     except (WorldError, UsageError):
         raise
-    except StreamsxError as error:  # it knows none, or not even the question
+    except StreamsxError as error:  # no transactions, or the request is unknown to the broker
         raise UsageError(
             f"changelogs cannot be written: {','.join(conf.bootstrap)}: brokers without "
             f"transactions: {remedy}"
@@ -54,19 +61,22 @@ def require_transactions(name: str, remedy: str) -> None:
 
 
 def options_of(name: str) -> dict[str, str]:
-    """Of our source, so that executors ask the brokers that the driver asks."""
+    """Return options of our source, so that executors use the same brokers as the driver."""
     return {"app": name, "kafka.bootstrap.servers": ",".join(app_named(name).conf.bootstrap)}
 
 
 def changelog_ids(name: str) -> Mapping[str, str | None]:
-    """Of those that are there, as hex; None from brokers that know none."""
+    """Return the topic ids of the existing changelogs, as hex; None if the brokers have no ids."""
     logs = changelogs(name)
     found = SourceOptions(options_of(name)).ask(lambda cluster: admin.topic_ids(cluster, logs))
     return {topic: hex_id(each) for topic, each in found.items() if each is not None}
 
 
 def filled(name: str, counts: Mapping[str, int]) -> Collection[TopicPartition]:
-    """The changelog partitions that hold anything. `counts`: of partitions, by topic."""
+    """Return the changelog partitions that are not empty.
+
+    `counts` holds the number of partitions by topic.
+    """
     tps = [TopicPartition(log, n) for log in changelogs(name) for n in range(counts[log])]
     bounds = SourceOptions(options_of(name)).ask(lambda cluster: admin.bounds(cluster, tps))
     return {tp for tp, (start, end, *_) in bounds.items() if start < end}
@@ -78,11 +88,20 @@ def changelogs(name: str) -> list[str]:
 
 
 def publish(log: "DataFrame", name: str) -> Mapping[str, Mapping[int, int]]:
-    """By changelog and partition, the offset behind what was written; those without rows are not
-    in it. `log`: ROWS of kind LOG, those of a changelog partition in one of Spark's, in the order
-    in which they were sent, as tasks give them; `name`: of the app, MODULE[:ATTR].
+    """Write changelog rows to their topics.
 
-    Raises what `transaction` does, as Spark tells it.
+    Args:
+        log: ROWS of kind LOG, as tasks yield them: the rows of one changelog partition are in one
+            Spark partition, in the order in which they were sent.
+        name: the app, as MODULE[:ATTR].
+
+    Returns:
+        The offset after the written rows, by changelog and partition. Partitions without rows are
+        missing.
+
+    Raises:
+        Errors of `transaction`, as Spark passes them on.
+        InvariantBroken: two tasks wrote the same changelog partition.
     """
     write = partial(_attempt, app_named(name).conf.id, options_of(name))
     found: dict[str, dict[int, int]] = {}
@@ -105,8 +124,12 @@ def _attempt(
 async def written(
     app_id: str, brokers: Brokers, batches: Iterable[pa.RecordBatch]
 ) -> dict[TopicPartition, int]:
-    """The offset behind what is committed, by changelog partition. Raises as `transaction`."""
-    ends, sends = dict[TopicPartition, int](), dict[TopicPartition, SendKeyed]()
+    """Write rows, and return the offset after the committed ones, by changelog partition.
+
+    Errors of `transaction` pass through.
+    """
+    ends = dict[TopicPartition, int]()
+    sends = dict[TopicPartition, SendKeyed]()
     async with AsyncExitStack() as open_ones:
         for piece in pieces(batches):
             for tp, rows in by_place(newest(piece)):
@@ -119,33 +142,39 @@ async def written(
 
 
 def transaction_name(app_id: str, tp: TopicPartition) -> str:
-    """Whoever begins one of this name fences those before."""
+    """Return the transactional id of a changelog partition.
+
+    Each new transaction with this id fences the earlier ones.
+    """
     return f"{app_id}-spark-{tp.topic}-{tp.partition}"
 
 
 def pieces(batches: Iterable[pa.RecordBatch], most: int = PIECE_BYTES) -> Iterator[pa.Table]:
-    """Of about so many bytes."""
-    held, size = list[pa.RecordBatch](), 0
+    """Group batches into tables of about `most` bytes."""
+    held = list[pa.RecordBatch]()
+    size = 0
     for batch in batches:
         held.append(batch)
         size += batch.nbytes
         if size >= most:
             yield pa.Table.from_batches(held)
-            held, size = [], 0
+            held = []
+            size = 0
     if held:
         yield pa.Table.from_batches(held)
 
 
 def newest(rows: pa.Table) -> pa.Table:
-    """The last row of each key of each changelog partition, in the order of `offset`."""
-    by, rows = [*PLACE, "key"], rows.sort_by("offset")
+    """Return the last row of each key of each changelog partition, in the order of `offset`."""
+    by = [*PLACE, "key"]
+    rows = rows.sort_by("offset")
     at = rows.select(by).append_column("row", pa.array(np.arange(len(rows))))
     last = pa.TableGroupBy(at, by, use_threads=False).aggregate([("row", "max")])
     return rows.take(last.sort_by("row_max")["row_max"])
 
 
 def by_place(rows: pa.Table) -> Iterator[tuple[TopicPartition, pa.Table]]:
-    """The rows of each changelog partition, as they are."""
+    """Yield the rows of each changelog partition, in unchanged order."""
     for place in rows.group_by(PLACE).aggregate([]).to_pylist():
         tp = TopicPartition(**place)
         here = (pc.field("topic") == tp.topic) & (pc.field("partition") == tp.partition)
