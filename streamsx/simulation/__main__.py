@@ -47,8 +47,10 @@ def line_of(result: Result) -> str:
 def sum_of(results: list[Result]) -> str:
     """Failures, costs, and what was excused."""
     failed = [result.seed for result in results if result.violation]
-    virtual_s, cpu_s = sum(r.virtual_s for r in results), sum(r.cpu_s for r in results)
-    excused, met = Counter[str](), Counter[str]()
+    virtual_s = sum(r.virtual_s for r in results)
+    cpu_s = sum(r.cpu_s for r in results)
+    excused = Counter[str]()
+    met = Counter[str]()
     for result in results:
         excused.update(dict.fromkeys(result.excused, 1))
         met.update(result.met)

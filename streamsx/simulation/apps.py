@@ -14,7 +14,8 @@ from streamsx.simulation.scene import APP, LINES, ROUTED, WORDS, A, B, Scene
 POISON = "poison"
 UNDECODABLE = b"\xff\xfe poison"
 SLEEPS_S = (0.01, 0.3, 1.5)
-FAILS, WAITS = 0.15, 0.03
+FAILS = 0.15
+WAITS = 0.03
 """Shares of the records of `size`, where it is moody: ten that fail in a row are one in 2e8."""
 
 
@@ -28,7 +29,9 @@ class _Told:
     __module__ = "user"  # whoever looks for tables in the bodies does not look into the world
 
     def __init__(self, scene: Scene, done: HearsDone, rng: random.Random) -> None:
-        self._sleepy, self._done, self._rng = scene.sleepy, done, rng
+        self._sleepy = scene.sleepy
+        self._done = done
+        self._rng = rng
 
     def finish(self, agent: str, event: Event) -> None:
         message = event.message
@@ -41,7 +44,8 @@ class _Told:
 
 def app_of(scene: Scene, done: HearsDone, rng: random.Random, **settings: object) -> App:
     """Poison raises in the body, and counts as done by then."""
-    app, told = App(APP, **settings), _Told(scene, done, rng)
+    app = App(APP, **settings)
+    told = _Told(scene, done, rng)
     words = app.topic(WORDS, value_type=str, value_serializer="raw")
     _split(app, words, told)
     _count(app, words, told)

@@ -134,7 +134,8 @@ class NobodyOutlivesItsSession(Check):
         if (group := self.world.group) is None:  # a coordinator that loads begins sessions anew
             self.sessions.clear()
             return
-        members, known = group.round.members, self.removed | self.sessions
+        members = group.round.members
+        known = self.removed | self.sessions
         self.removed = {name: until for name, until in known.items() if name not in members}
         self.sessions = {name: one.session_at for name, one in members.items()}
 
@@ -333,11 +334,13 @@ class NoTaskStands(Check):
         self.since: dict[tuple[str, TaskId], tuple[float, dict[str, int]]] = {}
 
     def sample(self) -> None:
-        now, seen = self.world.now, dict[tuple[str, TaskId], tuple[float, dict[str, int]]]()
+        now = self.world.now
+        seen = dict[tuple[str, TaskId], tuple[float, dict[str, int]]]()
         for home in self.world.homes:
             parts = home.parts if home.works and self.world.serves else None
             for task, active in sorted(home.actives.items()) if parts else ():
-                made, key = active.task, (home.process.name, task)
+                made = active.task
+                key = (home.process.name, task)
                 since, before = self.since.get(key, (now, {}))
                 if before != made.positions or not self._input(task, made.positions):
                     since = now
@@ -364,14 +367,17 @@ class OutputsHoldUpTheirOwn(Check):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self.began, self.met = 0.0, 0
+        self.began = 0.0
+        self.met = 0
         self.since: dict[tuple[str, TaskId, str], tuple[float, int]] = {}
         """When a task was last without something to commit, or committed, and how far."""
 
     def sample(self) -> None:
-        now, met = self.world.now, self.world.met.total()
+        now = self.world.now
+        met = self.world.met.total()
         if self.world.nodes.leads(ROUTED) != NOBODY or not self.world.serves or met != self.met:
-            self.began, self.met = now, met
+            self.began = now
+            self.met = met
         if now - self.began < COMMITS_S:
             self.since.clear()
             return
@@ -383,7 +389,8 @@ class OutputsHoldUpTheirOwn(Check):
                     self._look(home, task, TopicPartition(topic, task.partition), position)
 
     def _look(self, home: SimulatedHost, task: TaskId, tp: TopicPartition, position: int) -> None:
-        now, offset = self.world.now, self.world.offsets.get(tp, 0)
+        now = self.world.now
+        offset = self.world.offsets.get(tp, 0)
         key = home.process.name, task, tp.topic
         since, before = self.since.get(key, (now, offset))
         if offset != before or offset >= position:
@@ -400,7 +407,8 @@ class EverythingIsCommitted(Check):
         behind = []
         for topic in (*self.world.scene.sources, WORDS):
             for tp in self.world.partitions(topic):
-                offset, end = self.world.offsets.get(tp, 0), self.world.end(tp)
+                offset = self.world.offsets.get(tp, 0)
+                end = self.world.end(tp)
                 if offset < end:
                     behind.append(f"{tp} {offset} of {end}")
         if behind:
@@ -428,7 +436,8 @@ class NothingIsSkipped(Check):
         self.repeats = self.repeats or outcome != 0
 
     def settled(self) -> None:
-        world, counted = self.world, self.world.counts(COUNTS)
+        world = self.world
+        counted = self.world.counts(COUNTS)
         fed = world.client.words
         if world.upstream is not None:
             fed = fed + Counter(world.upstream.brought(counted))
@@ -454,7 +463,8 @@ class NothingIsSkipped(Check):
 
     def _sizes(self, *, exact: bool) -> None:
         """Compare with the topic: what `size` fails on it does not add."""
-        world, truth = self.world, Counter[str]()
+        world = self.world
+        truth = Counter[str]()
         for tp in world.partitions(WORDS):
             for offset, _, value in world.records(tp, 0, world.end(tp)):
                 if not (world.scene.moody and mood(tp, offset) < FAILS):
@@ -505,12 +515,14 @@ class Whole(Check):
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self.generation, self.changed_at = -1, 0.0
+        self.generation = -1
+        self.changed_at = 0.0
 
     def sample(self) -> None:
         group = self.world.group
         if group is not None and group.round.generation != self.generation:
-            self.generation, self.changed_at = group.round.generation, self.world.now
+            self.generation = group.round.generation
+            self.changed_at = self.world.now
 
     def settled(self) -> None:
         alive = [home for home in self.world.homes if home.alive]
@@ -583,7 +595,8 @@ class TransactionsAreWholeOrNot(Check):
             return
         if not upstream.quiet:
             self.wrong(f"a transaction is {list(upstream.fates.values())[-1]}")
-        counted, brought = self.world.counts(COUNTS), upstream.brought({})
+        counted = self.world.counts(COUNTS)
+        brought = upstream.brought({})
         for word, fate in upstream.fates.items():
             if fate in HIDDEN and counted[word]:
                 self.wrong(f"{word} is {fate.name}, and was counted {counted[word]} times")
@@ -632,17 +645,20 @@ class ReadersShareTheirTopic(Check):
 
     def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
         if call.api is Api.OFFSET_COMMIT and call.body.group_id == READERS:
-            (topic,), (answered,) = call.body.topics, body["topics"]
+            (topic,) = call.body.topics
+            (answered,) = body["topics"]
             codes = {each["partition_index"]: each["error_code"] for each in answered["partitions"]}
             for each in topic.partitions:
-                number, offset = each.partition_index, each.committed_offset
+                number = each.partition_index
+                offset = each.committed_offset
                 if not codes[number]:
                     self._moved(f"{host} commits {number}", number, offset)
         elif call.api is Api.OFFSET_FETCH and call.version >= GROUPS_SINCE:
             for group in body["groups"]:
                 for topic in () if group["group_id"] != READERS else group.get("topics", ()):
                     for each in topic["partitions"]:
-                        number, offset = each["partition_index"], each["committed_offset"]
+                        number = each["partition_index"]
+                        offset = each["committed_offset"]
                         self._moved(f"{host} is told of {number}", number, max(0, offset))
 
     def _moved(self, what: str, number: int, offset: int) -> None:
@@ -653,7 +669,8 @@ class ReadersShareTheirTopic(Check):
 
     def _owners(self) -> dict[int, list[str]]:
         """Of readers that the coordinator counts in."""
-        service, found = self.world.nodes.service, defaultdict[int, list[str]](list)
+        service = self.world.nodes.service
+        found = defaultdict[int, list[str]](list)
         machine = None if service is None else service.groups.machine
         group = None if machine is None else machine.groups.get(READERS)
         if isinstance(group, ConsumerGroup):

@@ -51,7 +51,9 @@ class FedPartition:
         self.unsent: deque[list[bytes]] = deque()
         self.sent: deque[list[bytes]] = deque()
         """And not acknowledged yet."""
-        self._producer_id, self._epoch, self._sequence = producer_id, 0, 0
+        self._producer_id = producer_id
+        self._epoch = 0
+        self._sequence = 0
         self._log: Log | None = None
 
     def take_back(self, log: Log) -> None:
@@ -64,7 +66,8 @@ class FedPartition:
 
     def send(self, log: Log, now_ms: int) -> None:
         """The next batch. Raises OSError, and then it is still to be sent."""
-        lines, batch = self.unsent[0], Builder(BATCH_BYTES)
+        lines = self.unsent[0]
+        batch = Builder(BATCH_BYTES)
         for line in lines:
             batch.append(now_ms, None, line)
         made = batch.close(self._producer_id, self._epoch, self._sequence)
@@ -73,7 +76,8 @@ class FedPartition:
         except Refused as why:  # a power cut has taken what was acknowledged: numbers begin anew
             if self._world.scene.sync:
                 self._world.scheduler.violate("SyncedIsThere", f"{log.folder.name}: {why!r}")
-            self._epoch, self._sequence = self._epoch + 1, 0
+            self._epoch = self._epoch + 1
+            self._sequence = 0
             self.send(log, now_ms)
             return
         self._sequence += len(lines)
@@ -89,7 +93,8 @@ class Client:
     """`words`: how often each was fed in a line; `lines`: what was fed to other topics."""
 
     def __init__(self, world: "World") -> None:
-        self.world, self.scene = world, world.scene
+        self.world = world
+        self.scene = world.scene
         self.words: Counter[str] = Counter()
         self.lines: Counter[bytes] = Counter()
         self.feeding = True
@@ -133,7 +138,9 @@ class Client:
 
     def _send(self, tp: TopicPartition) -> None:
         """In the broker's thread: what there is for this partition, as its answer to a produce."""
-        service, log, fed = self.world.nodes.service, self._leader(tp), self._fed[tp]
+        service = self.world.nodes.service
+        log = self._leader(tp)
+        fed = self._fed[tp]
         if service is None or log is None:
             return
         fed.take_back(log)
@@ -170,11 +177,15 @@ class Tool:
         self, world: "World", instances: tuple[str, ...], timeout_s: float, *, cancel: bool,
         swap_to: str | None = None,
     ) -> None:  # fmt: skip
-        self.scheduler, self.number = world.scheduler, len(world.tools) + 1
-        self.name, self.instances, self.cancel = f"tool{self.number}", instances, cancel
+        self.scheduler = world.scheduler
+        self.number = len(world.tools) + 1
+        self.name = f"tool{self.number}"
+        self.instances = instances
+        self.cancel = cancel
         self.code: int | None = None
         """None while it runs, or when it was killed."""
-        self.ended_at, self.printed = inf, StringIO()
+        self.ended_at = inf
+        self.printed = StringIO()
         self.process = Process(world.network, self.name)
         self._swap_to = swap_to
         told = f"leave {list(instances)} timeout={timeout_s} cancel={cancel} swap_to={swap_to}"

@@ -38,7 +38,8 @@ class DiskRows(MemoryRows):
 
     def __init__(self, disk: Disk, path: Path) -> None:
         super().__init__()
-        self._disk, self._path = disk, path
+        self._disk = disk
+        self._path = path
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         self._writable()

@@ -29,9 +29,12 @@ from streamsx.simulation.scene import LINES
 if TYPE_CHECKING:
     from streamsx.simulation.world import World
 
-READERS, PROGRESS = "readers", "progress"
+READERS = "readers"
+PROGRESS = "progress"
 """Their group; and the one whose only offset is the number of the last transaction."""
-PATIENCE_S, AGAIN_S, TRIES = 4.0, 0.3, 60
+PATIENCE_S = 4.0
+AGAIN_S = 0.3
+TRIES = 60
 BATCH_BYTES = 1 << 16
 AT_ONCE = struct.pack("ii", 1, 0)
 GIVES_UP_S = 1.0
@@ -61,7 +64,8 @@ class ExternalClient:
     pause_s = 1.0
 
     def __init__(self, world: "World", name: str) -> None:
-        self.world, self.name = world, name
+        self.world = world
+        self.name = name
         self.rng = world.scheduler.stream(name)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._left_open: list[object] = []
@@ -72,7 +76,8 @@ class ExternalClient:
         self.process = Process(self.world.network, self.name)
         self.process.start(self._live)
         self._left_open.append(self._streams)
-        self._streams, self._node = None, 0
+        self._streams = None
+        self._node = 0
 
     async def act(self) -> None:
         """Once. May raise OSError: then it begins anew after a pause."""
@@ -85,7 +90,8 @@ class ExternalClient:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 if self._streams is None:
-                    self._node, address = node, HOSTS[node]
+                    self._node = node
+                    address = HOSTS[node]
                     self._streams = await asyncio.open_connection(address, PORT)
                 reader, writer = self._streams
                 writer.write(wire.request_encoder(api, version)(1, body, self.name))
@@ -220,7 +226,8 @@ class Upstream(ExternalClient):
         told = await self.insist(self.coordinates, Api.INIT_PRODUCER_ID, 4, body, answered)
         if told.error_code:
             raise ConnectionError(f"refused: {E(told.error_code).name}")
-        self._owner, self._sequences = (told.producer_id, told.producer_epoch), {}
+        self._owner = (told.producer_id, told.producer_epoch)
+        self._sequences = {}
         ended = {
             TransactionFate.OPEN: TransactionFate.ABORTED,
             TransactionFate.ABORTING: TransactionFate.ABORTED,
@@ -280,13 +287,15 @@ class Upstream(ExternalClient):
         return {"transactional_id": self.name, "producer_id": producer, "producer_epoch": epoch}
 
     async def _write(self) -> None:
-        word, partition = self._word, self.rng.randrange(self.world.scene.lines)
+        word = self._word
+        partition = self.rng.randrange(self.world.scene.lines)
         if not self._modern:
             about = {f"v3_and_below_{name}": value for name, value in self._about().items()}
             topics = [{"name": LINES, "partitions": [partition]}]
             body = {**about, "v3_and_below_topics": topics}
             await self._granted(self.coordinates, Api.ADD_PARTITIONS_TO_TXN, 3, body, added)
-        builder, count = Builder(BATCH_BYTES, transactional=True), self.rng.choice((1, 3))
+        builder = Builder(BATCH_BYTES, transactional=True)
+        count = self.rng.choice((1, 3))
         for _ in range(count):
             builder.append(int(self.process.clock.wall() * 1000), None, word.encode())
         sequence = self._sequences.get(partition, 0)
@@ -314,10 +323,12 @@ class Upstream(ExternalClient):
         await self._granted(self.coordinates, Api.TXN_OFFSET_COMMIT, version, body, staged)
 
     async def _end(self, *, commit: bool) -> None:
-        body, version = {**self._about(), "committed": commit}, 5 if self._modern else 3
+        body = {**self._about(), "committed": commit}
+        version = 5 if self._modern else 3
         told = await self._granted(self.coordinates, Api.END_TXN, version, body, answered)
         if self._modern:
-            self._owner, self._sequences = (told.producer_id, told.producer_epoch), {}
+            self._owner = (told.producer_id, told.producer_epoch)
+            self._sequences = {}
 
     async def _granted(
         self, where: Callable[[], int], api: Api, version: int, body: wire.Body,
@@ -364,7 +375,8 @@ class GroupReader(ExternalClient):
     def start(self) -> None:
         super().start()
         self.member_id = f"{self.name}-{self.process.life}"
-        self._topic_id, self._heard = b"", False
+        self._topic_id = b""
+        self._heard = False
         self._out()
 
     def _out(self) -> None:
@@ -392,7 +404,8 @@ class GroupReader(ExternalClient):
 
         Where an answer is lost it says everything the next time, and is told so.
         """
-        whole, self._heard = self.epoch == 0 or not self._heard, False
+        whole = self.epoch == 0 or not self._heard
+        self._heard = False
         held = [{"topic_id": self._topic_id, "partitions": [*self.held]}]
         told = await self._heartbeat(
             self.epoch,

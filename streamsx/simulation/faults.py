@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.3
 FIRST_S = 10.0
-SHORT_S, LONG_S = (0.5, 4.0, 12.0), (1.0, 6.0, 14.0)
+SHORT_S = (0.5, 4.0, 12.0)
+LONG_S = (1.0, 6.0, 14.0)
 """Against sessions of 6 to 15 s."""
 BACK_S = (0.3, 3.0, 20.0)
 POINTS = (
@@ -123,7 +124,8 @@ class OtherFaults(FaultKinds):
         """One way, the other, or both, of several at once."""
         for home in self.world.homes:
             if home.alive and rng.random() < 0.5:
-                seconds, name = rng.choice(LONG_S), home.process.name
+                seconds = rng.choice(LONG_S)
+                name = home.process.name
                 up, down = rng.choice(((True, False), (False, True), (True, True)))
                 home.say(f"is cut off for {seconds} s, up={up}, down={down}")
                 for host in HOSTS:
@@ -138,7 +140,8 @@ class OtherFaults(FaultKinds):
 
     def flush(self, rng: random.Random) -> None:
         """Some fail for a while, where there is somebody to wait for them."""
-        disk, seconds = self.world.nodes.disk, rng.choice(SHORT_S)
+        disk = self.world.nodes.disk
+        seconds = rng.choice(SHORT_S)
         self.world.say(BROKER, f"flushes fail for {seconds} s")
         disk.failures = 0.5
         self.world.after(seconds, setattr, disk, "failures", 0.0)
@@ -196,7 +199,8 @@ class OtherFaults(FaultKinds):
     def grow(self, rng: random.Random) -> None:
         """Of sources without state."""
         if pair := self.world.scene.pair:
-            topic, most = rng.choice((A, B)), max(pair)
+            topic = rng.choice((A, B))
+            most = max(pair)
             self.world.nodes.grow(topic, most if topic == B else most + 1)
 
 
@@ -209,9 +213,12 @@ class Faults:
     """Of one world. `struck`: how many were due; `without`: numbers of those that are left out."""
 
     def __init__(self, world: "World", without: Without = frozenset()) -> None:
-        self.world, stream, self._without = world, world.scheduler.stream, without
+        self.world = world
+        stream = world.scheduler.stream
+        self._without = without
         self.struck = 0
-        self._on_worker, self._elsewhere = WorkerFaults(world), OtherFaults(world)
+        self._on_worker = WorkerFaults(world)
+        self._elsewhere = OtherFaults(world)
         self.random = {kind: stream(f"faults/{kind}") for kind in KINDS}
         self.kinds = [kind for kind in KINDS if self.random[kind].random() < SHARE] or ["kill"]
         self._when = stream("faults")
@@ -240,7 +247,8 @@ class Faults:
     def heal(self) -> None:
         world = self.world
         world.scheduler.disk_takes(DISK_S)
-        world.dies_at, world.nodes.disk.failures = "", 0.0
+        world.dies_at = ""
+        world.nodes.disk.failures = 0.0
         world.network.heal()
         for home in world.homes:
             home.disk.full = False

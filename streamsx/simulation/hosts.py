@@ -48,10 +48,16 @@ class SimulatedHost:
     """`name` is the instance; its worker may live several times, one at a time."""
 
     def __init__(self, world: "World", number: int, folder: Path) -> None:
-        self.scheduler, self.network, self.world = world.scheduler, world.network, world
-        self.scene, self.number = world.scene, number
-        self.name, self.folder = f"w{number + 1}", folder / f"w{number + 1}"
-        self.disk, self.lives, self.terminated = Disk(), 0, False
+        self.scheduler = world.scheduler
+        self.network = world.network
+        self.world = world
+        self.scene = world.scene
+        self.number = number
+        self.name = f"w{number + 1}"
+        self.folder = folder / f"w{number + 1}"
+        self.disk = Disk()
+        self.lives = 0
+        self.terminated = False
         self.older = False
         """It runs the app of the version before."""
         self._ids = self.scheduler.stream(f"ids/{self.name}")
@@ -93,7 +99,9 @@ class SimulatedHost:
 
     def _made(self) -> Worker:
         """As `streamsx worker` makes it."""
-        clock, stream, name = self.process.clock, self.scheduler.stream, self.process.name
+        clock = self.process.clock
+        stream = self.scheduler.stream
+        name = self.process.name
         self.older = self.scene.is_older(self.lives) and not self.world.healed
         app = app_of(
             self.scene.before() if self.older else self.scene,
@@ -128,7 +136,8 @@ class SimulatedHost:
         return uuid.UUID(int=self._ids.getrandbits(128))
 
     def _release(self) -> None:
-        directory, self._directory = self._directory, None
+        directory = self._directory
+        self._directory = None
         if directory is not None:
             directory.release()
 
@@ -175,7 +184,8 @@ class SimulatedHost:
     @property
     def works(self) -> bool:
         """Awake, has heard everything, and has a lease: what it does now counts."""
-        parts, now = self.parts, self.scheduler.now
+        parts = self.parts
+        now = self.scheduler.now
         if parts is None or self.process.frozen:
             return False
         return parts.session.losses == parts.link.losses and now < parts.session.member.lease.until

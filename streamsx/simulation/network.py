@@ -64,7 +64,8 @@ class Network:
         self._cuts: dict[tuple[str, str], float] = {}
         self._away: dict[str, float] = {}
         self._off: dict[str, None] = {}
-        self._ports, self._numbers = count(EPHEMERAL), count(3)
+        self._ports = count(EPHEMERAL)
+        self._numbers = count(3)
         self._made: dict[str, int] = {}
 
     # -- what goes wrong
@@ -125,7 +126,8 @@ class Network:
 
     def socket(self, process: "Process", host: str, port: int) -> "SimSocket":
         """To be connected."""
-        rng, here = self.route(f"{process.name}>{host}:{port}"), (process.host, next(self._ports))
+        rng = self.route(f"{process.name}>{host}:{port}")
+        here = (process.host, next(self._ports))
         return SimSocket(self, process, here, (host, port), rng)
 
     def listening(self, process: "Process", host: str, port: int) -> "SimSocket":
@@ -166,23 +168,32 @@ class SimSocket:
     received until it is read; both together are the window. One that listens has a backlog.
     """
 
-    family, type, proto = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
+    proto = socket.IPPROTO_TCP
     peer: "SimSocket | None" = None
 
     def __init__(
         self, net: Network, process: "Process", here: Endpoint, there: Endpoint, rng: Random
     ) -> None:
-        self.net, self.scheduler, self.process, self._rng = net, net.scheduler, process, rng
-        self.here, self.there = here, there
+        self.net = net
+        self.scheduler = net.scheduler
+        self.process = process
+        self._rng = rng
+        self.here = here
+        self.there = there
         self.watcher: SimSelector | None = None
         self.number = net.opened(self)
         self.closed = self.connected = False
-        self._patience_s, self._lingers = USER_TIMEOUT_S, True
+        self._patience_s = USER_TIMEOUT_S
+        self._lingers = True
         self._backlog: deque[SimSocket] = deque()
-        self._received, self._ended = bytearray(), False
+        self._received = bytearray()
+        self._ended = False
         self._error: OSError | None = None
         self._wire: deque[_Segment] = deque()
-        self._wire_bytes, self._last_at = 0, 0.0
+        self._wire_bytes = 0
+        self._last_at = 0.0
         self._full = False
         """Somebody waits to write."""
         self._stuck_since = inf
@@ -317,7 +328,8 @@ class SimSocket:
             return
         rng = self.net.route(f"{self.there[0]}:{self.there[1]}>{self.process.name}")
         peer = self.peer = SimSocket(self.net, listener.process, self.there, self.here, rng)
-        peer.peer, peer.connected = self, True
+        peer.peer = self
+        peer.connected = True
         listener._backlog.append(peer)
         listener._changed()
         self.scheduler.after(self._latency(), self._accepted)
@@ -332,7 +344,8 @@ class SimSocket:
         return self.net.latency(self._rng, self.here[0], self.there[0])
 
     def _open_both(self) -> bool:
-        here, there = self.here[0], self.there[0]
+        here = self.here[0]
+        there = self.there[0]
         return self.net.open(here, there) and self.net.open(there, here)
 
     def _room(self) -> int:
@@ -357,7 +370,9 @@ class SimSocket:
 
     def _arrive(self) -> None:
         """What is due goes to the peer, if there is a way."""
-        now, wire, peer = self.scheduler.now, self._wire, self.peer
+        now = self.scheduler.now
+        wire = self._wire
+        peer = self.peer
         assert peer is not None
         acknowledged = self.net.open(self.there[0], self.here[0])
         arrives = self.net.open(self.here[0], self.there[0]) and (acknowledged or not peer.closed)
@@ -393,7 +408,8 @@ class SimSocket:
             self._try_later(RETRANSMIT_S)
 
     def _try_later(self, again_s: float) -> None:
-        now, over = self.scheduler.now, self._stuck_since + self._patience_s
+        now = self.scheduler.now
+        over = self._stuck_since + self._patience_s
         self.scheduler.at(min(max(over, now), now + again_s), self._try_again, again_s)
 
     def _try_again(self, again_s: float) -> None:
@@ -403,10 +419,12 @@ class SimSocket:
             return
         both = self._open_both()
         if both and self._held:
-            self._held, self._stuck_since = False, self.scheduler.now
+            self._held = False
+            self._stuck_since = self.scheduler.now
             self._arrive()
         if both and not self._blocked():
-            self._trying, self._stuck_since = False, inf
+            self._trying = False
+            self._stuck_since = inf
         else:
             self._try_later(min(again_s * 2, RETRANSMIT_MAX_S))
 
@@ -419,7 +437,8 @@ class SimSocket:
     def fail(self, number: int = errno.ECONNRESET) -> None:
         """What has arrived before can still be read."""
         self._wire.clear()
-        self._patience_s, self.connected = 0.0, True
+        self._patience_s = 0.0
+        self.connected = True
         if self._error is None and not self.closed:
             self._error = OSError(number, os.strerror(number))
             self._changed()

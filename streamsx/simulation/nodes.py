@@ -68,7 +68,8 @@ DAMAGED_AT = -3
 """Inside of the last record of an answer."""
 NOBODY = -1
 MUCH = 1 << 30
-SHORTEN_S, GROW_AGAIN_S = 2.0, 1.0
+SHORTEN_S = 2.0
+GROW_AGAIN_S = 1.0
 QUICK = GroupConfig(consumer_session_timeout_ms=6000, consumer_heartbeat_interval_ms=1000)
 """Of the consumer protocol, where the broker says how long a member may be silent."""
 
@@ -92,9 +93,12 @@ class Nodes:
     """
 
     def __init__(self, world: "World", folder: Path) -> None:
-        self.scheduler, self.network, self.world = world.scheduler, world.network, world
+        self.scheduler = world.scheduler
+        self.network = world.network
+        self.world = world
         self.scene = world.scene
-        self._folder, self._ids = folder, self.scheduler.stream("broker ids")
+        self._folder = folder
+        self._ids = self.scheduler.stream("broker ids")
         self.service: Service | None = None
         self.process: Process
         self.coordinator = self.leader = 0
@@ -235,7 +239,8 @@ class Nodes:
         """In place of the broker's own."""
         name_topics(service, call)
         self.world.hear("asked", call.connection.host, call)
-        node, refused = HOSTS.index(call.connection.address[0]), None
+        node = HOSTS.index(call.connection.address[0])
+        refused = None
         if call.api in GROUP_APIS:
             code = ErrorCode.NOT_COORDINATOR if node != self.coordinator else self._spent(call)
             refused = self._of_group(service, call, code) if code else None
@@ -293,7 +298,8 @@ class Nodes:
 
     def _narrow(self, call: ServedRequest) -> None:
         """Refuse the batches with several records of topics that are narrow; take the others."""
-        code, refused = ErrorCode.MESSAGE_TOO_LARGE, list[ReplyBody]()
+        code = ErrorCode.MESSAGE_TOO_LARGE
+        refused = list[ReplyBody]()
         for topic in call.body.topic_data:
             if self.narrow.get(topic.name, 0.0) <= self.scheduler.now:
                 continue

@@ -32,7 +32,8 @@ class PowerLoss:
     """Of one directory, which may be made later."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
-        self._folder, self._rng = folder, rng
+        self._folder = folder
+        self._rng = rng
         self.failures = 0.0
         """Of the flushes of files and of folders."""
         self._files: dict[Inode, bytes] = {}
@@ -156,7 +157,8 @@ class PowerLoss:
 
     def _note_names(self, fd: int, folder: Inode) -> None:
         """Files that were never flushed have names too; what has none any more is let go."""
-        now, before = dict(names(fd)), self._names.get(folder, {})
+        now = dict(names(fd))
+        before = self._names.get(folder, {})
         for name, inode in tuple(now.items()):
             if inode not in self._kept:
                 with suppress(FileNotFoundError):

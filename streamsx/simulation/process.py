@@ -46,7 +46,8 @@ class SimSelector(BaseSelector):
     """Says which sockets of a thread are ready, and `woken` when one may have become so."""
 
     def __init__(self, net: "Network", woken: Callable[[], None]) -> None:
-        self._net, self._woken = net, woken
+        self._net = net
+        self._woken = woken
         self._keys: dict[Any, SelectorKey] = {}
         self._maybe: dict[int, None] = {}
 
@@ -70,7 +71,8 @@ class SimSelector(BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         found = []
         for number in tuple(self._maybe):
-            key, sock = self._keys.get(number), self._net.sockets.get(number)
+            key = self._keys.get(number)
+            sock = self._net.sockets.get(number)
             if key and sock and (events := sock.ready() & key.events):
                 found.append((key, events))
             else:
@@ -92,7 +94,9 @@ class SimThread(BaseSelectorEventLoop):
     _transports: dict[int, asyncio.Transport]
 
     def __init__(self, process: "Process", name: str, main: ProcessMain) -> None:
-        self.process, self.scheduler, self.net = process, process.scheduler, process.net
+        self.process = process
+        self.scheduler = process.scheduler
+        self.net = process.net
         self.name = f"{process.name}/{name}"
         self.number = next(self.scheduler.numbers)
         self.signals: dict[int, Callable[[], object]] = {}
@@ -237,7 +241,8 @@ class SimThread(BaseSelectorEventLoop):
 
     def unwind(self) -> None:
         """After everything: let its tasks end, so that nobody collects them half done."""
-        self._closed, running = False, self.scheduler.running
+        self._closed = False
+        running = self.scheduler.running
         left: list[SimTask] = []
         self.scheduler.running = None
         asyncio._set_running_loop(self)
@@ -297,14 +302,17 @@ class SimThread(BaseSelectorEventLoop):
 
     def _turn(self) -> None:
         scheduler = self.scheduler
-        self._in_turn, self._wakes_at, scheduler.running = True, inf, self
+        self._in_turn = True
+        self._wakes_at = inf
+        scheduler.running = self
         asyncio._set_running_loop(self)
         try:
             self._run_once()
         except Killed:
             return
         finally:
-            self._in_turn, scheduler.running = False, None
+            self._in_turn = False
+            scheduler.running = None
             asyncio._set_running_loop(None)
         self._after()
 
@@ -333,13 +341,16 @@ class Process:
     """
 
     def __init__(self, net: "Network", name: str, *, host: str | None = None) -> None:
-        self.net, self.scheduler = net, net.scheduler
-        self.name, self.host = name, host or name
+        self.net = net
+        self.scheduler = net.scheduler
+        self.name = name
+        self.host = host or name
         lives = [other for other in self.scheduler.processes if other.name == name]
         self.life = len(lives) + 1
         """How often there has been one of this name."""
         self.clock = SimClock(self.scheduler)
-        self.alive, self.killed = True, False
+        self.alive = True
+        self.killed = False
         self.frozen_until = 0.0
         self.threads: list[SimThread] = []
         self.sockets: dict[int, SimSocket] = {}

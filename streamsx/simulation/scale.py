@@ -92,16 +92,21 @@ class Scaling:
         ids = [TaskId(0, n) for n in range(resize.tasks)]
         self._tasks = [PlannedTask(task, True, (source(task),)) for task in ids]
         self._seats = {name_of(n): SimulatedMember() for n in range(resize.workers)}
-        self._resize, self._rules = resize, rules
+        self._resize = resize
+        self._rules = rules
         self._memory: Memory | None = None
-        self._now, self._unavailable_s, self._learning_s = 0.0, 0.0, 0.0
-        self._rebalances, self._moves = 0, 0
+        self._now = 0.0
+        self._unavailable_s = 0.0
+        self._learning_s = 0.0
+        self._rebalances = 0
+        self._moves = 0
         self._runner: dict[TaskId, str] = {}
         self._stopped: dict[TaskId, float] = {}
         self._made: list[tuple[float, str, TaskId]] = []
         plan = self._plan()
         for name, seat in self._seats.items():
-            tasks, followed = plan.active[name], plan.standby.get(name, ())
+            tasks = plan.active[name]
+            followed = plan.standby.get(name, ())
             seat.copies = dict.fromkeys(tasks, RUNNING)
             seat.copies |= dict.fromkeys(followed, Copy(CopyRole.STANDBY, 0))
             self._runner.update(dict.fromkeys(tasks, name))
@@ -142,7 +147,8 @@ class Scaling:
 
     def _follow(self, name: str, seat: SimulatedMember, plan: Plan) -> None:
         """It does what the plan says, and keeps no copy of what it has nothing to do with."""
-        old, copies = seat.copies, dict[TaskId, Copy]()
+        old = seat.copies
+        copies = dict[TaskId, Copy]()
         for task in plan.learner[name]:
             copies[task] = old.get(task) or self._begun(name, task, CopyRole.LEARNER)
             seat.learns.setdefault(task, self._now)

@@ -9,9 +9,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 APP = "wc"
-LINES, WORDS, COUNTS = f"{APP}-lines", f"{APP}-words", f"{APP}-counts-changelog"
+LINES = f"{APP}-lines"
+WORDS = f"{APP}-words"
+COUNTS = f"{APP}-counts-changelog"
 SIZES = f"{APP}-sizes-changelog"
-A, B, ROUTED = f"{APP}-a", f"{APP}-b", f"{APP}-routed"
+A = f"{APP}-a"
+B = f"{APP}-b"
+ROUTED = f"{APP}-routed"
 
 
 def drawn(usual: Any, choices: tuple[Any, ...], stream: str = "") -> Any:

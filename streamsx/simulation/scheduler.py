@@ -34,7 +34,8 @@ class Violation(AssertionError):
 
     def __init__(self, seed: int, at: float, rule: str, what: str) -> None:
         super().__init__(f"seed {seed} at {at:.3f} s: {rule}: {what}")
-        self.at, self.rule = at, rule
+        self.at = at
+        self.rule = rule
 
 
 class Killed(KeyboardInterrupt):
@@ -49,7 +50,8 @@ class Scheduler:
     """The virtual world's time, its heap and its randomness. `seed` names the run."""
 
     def __init__(self, seed: int) -> None:
-        self.seed, self.now = seed, 0.0
+        self.seed = seed
+        self.now = 0.0
         self.hop_s = 0.0005
         """How late a sleeping thread wakes up for another one's call, at the mean."""
         self.disk_s = DISK_S
@@ -66,7 +68,8 @@ class Scheduler:
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._ties = count()
         self._digest = hashlib.blake2b(digest_size=16)
-        self._ticks, self._pauses = self.stream("ticks"), self.stream("pauses")
+        self._ticks = self.stream("ticks")
+        self._pauses = self.stream("pauses")
 
     def stream(self, concern: str) -> random.Random:
         """Randomness for one concern: what one draws does not change what others draw."""
@@ -134,7 +137,8 @@ class Scheduler:
 
     def elapse(self, seconds: float) -> None:
         """This turn goes on so much later: its thread computes, blocks, or is not scheduled."""
-        loop, end = self.running, self.now + seconds
+        loop = self.running
+        end = self.now + seconds
         assert loop is not None, "in no turn: nothing would wait"
         task = _swap_task(loop, None)
         asyncio._set_running_loop(None)
@@ -174,7 +178,8 @@ class Scheduler:
         """
         self._heap.clear()
         loops = [thread for process in self.processes for thread in process.threads]
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        hook = sys.unraisablehook
+        sys.unraisablehook = lambda _: None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # begun too late, and never awaited
             for process in self.processes:

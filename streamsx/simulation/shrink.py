@@ -15,15 +15,18 @@ Without = frozenset[int]
 
 def needed(count: int, fails: Callable[[Without], bool], tries: int) -> list[int]:
     """Of `count` faults those that a failure needs, after so many tries at most."""
-    kept, size = list(range(count)), max(1, count // 2)
+    kept = list(range(count))
+    size = max(1, count // 2)
     everything = frozenset(kept)
     while tries and kept:
-        at, gone = 0, False
+        at = 0
+        gone = False
         while at < len(kept) and tries:
             rest = kept[:at] + kept[at + size :]
             tries -= 1
             if fails(everything.difference(rest)):
-                kept, gone = rest, True
+                kept = rest
+                gone = True
             else:
                 at += size
         if size == 1 and not gone:

@@ -50,7 +50,10 @@ from streamsx.simulation.scheduler import Killed, Scheduler, Violation
 from streamsx.simulation.shrink import Without
 from streamsx.tasks import crash_points as points
 
-FAULTS_S, CALM_S, SETTLE_S, ROUNDS = 45.0, 10.0, 38.0, 8
+FAULTS_S = 45.0
+CALM_S = 10.0
+SETTLE_S = 38.0
+ROUNDS = 8
 SAMPLE_S = 0.25
 MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
 PLANTED = os.strerror(errno.EIO)
@@ -67,13 +70,18 @@ class World:
     def __init__(
         self, seed: int, folder: Path, scene: Scene | None = None, without: Without = frozenset()
     ) -> None:
-        self.seed, self.scene = seed, scene or draw(seed)
+        self.seed = seed
+        self.scene = scene or draw(seed)
         scheduler = self.scheduler = Scheduler(seed)
-        self.at, self.after, self.say = scheduler.at, scheduler.after, scheduler.say
+        self.at = scheduler.at
+        self.after = scheduler.after
+        self.say = scheduler.say
         self.network = Network(self.scheduler)
-        self.network.mean_s, scheduler.hop_s = self.scene.latency_s, self.scene.hop_s
+        self.network.mean_s = self.scene.latency_s
+        scheduler.hop_s = self.scene.hop_s
         scheduler.preempt = self.scene.preempt
-        self.excused, self.met = Counter[str](), Counter[str]()
+        self.excused = Counter[str]()
+        self.met = Counter[str]()
         self._counted_in: ClassicGroup | None = None
         self.offsets: dict[TopicPartition, int] = {}
         """Committed, as the broker has said so."""
@@ -82,7 +90,9 @@ class World:
         self.runner: dict[TaskId, str] = {}
         """The process in which a task has begun to run last."""
         self.tools: list[Tool] = []
-        self.dies_at, self.healed, self.surplus = "", False, 0
+        self.dies_at = ""
+        self.healed = False
+        self.surplus = 0
         self.nodes = Nodes(self, folder / "broker")
         self.client = Client(self)
         self.homes = [SimulatedHost(self, n, folder) for n in range(self.scene.workers)]
@@ -178,7 +188,8 @@ class World:
 
     def belongs(self, home: SimulatedHost) -> bool:
         """The coordinator has it in the group; while none is there, as the last one had."""
-        group, member = self.group or self._counted_in, home.member
+        group = self.group or self._counted_in
+        member = home.member
         return group is not None and member is not None and member.member_id in group.round.members
 
     def renumbered(self, task: TaskId) -> TaskId:
@@ -321,7 +332,8 @@ def world(
         points.point = made.point
         if made.scene.sync or made.scene.unsynced:
             stack.enter_context(made.nodes.disk.watching())
-        logger, handler = logging.getLogger("streamsx"), _Told(made.scheduler)
+        logger = logging.getLogger("streamsx")
+        handler = _Told(made.scheduler)
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.INFO if logs else logging.ERROR)
         stack.callback(setattr, logger, "propagate", logger.propagate)
@@ -337,7 +349,8 @@ def world(
 def _end(made: World) -> None:
     """Coroutines of processes that were killed are torn down; what they say of it is not heard."""
     made.dies_at = ""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # never awaited, never closed
         made.scheduler.close()
@@ -370,7 +383,8 @@ def play(
     seed: int, *, story: int = 40, logs: bool = False, without: Without = frozenset()
 ) -> Result:
     """One seed. `story`: so many of its last lines are kept; with `logs` also what was logged."""
-    began, violation = process_time(), None
+    began = process_time()
+    violation = None
     with world(seed, logs=logs, without=without) as made:
         try:
             made.run()
@@ -378,7 +392,8 @@ def play(
             violation = wrong
         told = made.scheduler.trace[-story:] if story else []
         lines = tuple(f"{at:9.3f} {who:12} {what}" for at, who, what in told)
-        cpu_s, digest = process_time() - began, made.scheduler.digest
+        cpu_s = process_time() - began
+        digest = made.scheduler.digest
         return Result(
             seed,
             digest,
