@@ -1,6 +1,6 @@
-"""The app that simulated workers run: it counts words, and says of each record that it is done.
+"""App of the simulated workers, which counts words and reports each record that is done.
 
-What is awaited in a body is foreign to the engine: only the loop wakes it.
+Bodies wait for futures that are foreign to the engine: only the event loop wakes them.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ UNDECODABLE = b"\xff\xfe poison"
 SLEEPS_S = (0.01, 0.3, 1.5)
 FAILS = 0.15
 WAITS = 0.03
-"""Shares of the records of `size`, where it is moody: ten that fail in a row are one in 2e8."""
+"""Shares of records on which a moody `size` fails or waits: ten failures in a row: 1 in 2e8."""
 
 
 HearsDone = Callable[[str, TopicPartition, int], None]
-"""Hears of each record, and which agent, when its body has done with it, whatever came of it."""
+"""Callback with agent, partition and offset of each record that a body ended, failed or not."""
 
 
 class _Told:
-    """How the bodies of an app tell of it, and wait for something foreign."""
+    """Helper of the app's bodies: reports records that are done, and waits for foreign futures."""
 
-    __module__ = "user"  # whoever looks for tables in the bodies does not look into the world
+    __module__ = "user"  # the search for tables in bodies must not enter the world
 
     def __init__(self, scene: Scene, done: HearsDone, rng: random.Random) -> None:
         self._sleepy = scene.sleepy
@@ -43,7 +43,7 @@ class _Told:
 
 
 def app_of(scene: Scene, done: HearsDone, rng: random.Random, **settings: object) -> App:
-    """Poison raises in the body, and counts as done by then."""
+    """Make the app of a scene. Poison raises in the body, and is reported as done before that."""
     app = App(APP, **settings)
     told = _Told(scene, done, rng)
     words = app.topic(WORDS, value_type=str, value_serializer="raw")
@@ -96,7 +96,7 @@ def _size(app: App, words: Topic, told: _Told, *, moody: bool) -> None:
 
 
 def mood(tp: TopicPartition, offset: int) -> float:
-    """Return a number from 0 to 1 that is a record's own, whoever reads it and how often."""
+    """Return a number from 0 to 1 that depends on the record alone, not on its reader."""
     return random.Random(f"{tp}/{offset}").random()
 
 
@@ -112,6 +112,6 @@ def _route(app: App, told: _Told) -> None:
 
 
 def readers(scene: Scene) -> dict[str, tuple[str, ...]]:
-    """Per source topic, the agents that read it."""
+    """Return the agents that read each source topic."""
     pair = {A: ("route",), B: ("route",)} if scene.pair else {}
     return {LINES: ("split",), WORDS: ("count", "size") if scene.sizes else ("count",), **pair}
