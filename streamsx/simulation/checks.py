@@ -51,7 +51,7 @@ class Check:
     """Base class of all checks: one method per kind of event, each of which does nothing.
 
     `needs_disk`: the check is about data that a power cut may take from a broker without `sync`.
-    After such a loss its violations are excused as `power cut`.
+    After such a loss, violations of the check are excused as `power cut`.
     """
 
     needs_disk = False
@@ -132,7 +132,7 @@ class NobodyOutlivesItsSession(Check):
     def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
         """Sample after each answer that extends a lease.
 
-        Seed 51852: the broker extends a session; it removes the member before the next sample.
+        Seed 51852: the broker extends a session and removes the member before the next sample.
         """
         if call.api in (Api.HEARTBEAT, Api.OFFSET_COMMIT, Api.JOIN_GROUP):
             self.sample()
@@ -163,7 +163,7 @@ class OnlyItsRunnerCommits(Check):
     """Invariant S2: only the worker that runs a task commits its offsets.
 
     A commit by an earlier owner makes the next owner lose or repeat work of the last one. The
-    committer must also have processed each record that it commits, with every agent that reads the
+    committer must also have processed each record of the commit, with every agent that reads the
     topic. Otherwise the record is lost as soon as another worker goes on from the committed offset.
     Records that another process has processed do not count: their results are in no changelog.
     Records that cannot be decoded are exempt: they never reach an agent.
@@ -228,7 +228,7 @@ class OnlyItsRunnerCommits(Check):
 
 
 class CommittedIsDoneOnce(Check):
-    """Invariant S7: no agent gets a record again that it has done and its task has committed.
+    """Invariant S7: no agent gets a record again that is done and that its task has committed.
 
     The rule holds on whichever worker the task goes on. Of two agents on one topic, the faster one
     repeats as little as the slower one.

@@ -1,7 +1,7 @@
 """Client that feeds lines to a world, and runs of the real `leave` tool.
 
 The client is no process: its records reach the broker's logs whatever the network does, so that a
-story has its input. The client is an idempotent producer all the same. Records that were not
+story has input. The client is an idempotent producer all the same. Records that were not
 acknowledged, because the broker died or its flush failed, are sent again and stand in the log once.
 The client counts all that was fed, so that the output can be compared.
 """
@@ -62,7 +62,7 @@ class FedPartition:
     def take_back(self, log: Log) -> None:
         """Queue unacknowledged batches again if `log` is another one than before.
 
-        The log detects by sequence number which of these batches it already has.
+        The log detects by sequence number which of these batches are already there.
         """
         if log is not self._log:
             self._sequence -= sum(map(len, self.sent))
@@ -228,11 +228,11 @@ class Tool:
     def outdoes(self, other: "Tool") -> bool:
         """Return whether this leave may have had the last word over a cancelling tool.
 
-        A leave may have it if the tool began after `other`, or ended later without being cancelled.
-        Sequence 1: the leave is cancelled, and so ends after `other`. It did not have the last
-        word, and prints that it was cancelled. Sequence 2: the leave does not reach the group;
-        `other` finds nothing to cancel; the leave gets in, and its time is over. It had the last
-        word.
+        That is so if this tool began after `other`, or ended later without being cancelled.
+        Sequence 1: the leave is cancelled, and so ends after `other`. The leave did not have the
+        last word, and the tool prints `cancelled`. Sequence 2: the leave does not reach the group;
+        `other` finds nothing to cancel; the leave gets in, and its time is over. The leave had the
+        last word.
         """
         told = self.code in (None, 0, 1) and "cancelled" not in self.printed.getvalue()
         lasted = self.ended_at > other.ended_at and told

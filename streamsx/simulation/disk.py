@@ -1,7 +1,7 @@
 """Disks of simulated machines: rows in memory, which a killed process leaves behind.
 
 A write is on the disk when the call returns, as RocksDB's log is after SIGKILL. A disk may be full
-or slow. The event loop makes it slow: flushes run in an executor.
+or slow. The event loop makes disks slow: flushes run in an executor.
 
 Not here: data in the page cache that is lost with the power; the files of a state directory, which
 are real ones in a folder of their own.

@@ -70,7 +70,7 @@ class ExternalClient:
         self.rng = world.scheduler.stream(name)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._left_open: list[object] = []
-        """Connections of killed processes, kept from the garbage collector until the world ends."""
+        """Connections of killed processes: a writer collected early complains of its loop."""
         self.start()
 
     def start(self) -> None:
@@ -170,7 +170,7 @@ class ExternalClient:
 
 
 class TransactionFate(Enum):
-    """Fate of a transaction, as its producer knows it."""
+    """Fate of a transaction, as known to the producer."""
 
     OPEN = "nobody has decided"
     COMMITTING = "it was asked to be committed"
@@ -189,7 +189,7 @@ class Outdated(ConnectionError):
 
 
 class Upstream(ExternalClient):
-    """Transactional producer: each transaction has lines of a new word, and its number as offset.
+    """Transactional producer: each one has lines of a new word, and commits a number as offset.
 
     `modern`: use the protocol of KIP-890.
     """
@@ -216,7 +216,7 @@ class Upstream(ExternalClient):
         )
 
     def brought(self, counted: dict[str, int]) -> dict[str, int]:
-        """Return the required count of each word; an unsure one is required if it was counted."""
+        """Return the required count of each word; unsure words are required if counted."""
         sure = {word for word, fate in self.fates.items() if fate is TransactionFate.COMMITTED}
         maybe = {word for word, fate in self.fates.items() if fate is TransactionFate.UNSURE}
         return {word: self.lines[word] for word in sure | {w for w in maybe if counted.get(w)}}
@@ -355,7 +355,7 @@ class Upstream(ExternalClient):
         self, where: Callable[[], int], api: Api, version: int, body: wire.Body,
         code: Callable[[Any], int],
     ) -> Any:  # fmt: skip
-        """Repeat a request until it is granted, and return the answer.
+        """Send a request and insist on a grant; return the answer.
 
         Raises:
             Outdated: The coordinator or the leader refused the request.
@@ -392,7 +392,7 @@ def looked_up(told: Any) -> int:
 
 
 class GroupReader(ExternalClient):
-    """Member of the readers' group; `held`: the next offset of each partition it reads."""
+    """Member of the readers' group; `held`: the next offset of each partition read."""
 
     def __init__(self, world: "World", number: int) -> None:
         self._static = world.scene.is_static(number)

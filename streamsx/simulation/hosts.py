@@ -1,7 +1,7 @@
 """Machines with disks, on which real workers are started, killed and stopped.
 
-The two threads of a worker are two event loops of one process. Its stores are on a disk in memory.
-Its state directory is a real one, so that locks, ids and the member id are the product's.
+The two threads of a worker are two event loops of one process. The stores are on a disk in memory.
+The state directory is a real one, so that locks, ids and the member id are the product's.
 """
 
 import asyncio

@@ -103,7 +103,7 @@ class Network:
     # -- machines
 
     def boot(self, host: str) -> None:
-        """Switch a host on: from now on it answers, if only that there is no such connection."""
+        """Switch a host on, so that packets are answered, if only by "no such connection"."""
         self._off.pop(host, None)
 
     def switch_off(self, process: "Process") -> None:
@@ -148,7 +148,7 @@ class Network:
         return found if found and not found.closed else None
 
     def route(self, name: str) -> Random:
-        """Return the random numbers of a connection; it counts between these two only."""
+        """Return the random numbers of the next connection on the route `name`."""
         self._made[name] = number = self._made.get(name, 0) + 1
         return self.scheduler.stream(f"net/{name}/{number}")
 
@@ -322,7 +322,7 @@ class SimSocket:
         self.scheduler.at(at, self._reset_arrives)
 
     def vanish(self) -> None:
-        """Close the socket without a segment, because its machine is off."""
+        """Close the socket without a segment, because the machine is off."""
         self.closed = True
         self.net.closed(self)
         self.fail()

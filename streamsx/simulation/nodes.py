@@ -163,7 +163,7 @@ class Nodes:
     def crash(self, back_s: float, *, power: bool = False) -> None:
         """Kill the broker and start it again `back_s` seconds later.
 
-        The contents of its memory are gone. With `power`, no connection is closed either.
+        The contents of the memory are gone. With `power`, no connection is closed either.
         """
         if self.process.alive:
             self.scheduler.say(BROKER, f"crashes, back in {back_s} s, power={power}")
@@ -248,7 +248,7 @@ class Nodes:
         """Answer a request in place of the broker: refuse it, or let the broker answer.
 
         Returns:
-            The answer, or None if it comes later or there is none.
+            The answer, or None if the answer comes later or never.
         """
         name_topics(service, call)
         self.world.hear("asked", call.connection.host, call)

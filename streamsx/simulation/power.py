@@ -1,10 +1,10 @@
-"""Power loss for a broker's directory: after it, files and names are as they were last flushed.
+"""Power loss for a broker's directory: files and names fall back to their last flush.
 
 The files are real ones. While `watching`, every fsync under the directory is noted with the data
-that reaches the disk: for a file the bytes written since the last fsync, for a folder its names. A
+that reaches the disk: for a file the bytes written since the last fsync, for a folder the names. A
 failed fsync brings nothing to the disk. For a file that is written in place, the failed fsync also
 forgets these bytes, as Linux does. Names, and files that are written whole, reach the disk with the
-next fsync. RocksDB calls the kernel by itself: after each of its writes that reaches the disk, its
+next fsync. RocksDB calls the kernel by itself: after each write that reaches the disk, the
 whole folder is noted. `lose` makes the directory anew from these notes. Some of the bytes that were
 appended since the last flush may have reached the disk.
 
@@ -195,5 +195,5 @@ def names(fd: int) -> Iterator[tuple[str, Inode]]:
 
 
 def number(about: os.stat_result) -> Inode:
-    """Return the identity of a file, independent of its name."""
+    """Return the identity of a file, independent of the name."""
     return about.st_dev, about.st_ino

@@ -273,7 +273,7 @@ class SimThread(BaseSelectorEventLoop):
     def _check_closed(self) -> None:
         """Raise RuntimeError if the loop is closed, unless the process was killed.
 
-        Nothing of a killed process runs any more, but frames on the way out of its last turn still
+        A killed process runs no more, but frames on the way out of the last turn still
         call. If these calls were refused, tasks would be left behind that cannot be ended.
         """
         if self._closed and not self.process.killed:

@@ -79,7 +79,7 @@ class Scheduler:
 
     @property
     def digest(self) -> str:
-        """Digest of all turns and story lines so far, equal for equal runs only."""
+        """Return a digest of all turns and story lines so far; equal runs have equal digests."""
         return self._digest.hexdigest()
 
     # -- future events

@@ -347,10 +347,10 @@ class _StoryHandler(logging.Handler):
 def world(
     seed: int, scene: Scene | None = None, *, logs: bool = False, without: Without = frozenset()
 ) -> Iterator[World]:
-    """Make a world in a folder of its own, and remove every trace of it afterwards.
+    """Make a world in a folder of its own, and remove the folder afterwards.
 
     State that a process has once is set for as long as the world lasts: `crash_points.point`,
-    logging, and the garbage collector. Its finalizers would run at other times in each run.
+    logging, and the garbage collector, which is off: finalizers would run at random times.
     """
     with contextlib.ExitStack() as stack:
         for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
