@@ -23,7 +23,7 @@ HearsDone = Callable[[str, TopicPartition, int], None]
 """Callback with agent, partition and offset of each record that a body ended, failed or not."""
 
 
-class _Told:
+class _Reporter:
     """Helper of the app's bodies: reports records that are done, and waits for foreign futures."""
 
     __module__ = "user"  # the search for tables in bodies must not enter the world
@@ -45,41 +45,41 @@ class _Told:
 def app_of(scene: Scene, done: HearsDone, rng: random.Random, **settings: object) -> App:
     """Make the app of a scene. Poison raises in the body, and is reported as done before that."""
     app = App(APP, **settings)
-    told = _Told(scene, done, rng)
+    reporter = _Reporter(scene, done, rng)
     words = app.topic(WORDS, value_type=str, value_serializer="raw")
-    _split(app, words, told)
-    _count(app, words, told)
+    _split(app, words, reporter)
+    _count(app, words, reporter)
     if scene.sizes:
-        _size(app, words, told, moody=scene.moody)
+        _size(app, words, reporter, moody=scene.moody)
     if scene.pair:
-        _route(app, told)
+        _route(app, reporter)
     return app
 
 
-def _split(app: App, words: Topic, told: _Told) -> None:
+def _split(app: App, words: Topic, reporter: _Reporter) -> None:
     @app.agent(app.topic(LINES, value_type=str, value_serializer="raw"), name="split")
     async def split(stream: Stream[str]) -> None:
         async for event in stream.events():
             if event.value.startswith(POISON):
-                told.finish("split", event)
+                reporter.finish("split", event)
                 raise ValueError(event.value)
             for word in event.value.split():
                 await words.send(key=word, value=word)
-            told.finish("split", event)
+            reporter.finish("split", event)
 
 
-def _count(app: App, words: Topic, told: _Told) -> None:
+def _count(app: App, words: Topic, reporter: _Reporter) -> None:
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
 
     @app.agent(words, name="count")
     async def count(stream: Stream[str]) -> None:
         async for event in stream.events():
             counts[event.value] += 1
-            await told.something_foreign()
-            told.finish("count", event)
+            await reporter.something_foreign()
+            reporter.finish("count", event)
 
 
-def _size(app: App, words: Topic, told: _Told, *, moody: bool) -> None:
+def _size(app: App, words: Topic, reporter: _Reporter, *, moody: bool) -> None:
     sizes = app.Table("sizes", default=int, key_type=str, value_type=int)
 
     @app.agent(words, name="size")
@@ -87,12 +87,12 @@ def _size(app: App, words: Topic, told: _Told, *, moody: bool) -> None:
         async for event in stream.events():
             found = mood(event.message.tp, event.message.offset) if moody else 1.0
             if found < FAILS:
-                told.finish("size", event)
+                reporter.finish("size", event)
                 raise ValueError(event.value)
             sizes[event.value] += len(event.value)
             if found < FAILS + WAITS:
                 await asyncio.sleep(SLEEPS_S[event.message.offset % len(SLEEPS_S)])
-            told.finish("size", event)
+            reporter.finish("size", event)
 
 
 def mood(tp: TopicPartition, offset: int) -> float:
@@ -100,15 +100,15 @@ def mood(tp: TopicPartition, offset: int) -> float:
     return random.Random(f"{tp}/{offset}").random()
 
 
-def _route(app: App, told: _Told) -> None:
+def _route(app: App, reporter: _Reporter) -> None:
     routed = app.topic(ROUTED, value_type=str, value_serializer="raw")
 
     @app.agent(app.topic(A, B, value_type=str, value_serializer="raw"), name="route")
     async def route(stream: Stream[str]) -> None:
         async for event in stream.events():
-            await told.something_foreign()
+            await reporter.something_foreign()
             await routed.send(value=event.value)
-            told.finish("route", event)
+            reporter.finish("route", event)
 
 
 def readers(scene: Scene) -> dict[str, tuple[str, ...]]:

@@ -121,9 +121,9 @@ class ExternalClient:
         """
         for _ in range(TRIES):
             with suppress(OSError):
-                told = await self.ask(where(), api, version, body)
-                if code(told) not in AGAIN:
-                    return told
+                answer = await self.ask(where(), api, version, body)
+                if code(answer) not in AGAIN:
+                    return answer
             await asyncio.sleep(AGAIN_S)
         raise TimeoutError(api.name)
 
@@ -242,10 +242,10 @@ class Upstream(ExternalClient):
             "transactional_id": self.name, "transaction_timeout": TRANSACTION_MS,
             "producer_id": -1, "producer_epoch": -1,
         }  # fmt: skip
-        told = await self.insist(self.coordinates, Api.INIT_PRODUCER_ID, 4, body, answered)
-        if told.error_code:
-            raise ConnectionError(f"refused: {E(told.error_code).name}")
-        self._owner = (told.producer_id, told.producer_epoch)
+        answer = await self.insist(self.coordinates, Api.INIT_PRODUCER_ID, 4, body, answered)
+        if answer.error_code:
+            raise ConnectionError(f"refused: {E(answer.error_code).name}")
+        self._owner = (answer.producer_id, answer.producer_epoch)
         self._sequences = {}
         ended = {
             TransactionFate.OPEN: TransactionFate.ABORTED,
@@ -262,12 +262,12 @@ class Upstream(ExternalClient):
         """
         asked = {"group_id": PROGRESS, "topics": [{"name": LINES, "partition_indexes": [0]}]}
         body = {"groups": [asked], "require_stable": True}
-        told = await self.insist(self.coordinates, Api.OFFSET_FETCH, 8, body, looked_up)
-        if looked_up(told):
-            raise ConnectionError(f"refused: {E(looked_up(told)).name}")
+        answer = await self.insist(self.coordinates, Api.OFFSET_FETCH, 8, body, looked_up)
+        if looked_up(answer):
+            raise ConnectionError(f"refused: {E(looked_up(answer)).name}")
         if self.world.nodes.lost:
             return
-        number = told.groups[0].topics[0].partitions[0].committed_offset
+        number = answer.groups[0].topics[0].partitions[0].committed_offset
         fates = list(self.fates.values())
         sure = max(
             (n for n, fate in enumerate(fates, 1) if fate is TransactionFate.COMMITTED), default=-1
@@ -346,9 +346,9 @@ class Upstream(ExternalClient):
     async def _end(self, *, commit: bool) -> None:
         body = {**self._about(), "committed": commit}
         version = 5 if self._modern else 3
-        told = await self._granted(self.coordinates, Api.END_TXN, version, body, answered)
+        answer = await self._granted(self.coordinates, Api.END_TXN, version, body, answered)
         if self._modern:
-            self._owner = (told.producer_id, told.producer_epoch)
+            self._owner = (answer.producer_id, answer.producer_epoch)
             self._sequences = {}
 
     async def _granted(
@@ -361,33 +361,33 @@ class Upstream(ExternalClient):
             Outdated: The coordinator or the leader refused the request.
             OSError: No final answer came in `TRIES` tries.
         """
-        told = await self.insist(where, api, version, body, code)
-        if code(told) not in (E.NONE, E.DUPLICATE_SEQUENCE_NUMBER):
-            raise Outdated(f"{api.name} of {self._word}: {E(code(told)).name}")
-        return told
+        answer = await self.insist(where, api, version, body, code)
+        if code(answer) not in (E.NONE, E.DUPLICATE_SEQUENCE_NUMBER):
+            raise Outdated(f"{api.name} of {self._word}: {E(code(answer)).name}")
+        return answer
 
 
-def answered(told: Any) -> int:
-    return int(told.error_code)
+def answered(answer: Any) -> int:
+    return int(answer.error_code)
 
 
-def added(told: Any) -> int:
+def added(answer: Any) -> int:
     """Return the error code in an answer to AddPartitionsToTxn."""
-    (topic,) = told.results_by_topic_v3_and_below
+    (topic,) = answer.results_by_topic_v3_and_below
     return int(topic.results_by_partition[0].partition_error_code)
 
 
-def produced(told: Any) -> int:
-    return int(told.responses[0].partition_responses[0].error_code)
+def produced(answer: Any) -> int:
+    return int(answer.responses[0].partition_responses[0].error_code)
 
 
-def staged(told: Any) -> int:
-    return int(told.topics[0].partitions[0].error_code)
+def staged(answer: Any) -> int:
+    return int(answer.topics[0].partitions[0].error_code)
 
 
-def looked_up(told: Any) -> int:
+def looked_up(answer: Any) -> int:
     """Return the error code in an answer to OffsetFetch."""
-    (group,) = told.groups
+    (group,) = answer.groups
     return int(group.error_code or group.topics[0].partitions[0].error_code)
 
 
@@ -422,8 +422,8 @@ class GroupReader(ExternalClient):
 
     async def _look_up(self) -> None:
         body = {"topics": [{"name": LINES}], "allow_auto_topic_creation": False}
-        told = await self.ask(self.leads(), Api.METADATA, 12, body)
-        self._topic_id = told.topics[0].topic_id
+        answer = await self.ask(self.leads(), Api.METADATA, 12, body)
+        self._topic_id = answer.topics[0].topic_id
 
     async def _beat(self) -> bool:
         """Send a heartbeat, and commit partitions before giving them up.
@@ -436,27 +436,27 @@ class GroupReader(ExternalClient):
         whole = self.epoch == 0 or not self._heard
         self._heard = False
         held = [{"topic_id": self._topic_id, "partitions": [*self.held]}]
-        told = await self._heartbeat(
+        answer = await self._heartbeat(
             self.epoch,
             rebalance_timeout=6000 if whole else -1,
             subscribed_topic_names=[LINES] if whole else None,
             topic_partitions=held if self.held else [],
         )
         self._heard = True
-        if told.error_code in OUT:
-            self.say(f"is out: {E(told.error_code).name}")
+        if answer.error_code in OUT:
+            self.say(f"is out: {E(answer.error_code).name}")
             self._out()
-        if told.error_code:
+        if answer.error_code:
             return False
-        if told.assignment is not None:
-            topics = told.assignment.topic_partitions
+        if answer.assignment is not None:
+            topics = answer.assignment.topic_partitions
             self._wanted = {number for topic in topics for number in topic.partitions}
             lost = {number: at for number, at in self.held.items() if number not in self._wanted}
             if lost:  # rebalance callbacks take a while
                 await asyncio.sleep(self.rng.random() * GIVES_UP_S)
                 await self._commit(lost)
             self.held = {number: at for number, at in self.held.items() if number in self._wanted}
-        self.epoch = told.member_epoch
+        self.epoch = answer.member_epoch
         return True
 
     async def _heartbeat(self, epoch: int, **about: Any) -> Any:
@@ -477,9 +477,9 @@ class GroupReader(ExternalClient):
         topics = [{"name": LINES, "partition_indexes": new}]
         asked = {"group_id": READERS, "member_id": self.member_id, "member_epoch": self.epoch}
         body = {"groups": [{**asked, "topics": topics}], "require_stable": False}
-        told = (await self.ask(self.coordinates(), Api.OFFSET_FETCH, 9, body)).groups[0]
-        if not told.error_code:
-            for part in told.topics[0].partitions:
+        answer = (await self.ask(self.coordinates(), Api.OFFSET_FETCH, 9, body)).groups[0]
+        if not answer.error_code:
+            for part in answer.topics[0].partitions:
                 self.held[part.partition_index] = max(0, part.committed_offset)
 
     def _read(self) -> None:
