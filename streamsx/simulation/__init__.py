@@ -1,1 +1,1 @@
-"""Virtual time under asyncio: processes, threads and a network in one OS thread, from one seed."""
+"""Simulation in virtual time: processes, threads and a network in one OS thread, by a seed."""

@@ -1,6 +1,6 @@
 """Replays seeds, for maintainers: `python -m streamsx.simulation SEED[-SEED] [--trace N]`.
 
-One line per seed; at the end what all of them together did. Ends with 1 if an invariant was broken.
+Prints one line per seed, and a summary at the end. Exits with 1 if an invariant was broken.
 """
 
 import argparse
@@ -45,10 +45,12 @@ def line_of(result: Result) -> str:
 
 
 def sum_of(results: list[Result]) -> str:
-    """Failures, costs, and what was excused."""
+    """Return a summary of failures, costs, excused invariants and faults."""
     failed = [result.seed for result in results if result.violation]
-    virtual_s, cpu_s = sum(r.virtual_s for r in results), sum(r.cpu_s for r in results)
-    excused, met = Counter[str](), Counter[str]()
+    virtual_s = sum(r.virtual_s for r in results)
+    cpu_s = sum(r.cpu_s for r in results)
+    excused = Counter[str]()
+    met = Counter[str]()
     for result in results:
         excused.update(dict.fromkeys(result.excused, 1))
         met.update(result.met)

@@ -1,6 +1,6 @@
-"""The app that simulated workers run: it counts words, and says of each record that it is done.
+"""App of the simulated workers, which counts words and reports each record that is done.
 
-What is awaited in a body is foreign to the engine: only the loop wakes it.
+Bodies wait for futures that are foreign to the engine: only the event loop wakes them.
 """
 
 import asyncio
@@ -14,21 +14,24 @@ from streamsx.simulation.scene import APP, LINES, ROUTED, WORDS, A, B, Scene
 POISON = "poison"
 UNDECODABLE = b"\xff\xfe poison"
 SLEEPS_S = (0.01, 0.3, 1.5)
-FAILS, WAITS = 0.15, 0.03
-"""Shares of the records of `size`, where it is moody: ten that fail in a row are one in 2e8."""
+FAILS = 0.15
+WAITS = 0.03
+"""Shares of records on which a moody `size` fails or waits: ten failures in a row: 1 in 2e8."""
 
 
 HearsDone = Callable[[str, TopicPartition, int], None]
-"""Hears of each record, and which agent, when its body has done with it, whatever came of it."""
+"""Callback with agent, partition and offset of each record that a body ended, failed or not."""
 
 
-class _Told:
-    """How the bodies of an app tell of it, and wait for something foreign."""
+class _Reporter:
+    """Helper of the app's bodies: reports records that are done, and waits for foreign futures."""
 
-    __module__ = "user"  # whoever looks for tables in the bodies does not look into the world
+    __module__ = "user"  # the search for tables in bodies must not enter the world
 
     def __init__(self, scene: Scene, done: HearsDone, rng: random.Random) -> None:
-        self._sleepy, self._done, self._rng = scene.sleepy, done, rng
+        self._sleepy = scene.sleepy
+        self._done = done
+        self._rng = rng
 
     def finish(self, agent: str, event: Event) -> None:
         message = event.message
@@ -40,42 +43,43 @@ class _Told:
 
 
 def app_of(scene: Scene, done: HearsDone, rng: random.Random, **settings: object) -> App:
-    """Poison raises in the body, and counts as done by then."""
-    app, told = App(APP, **settings), _Told(scene, done, rng)
+    """Make the app of a scene. Poison raises in the body, and is reported as done before that."""
+    app = App(APP, **settings)
+    reporter = _Reporter(scene, done, rng)
     words = app.topic(WORDS, value_type=str, value_serializer="raw")
-    _split(app, words, told)
-    _count(app, words, told)
+    _split(app, words, reporter)
+    _count(app, words, reporter)
     if scene.sizes:
-        _size(app, words, told, moody=scene.moody)
+        _size(app, words, reporter, moody=scene.moody)
     if scene.pair:
-        _route(app, told)
+        _route(app, reporter)
     return app
 
 
-def _split(app: App, words: Topic, told: _Told) -> None:
+def _split(app: App, words: Topic, reporter: _Reporter) -> None:
     @app.agent(app.topic(LINES, value_type=str, value_serializer="raw"), name="split")
     async def split(stream: Stream[str]) -> None:
         async for event in stream.events():
             if event.value.startswith(POISON):
-                told.finish("split", event)
+                reporter.finish("split", event)
                 raise ValueError(event.value)
             for word in event.value.split():
                 await words.send(key=word, value=word)
-            told.finish("split", event)
+            reporter.finish("split", event)
 
 
-def _count(app: App, words: Topic, told: _Told) -> None:
+def _count(app: App, words: Topic, reporter: _Reporter) -> None:
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
 
     @app.agent(words, name="count")
     async def count(stream: Stream[str]) -> None:
         async for event in stream.events():
             counts[event.value] += 1
-            await told.something_foreign()
-            told.finish("count", event)
+            await reporter.something_foreign()
+            reporter.finish("count", event)
 
 
-def _size(app: App, words: Topic, told: _Told, *, moody: bool) -> None:
+def _size(app: App, words: Topic, reporter: _Reporter, *, moody: bool) -> None:
     sizes = app.Table("sizes", default=int, key_type=str, value_type=int)
 
     @app.agent(words, name="size")
@@ -83,31 +87,31 @@ def _size(app: App, words: Topic, told: _Told, *, moody: bool) -> None:
         async for event in stream.events():
             found = mood(event.message.tp, event.message.offset) if moody else 1.0
             if found < FAILS:
-                told.finish("size", event)
+                reporter.finish("size", event)
                 raise ValueError(event.value)
             sizes[event.value] += len(event.value)
             if found < FAILS + WAITS:
                 await asyncio.sleep(SLEEPS_S[event.message.offset % len(SLEEPS_S)])
-            told.finish("size", event)
+            reporter.finish("size", event)
 
 
 def mood(tp: TopicPartition, offset: int) -> float:
-    """Return a number from 0 to 1 that is a record's own, whoever reads it and how often."""
+    """Return a number from 0 to 1 that depends on the record alone, not on its reader."""
     return random.Random(f"{tp}/{offset}").random()
 
 
-def _route(app: App, told: _Told) -> None:
+def _route(app: App, reporter: _Reporter) -> None:
     routed = app.topic(ROUTED, value_type=str, value_serializer="raw")
 
     @app.agent(app.topic(A, B, value_type=str, value_serializer="raw"), name="route")
     async def route(stream: Stream[str]) -> None:
         async for event in stream.events():
-            await told.something_foreign()
+            await reporter.something_foreign()
             await routed.send(value=event.value)
-            told.finish("route", event)
+            reporter.finish("route", event)
 
 
 def readers(scene: Scene) -> dict[str, tuple[str, ...]]:
-    """Per source topic, the agents that read it."""
+    """Return the agents that read each source topic."""
     pair = {A: ("route",), B: ("route",)} if scene.pair else {}
     return {LINES: ("split",), WORDS: ("count", "size") if scene.sizes else ("count",), **pair}

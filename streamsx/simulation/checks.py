@@ -1,8 +1,8 @@
-"""What must hold in a world: when something happens, four times in a virtual second, at the end.
+"""Invariants of a world, checked after events, four times a virtual second, and at the end.
 
-Each check is a small class with its reason; what is wrong it gives to the scheduler. It reads the
-truth of all processes at once, which no process knows. Where an invariant does not hold on purpose,
-the exception has a name and is counted (`world.excuse`).
+Each check is a small class with its reason in the docstring. A check reports a violation to the
+scheduler. A check reads the true state of all processes at once, which no process knows. Where an
+invariant does not hold on purpose, the exception has a name and is counted (`world.excuse`).
 """
 
 from collections import Counter, defaultdict
@@ -34,21 +34,23 @@ if TYPE_CHECKING:
     from streamsx.simulation.world import World
 
 STANDS_S = 40.0
-"""A task with all it needs that does nothing for so long hangs: an answer that a silent end of a
-connection owes is given up after 30 s."""
+"""Seconds after which a task that has all it needs and does nothing counts as hanging.
+
+The limit is above 30 s: a client gives up an answer after 30 s if the connection ended silently.
+"""
 AWAITS_S = 1.0
 COMMITS_S = 7.0
-"""Twice the longest commit interval, and more."""
+"""Seconds within which a task must commit: more than twice the longest commit interval."""
 GROUPS_SINCE = 8
-"""Of OffsetFetch: it asks for several."""
+"""First version of OffsetFetch that asks for several groups."""
 AT_REST = frozenset({TaskState.RUNNING, TaskState.TAILING})
 
 
 class Check:
-    """Each method is called when something has happened; here nothing comes of it.
+    """Base class of all checks: one method per kind of event, each of which does nothing.
 
-    `needs_disk`: it is about what a power cut may take from a broker without `sync`; after one it
-    is excused, `power cut`.
+    `needs_disk`: the check is about data that a power cut may take from a broker without `sync`.
+    After such a loss, violations of the check are excused as `power cut`.
     """
 
     needs_disk = False
@@ -63,35 +65,36 @@ class Check:
             self.world.scheduler.violate(type(self).__name__, what)
 
     def sample(self) -> None:
-        """Four times a second."""
+        """Check the world; called four times a virtual second."""
 
     def begins(self, home: SimulatedHost, task: TaskId) -> None:
-        """A task runs from now on, on a worker that the coordinator counts in."""
+        """Handle the start of a task on a worker that the coordinator has in the group."""
 
     def done(self, home: SimulatedHost, agent: str, tp: TopicPartition, offset: int) -> None:
-        """A body has done with a record."""
+        """Handle a record that the body of an agent has finished."""
 
     def said(self, home: SimulatedHost, event: str, fields: dict[str, object]) -> None:
-        """A worker has told its journal."""
+        """Handle an event in the journal of a worker."""
 
     def ended(self, home: SimulatedHost, outcome: int | Exception) -> None:
-        """A worker has ended by itself."""
+        """Handle the end of a worker that was not killed."""
 
     def asked(self, host: str, call: ServedRequest) -> None:
-        """A request has reached the broker."""
+        """Handle a request that has reached the broker."""
 
     def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
-        """And is answered."""
+        """Handle the answer of the broker to a request."""
 
     def settled(self) -> None:
-        """At the end."""
+        """Check the world at the end of the run."""
 
 
 class OneRunner(Check):
-    """S1. Two runners of one task write to one changelog: whoever restores from it finds neither.
+    """Invariant S1: no two workers in the group run the same task.
 
-    One that the coordinator does not count in may still run until it hears of it, or its lease
-    ends: its commits are refused.
+    Two runners of one task write to one changelog, and a restore from there gives the state of
+    neither. A worker that the coordinator has removed may still run until it learns of the removal
+    or its lease ends: the coordinator refuses its commits.
     """
 
     def begins(self, home: SimulatedHost, task: TaskId) -> None:
@@ -106,17 +109,18 @@ class OneRunner(Check):
 
 
 class NobodyOutlivesItsSession(Check):
-    """S1. Who runs on when the group goes on without it writes rows behind the new owner's back.
+    """Invariant S1: no worker processes records after its session has ended.
 
-    Excused, `sent away`: a leader or a tool has ended its membership before its session. It runs
-    until it hears of that, at most until its session ends.
+    A worker that runs on while the group goes on without it writes rows behind the new owner's
+    back. Excused as `sent away`: a leader or a tool has removed the member before its session
+    ended. The member runs until it learns of the removal, at most until its session ends.
     """
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.sessions: dict[str, float] = {}
         self.removed: dict[str, float] = {}
-        """Who is no longer in the group, with the end of its session."""
+        """End of the session of each member that is no longer in the group, by member id."""
         self.sent_away: set[str] = set()
 
     def asked(self, host: str, call: ServedRequest) -> None:
@@ -125,15 +129,19 @@ class NobodyOutlivesItsSession(Check):
             self.sent_away |= {member.member_id for member in members}
 
     def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
-        """What extends a lease. Seed 51852: extended, and removed before the next sample."""
+        """Sample after each answer that extends a lease.
+
+        Seed 51852: the broker extends a session and removes the member before the next sample.
+        """
         if call.api in (Api.HEARTBEAT, Api.OFFSET_COMMIT, Api.JOIN_GROUP):
             self.sample()
 
     def sample(self) -> None:
-        if (group := self.world.group) is None:  # a coordinator that loads begins sessions anew
+        if (group := self.world.group) is None:  # a loading coordinator starts all sessions anew
             self.sessions.clear()
             return
-        members, known = group.round.members, self.removed | self.sessions
+        members = group.round.members
+        known = self.removed | self.sessions
         self.removed = {name: until for name, until in known.items() if name not in members}
         self.sessions = {name: one.session_at for name, one in members.items()}
 
@@ -151,11 +159,13 @@ class NobodyOutlivesItsSession(Check):
 
 
 class OnlyItsRunnerCommits(Check):
-    """S2. A commit of an earlier owner makes the next one lose or repeat what the last one did.
+    """Invariant S2: only the worker that runs a task commits its offsets.
 
-    And what is committed its committer has processed, every record with every agent that reads it:
-    else it is lost as soon as somebody else goes on from there. What somebody else has processed
-    is in no changelog. What cannot be decoded never comes to an agent.
+    A commit by an earlier owner makes the next owner lose or repeat work of the last one. The
+    committer must also have processed each record of the commit, with every agent that reads the
+    topic. Otherwise the record is lost as soon as another worker goes on from the committed offset.
+    Records that another process has processed do not count: their results are in no changelog.
+    Records that cannot be decoded are exempt: they never reach an agent.
     """
 
     needs_disk = True
@@ -217,8 +227,10 @@ class OnlyItsRunnerCommits(Check):
 
 
 class CommittedIsDoneOnce(Check):
-    """S7. An agent is not given again what it has done and its task has committed, whoever goes on
-    with the task: of two agents on one topic the faster one as little as the slower one.
+    """Invariant S7: no agent gets a record again that is done and that its task has committed.
+
+    The rule holds on whichever worker the task goes on. Of two agents on one topic, the faster one
+    repeats as little as the slower one.
     """
 
     needs_disk = True
@@ -244,12 +256,12 @@ class CommittedIsDoneOnce(Check):
 
 
 class StoresEqualTheirChangelogs(Check):
-    """S3. A store that lacks what was committed counts wrong for ever.
+    """Invariant S3: the rows of a store equal those of its changelog up to the store's position.
 
-    Its rows are those of the changelog up to its position, when a task begins to run and at the
-    end. Excused, `zombie rows`: where somebody wrote who did not run the task any more, rows of
-    these keys can win over newer ones in the changelog and never show in the owner's store. At
-    least once.
+    A store that lacks committed rows counts wrong for ever. The check compares them when a task
+    begins to run and at the end. Excused as `zombie rows`: a worker that did not run the task any
+    more has written to the changelog. Rows of these keys can win over newer ones in the changelog
+    and never show in the owner's store. Processing is at least once.
     """
 
     needs_disk = True
@@ -260,7 +272,7 @@ class StoresEqualTheirChangelogs(Check):
         self.number = world.numbers[WORDS]
 
     def begins(self, home: SimulatedHost, task: TaskId) -> None:
-        if self.world.nodes.service is not None:  # else nobody can say what is in a log
+        if self.world.nodes.service is not None:  # without a broker no log can be read
             self._compare(home, task)
 
     def asked(self, host: str, call: ServedRequest) -> None:
@@ -295,7 +307,7 @@ class StoresEqualTheirChangelogs(Check):
 
 
 class LegalPlans(Check):
-    """S4. The leader verifies its plans itself, and ships none that breaks what it promises."""
+    """Invariant S4: the leader verifies its plans, and ships none that breaks its promises."""
 
     def asked(self, host: str, call: ServedRequest) -> None:
         if call.api is not Api.SYNC_GROUP:
@@ -307,7 +319,10 @@ class LegalPlans(Check):
 
 
 class CancelledStay(Check):
-    """A tool that takes a leave back has promised that they stay."""
+    """Invariant: no other process removes a worker after a tool has cancelled its leave.
+
+    The tool that cancels a leave has promised that the worker stays.
+    """
 
     def asked(self, host: str, call: ServedRequest) -> None:
         if call.api is not Api.LEAVE_GROUP:
@@ -321,10 +336,11 @@ class CancelledStay(Check):
 
 
 class NoTaskStands(Check):
-    """A task with input, a lease and a leader goes on. One that hangs looks like one that is idle.
+    """Invariant: a task with input, a lease and a leader makes progress.
 
-    Counted, `foreign`: its agent waits for something that is not ours to hurry, and that takes no
-    longer here. Failures in a row hold a position for 5 s at the end of its log.
+    A task that hangs looks like one that is idle. Counted as `foreign`: the agent waits for
+    something outside of streamsx, which streamsx cannot hurry. In a world no such wait is longer
+    than `STANDS_S`. Failures in a row hold a position for 5 s at the end of its log.
     """
 
     def __init__(self, world: "World") -> None:
@@ -332,11 +348,13 @@ class NoTaskStands(Check):
         self.since: dict[tuple[str, TaskId], tuple[float, dict[str, int]]] = {}
 
     def sample(self) -> None:
-        now, seen = self.world.now, dict[tuple[str, TaskId], tuple[float, dict[str, int]]]()
+        now = self.world.now
+        seen = dict[tuple[str, TaskId], tuple[float, dict[str, int]]]()
         for home in self.world.homes:
             parts = home.parts if home.works and self.world.serves else None
             for task, active in sorted(home.actives.items()) if parts else ():
-                made, key = active.task, (home.process.name, task)
+                made = active.task
+                key = (home.process.name, task)
                 since, before = self.since.get(key, (now, {}))
                 if before != made.positions or not self._input(task, made.positions):
                     since = now
@@ -356,21 +374,25 @@ class NoTaskStands(Check):
 
 
 class OutputsHoldUpTheirOwn(Check):
-    """A task waits for its own outputs alone: without a leader of `route`'s, the others commit.
+    """Invariant: a task waits for its own outputs alone.
 
-    Looked at while nothing else goes wrong.
+    While the output topic of `route` has no leader, the other tasks commit. The check looks only
+    while nothing else goes wrong.
     """
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self.began, self.met = 0.0, 0
+        self.began = 0.0
+        self.met = 0
         self.since: dict[tuple[str, TaskId, str], tuple[float, int]] = {}
-        """When a task was last without something to commit, or committed, and how far."""
+        """Time when a task last had nothing to commit, or committed, and the offset it had then."""
 
     def sample(self) -> None:
-        now, met = self.world.now, self.world.met.total()
+        now = self.world.now
+        met = self.world.met.total()
         if self.world.nodes.leads(ROUTED) != NOBODY or not self.world.serves or met != self.met:
-            self.began, self.met = now, met
+            self.began = now
+            self.met = met
         if now - self.began < COMMITS_S:
             self.since.clear()
             return
@@ -382,7 +404,8 @@ class OutputsHoldUpTheirOwn(Check):
                     self._look(home, task, TopicPartition(topic, task.partition), position)
 
     def _look(self, home: SimulatedHost, task: TaskId, tp: TopicPartition, position: int) -> None:
-        now, offset = self.world.now, self.world.offsets.get(tp, 0)
+        now = self.world.now
+        offset = self.world.offsets.get(tp, 0)
         key = home.process.name, task, tp.topic
         since, before = self.since.get(key, (now, offset))
         if offset != before or offset >= position:
@@ -393,13 +416,17 @@ class OutputsHoldUpTheirOwn(Check):
 
 
 class EverythingIsCommitted(Check):
-    """L. What was processed and stays uncommitted is processed again at the next hand-over."""
+    """Liveness L: at the end every record is committed.
+
+    A record that was processed and stays uncommitted is processed again at the next hand-over.
+    """
 
     def settled(self) -> None:
         behind = []
         for topic in (*self.world.scene.sources, WORDS):
             for tp in self.world.partitions(topic):
-                offset, end = self.world.offsets.get(tp, 0), self.world.end(tp)
+                offset = self.world.offsets.get(tp, 0)
+                end = self.world.end(tp)
                 if offset < end:
                     behind.append(f"{tp} {offset} of {end}")
         if behind:
@@ -407,10 +434,11 @@ class EverythingIsCommitted(Check):
 
 
 class NothingIsSkipped(Check):
-    """S7. At least once: each word that was fed is counted, each record of the pair passed on.
+    """Invariant S7: each word that was fed is counted, and each record of the pair is passed on.
 
-    And once, where nobody was killed, ended by an error, had a task taken away or a commit refused
-    for good: whoever hands over cleanly commits all that it has done.
+    Processing is at least once. Each word is counted exactly once unless a worker was killed, ended
+    with an error, had a task taken away, or had a commit refused for good. A worker that hands over
+    cleanly commits all that it has done.
     """
 
     needs_disk = True
@@ -427,7 +455,8 @@ class NothingIsSkipped(Check):
         self.repeats = self.repeats or outcome != 0
 
     def settled(self) -> None:
-        world, counted = self.world, self.world.counts(COUNTS)
+        world = self.world
+        counted = self.world.counts(COUNTS)
         fed = world.client.words
         if world.upstream is not None:
             fed = fed + Counter(world.upstream.brought(counted))
@@ -452,8 +481,9 @@ class NothingIsSkipped(Check):
             self.wrong(f"{left.total()} of {world.client.lines.total()} records are not passed on")
 
     def _sizes(self, *, exact: bool) -> None:
-        """Compare with the topic: what `size` fails on it does not add."""
-        world, truth = self.world, Counter[str]()
+        """Compare the table with the topic, without the records that `size` fails on."""
+        world = self.world
+        truth = Counter[str]()
         for tp in world.partitions(WORDS):
             for offset, _, value in world.records(tp, 0, world.end(tp)):
                 if not (world.scene.moody and mood(tp, offset) < FAILS):
@@ -467,12 +497,12 @@ class NothingIsSkipped(Check):
 
 
 class WorkersEndWell(Check):
-    """Its own way out is to leave, when it was told to; all else needs a reason that we know."""
+    """Invariant: a worker ends by itself only after a request to leave, or for a known reason."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.leaving: dict[str, bool] = {}
-        """Of a process that leaves: whether it has lost something since it does."""
+        """Processes that leave; True for one that has lost a task since it began to leave."""
 
     def said(self, home: SimulatedHost, event: str, fields: dict[str, object]) -> None:
         name = home.process.name
@@ -487,7 +517,7 @@ class WorkersEndWell(Check):
         elif isinstance(outcome, DiskFailed) and home.disk.refused:
             self.world.excuse("disk full")
         elif isinstance(outcome, InstanceIdTaken) and self.world.nodes.lost:
-            self.world.excuse("power cut")  # the broker has forgotten that it had returned
+            self.world.excuse("power cut")  # the broker forgot that the instance had returned
         elif outcome == 1 and self.leaving.get(home.process.name):
             self.world.excuse("lost something while leaving")
         elif outcome != 0:
@@ -500,16 +530,21 @@ class WorkersEndWell(Check):
 
 
 class Whole(Check):
-    """L. A group that stays torn when nothing hurts it any more helps nobody."""
+    """Liveness L: at the end the group is whole.
+
+    A group that stays torn after all faults have ended is of no use.
+    """
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
-        self.generation, self.changed_at = -1, 0.0
+        self.generation = -1
+        self.changed_at = 0.0
 
     def sample(self) -> None:
         group = self.world.group
         if group is not None and group.round.generation != self.generation:
-            self.generation, self.changed_at = group.round.generation, self.world.now
+            self.generation = group.round.generation
+            self.changed_at = self.world.now
 
     def settled(self) -> None:
         alive = [home for home in self.world.homes if home.alive]
@@ -553,7 +588,10 @@ class Whole(Check):
             self.wrong(f"stateful tasks {counts}")
 
     def _standbys(self, workers: list[TaskRegistry]) -> None:
-        """One more may be left that the next rebalance would end."""
+        """Check the number of standbys of each task with state.
+
+        One standby too many is allowed: the next rebalance would end it.
+        """
         least = min(self.world.scene.standbys, len(workers) - 1)
         for task in self.world.tasks():
             if task.subtopology == self.world.numbers[WORDS]:
@@ -563,7 +601,7 @@ class Whole(Check):
 
 
 class TransactionsAreWholeOrNot(Check):
-    """What is open or was aborted nobody sees, ever; what is committed is there (S7)."""
+    """Invariant S7: open and aborted transactions are never visible, and committed ones are."""
 
     needs_disk = True
 
@@ -582,7 +620,8 @@ class TransactionsAreWholeOrNot(Check):
             return
         if not upstream.quiet:
             self.wrong(f"a transaction is {list(upstream.fates.values())[-1]}")
-        counted, brought = self.world.counts(COUNTS), upstream.brought({})
+        counted = self.world.counts(COUNTS)
+        brought = upstream.brought({})
         for word, fate in upstream.fates.items():
             if fate in HIDDEN and counted[word]:
                 self.wrong(f"{word} is {fate.name}, and was counted {counted[word]} times")
@@ -592,8 +631,11 @@ class TransactionsAreWholeOrNot(Check):
 
 
 class ReadersAreNotSentBack(Check):
-    """Who was told of an end of a log has read up to there, and may have committed that: in a log
-    that ends before it, it is out of range, or never sees what comes there instead.
+    """Invariant: the end of a log never moves back behind an end that a client has seen.
+
+    A client that has seen an end has read up to there and may have committed that offset. In a log
+    that ends earlier, this offset is out of range, or the client never sees the records that are
+    written there instead.
     """
 
     needs_disk = True
@@ -601,7 +643,7 @@ class ReadersAreNotSentBack(Check):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.ends: dict[tuple[bytes, int], tuple[int, int]] = {}
-        """By topic id and partition: the high watermark and the last stable offset."""
+        """High watermark and last stable offset, by topic id and partition."""
 
     def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
         if call.api is not Api.FETCH or (service := self.world.nodes.service) is None:
@@ -619,8 +661,9 @@ class ReadersAreNotSentBack(Check):
 
 
 class ReadersShareTheirTopic(Check):
-    """KIP-848, KIP-1251: of one partition there is one reader that the coordinator counts in, and
-    what one has committed the next one does not read again.
+    """Invariant of KIP-848 and KIP-1251: each partition has one reader that is in the group.
+
+    Records that one reader has committed are not read again by the next one.
     """
 
     needs_disk = True
@@ -631,17 +674,20 @@ class ReadersShareTheirTopic(Check):
 
     def told(self, host: str, call: ServedRequest, body: ReplyBody) -> None:
         if call.api is Api.OFFSET_COMMIT and call.body.group_id == READERS:
-            (topic,), (answered,) = call.body.topics, body["topics"]
+            (topic,) = call.body.topics
+            (answered,) = body["topics"]
             codes = {each["partition_index"]: each["error_code"] for each in answered["partitions"]}
             for each in topic.partitions:
-                number, offset = each.partition_index, each.committed_offset
+                number = each.partition_index
+                offset = each.committed_offset
                 if not codes[number]:
                     self._moved(f"{host} commits {number}", number, offset)
         elif call.api is Api.OFFSET_FETCH and call.version >= GROUPS_SINCE:
             for group in body["groups"]:
                 for topic in () if group["group_id"] != READERS else group.get("topics", ()):
                     for each in topic["partitions"]:
-                        number, offset = each["partition_index"], each["committed_offset"]
+                        number = each["partition_index"]
+                        offset = each["committed_offset"]
                         self._moved(f"{host} is told of {number}", number, max(0, offset))
 
     def _moved(self, what: str, number: int, offset: int) -> None:
@@ -651,8 +697,9 @@ class ReadersShareTheirTopic(Check):
         self.committed[number] = offset
 
     def _owners(self) -> dict[int, list[str]]:
-        """Of readers that the coordinator counts in."""
-        service, found = self.world.nodes.service, defaultdict[int, list[str]](list)
+        """Return the readers of each partition, of those that the coordinator has in the group."""
+        service = self.world.nodes.service
+        found = defaultdict[int, list[str]](list)
         machine = None if service is None else service.groups.machine
         group = None if machine is None else machine.groups.get(READERS)
         if isinstance(group, ConsumerGroup):
@@ -680,4 +727,4 @@ class ReadersShareTheirTopic(Check):
 
 
 CHECKS = tuple(Check.__subclasses__())
-"""In the order in which they stand here."""
+"""All checks, in the order of this module."""

@@ -1,9 +1,9 @@
-"""Who is no worker: the client that feeds lines, and the real `leave` tool.
+"""Client that feeds lines to a world, and runs of the real `leave` tool.
 
-The client is no process: what it feeds is in the broker's logs whatever the network does, so that a
-story has its input. It is an idempotent producer all the same: what was not acknowledged, because
-the broker died or its flush failed, is sent again, and stands in the log once. It knows what it has
-fed, and what comes out can be compared.
+The client is no process: its records reach the broker's logs whatever the network does, so that a
+story has input. The client is an idempotent producer all the same. Records that were not
+acknowledged, because the broker died or its flush failed, are sent again and stand in the log once.
+The client counts all that was fed, so that the output can be compared.
 """
 
 import argparse
@@ -31,31 +31,39 @@ if TYPE_CHECKING:
     from streamsx.simulation.world import World
 
 AT_ONCE = (1, 5, 15)
-"""Records to one partition, so many behind each other."""
+"""Numbers of records that may be written to one partition in a row."""
 WORDS_PER_LINE = 3
 BATCH_BYTES = 1 << 20
 AGAIN_S = 0.5
 PRODUCER_ID = 1 << 40
-"""Of its first partition; the broker gives out small ones."""
+"""Producer id of the first partition; the ids that the broker assigns are small."""
 OPTIONS: dict[str, Any] = {
     "app": APP, "bootstrap": BOOTSTRAP, "security": PLAINTEXT, "no_wait": False, "json": False,
 }  # fmt: skip
-"""Of each run of the tool."""
+"""Options of every run of the tool."""
 
 
 class FedPartition:
-    """What the client has for one partition; `unsent` may have been sent, to a log that is gone."""
+    """Batches of the client for one partition.
+
+    A batch in `unsent` may have been sent before, to a log that is gone.
+    """
 
     def __init__(self, world: "World", producer_id: int) -> None:
         self._world = world
         self.unsent: deque[list[bytes]] = deque()
         self.sent: deque[list[bytes]] = deque()
-        """And not acknowledged yet."""
-        self._producer_id, self._epoch, self._sequence = producer_id, 0, 0
+        """Batches that were sent and are not acknowledged yet."""
+        self._producer_id = producer_id
+        self._epoch = 0
+        self._sequence = 0
         self._log: Log | None = None
 
     def take_back(self, log: Log) -> None:
-        """Another log than before: whether it has what was not acknowledged is its to say."""
+        """Queue unacknowledged batches again if `log` is another one than before.
+
+        The log detects by sequence number which of these batches are already there.
+        """
         if log is not self._log:
             self._sequence -= sum(map(len, self.sent))
             self.unsent.extendleft(reversed(self.sent))
@@ -63,33 +71,40 @@ class FedPartition:
             self._log = log
 
     def send(self, log: Log, now_ms: int) -> None:
-        """The next batch. Raises OSError, and then it is still to be sent."""
-        lines, batch = self.unsent[0], Builder(BATCH_BYTES)
+        """Append the next batch to the log.
+
+        Raises:
+            OSError: The log failed; the batch is still to be sent.
+        """
+        lines = self.unsent[0]
+        batch = Builder(BATCH_BYTES)
         for line in lines:
             batch.append(now_ms, None, line)
         made = batch.close(self._producer_id, self._epoch, self._sequence)
         try:
             appending.append(log, memoryview(made), BATCH_BYTES)
-        except Refused as why:  # a power cut has taken what was acknowledged: numbers begin anew
+        except Refused as why:  # acknowledged data was lost with the power: begin anew
             if self._world.scene.sync:
                 self._world.scheduler.violate("SyncedIsThere", f"{log.folder.name}: {why!r}")
-            self._epoch, self._sequence = self._epoch + 1, 0
+            self._epoch = self._epoch + 1
+            self._sequence = 0
             self.send(log, now_ms)
             return
         self._sequence += len(lines)
         self.sent.append(self.unsent.popleft())
 
     def acknowledged(self, log: Log) -> None:
-        """The oldest one, if it is of this log still."""
+        """Drop the oldest sent batch, if `log` is still in use and has not failed."""
         if log is self._log and not log.failed:
             self.sent.popleft()
 
 
 class Client:
-    """`words`: how often each was fed in a line; `lines`: what was fed to other topics."""
+    """Producer of input. `words`: counts of words fed in lines; `lines`: input of other topics."""
 
     def __init__(self, world: "World") -> None:
-        self.world, self.scene = world, world.scene
+        self.world = world
+        self.scene = world.scene
         self.words: Counter[str] = Counter()
         self.lines: Counter[bytes] = Counter()
         self.feeding = True
@@ -107,8 +122,9 @@ class Client:
             self.world.after(self._rng.expovariate(self.scene.rate / size), self._feed)
 
     def _begun(self) -> bool:
-        """Whether the app reads what is fed now: under `latest` from when its idle tasks have
-        committed where they begin.
+        """Return whether the app will read input that is fed now.
+
+        Under `latest` this is so once the idle tasks have committed their first positions.
         """
         tps = [tp for topic in self.scene.sources for tp in self.world.partitions(topic)]
         return not self.scene.latest or self.world.offsets.keys() >= set(tps)
@@ -120,7 +136,7 @@ class Client:
         self.world.after(AGAIN_S, self._send_again)
 
     def _write(self, size: int) -> None:
-        """In the broker's thread: nothing, where nobody leads."""
+        """Write new lines to a partition, in the broker's thread; none if there is no leader."""
         topic = self._rng.choice(sorted(self.scene.sources))
         tp = TopicPartition(topic, self._rng.randrange(self.world.nodes.partitions(topic)))
         if self._leader(tp) is not None:
@@ -132,8 +148,10 @@ class Client:
         return None if self.world.nodes.leads(tp.topic) == NOBODY else self.world.log(tp)
 
     def _send(self, tp: TopicPartition) -> None:
-        """In the broker's thread: what there is for this partition, as its answer to a produce."""
-        service, log, fed = self.world.nodes.service, self._leader(tp), self._fed[tp]
+        """Send pending batches of a partition, in the broker's thread, as a produce would."""
+        service = self.world.nodes.service
+        log = self._leader(tp)
+        fed = self._fed[tp]
         if service is None or log is None:
             return
         fed.take_back(log)
@@ -164,17 +182,21 @@ class Client:
 
 
 class Tool:
-    """One run of `streamsx leave`, or of `streamsx swap`."""
+    """Run of `streamsx leave` or of `streamsx swap`."""
 
     def __init__(
         self, world: "World", instances: tuple[str, ...], timeout_s: float, *, cancel: bool,
         swap_to: str | None = None,
     ) -> None:  # fmt: skip
-        self.scheduler, self.number = world.scheduler, len(world.tools) + 1
-        self.name, self.instances, self.cancel = f"tool{self.number}", instances, cancel
+        self.scheduler = world.scheduler
+        self.number = len(world.tools) + 1
+        self.name = f"tool{self.number}"
+        self.instances = instances
+        self.cancel = cancel
         self.code: int | None = None
-        """None while it runs, or when it was killed."""
-        self.ended_at, self.printed = inf, StringIO()
+        """Exit code; None while the tool runs, or if it was killed."""
+        self.ended_at = inf
+        self.printed = StringIO()
         self.process = Process(world.network, self.name)
         self._swap_to = swap_to
         told = f"leave {list(instances)} timeout={timeout_s} cancel={cancel} swap_to={swap_to}"
@@ -204,10 +226,13 @@ class Tool:
         self.ended_at = self.scheduler.now
 
     def outdoes(self, other: "Tool") -> bool:
-        """It leads out whom the other one has taken back, and may have had the last word: it began
-        behind it, or went on for longer. "It ends behind the one that takes it back, because of
-        that": then it had not, and says so. "It does not reach the group; the other one finds
-        nothing to take back; now it gets in, and its time is over": it had.
+        """Return whether this leave may have had the last word over a cancelling tool.
+
+        That is so if this tool began after `other`, or ended later without being cancelled.
+        Sequence 1: the leave is cancelled, and so ends after `other`. The leave did not have the
+        last word, and the tool prints `cancelled`. Sequence 2: the leave does not reach the group;
+        `other` finds nothing to cancel; the leave gets in, and its time is over. The leave had the
+        last word.
         """
         told = self.code in (None, 0, 1) and "cancelled" not in self.printed.getvalue()
         lasted = self.ended_at > other.ended_at and told

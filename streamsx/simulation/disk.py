@@ -1,10 +1,10 @@
-"""The disks of simulated machines: rows in memory, which a killed process leaves behind.
+"""Disks of simulated machines: rows in memory, which a killed process leaves behind.
 
-A write is on the disk when it returns, as RocksDB's log is after SIGKILL. A disk may be full, and
-may be slow (that is the loop's to say: whoever flushes does so in an executor).
+A write is on the disk when the call returns, as RocksDB's log is after SIGKILL. A disk may be full
+or slow. The event loop makes disks slow: flushes run in an executor.
 
-Not here: what power loss takes from the page cache; the files of a state directory, which are real
-ones in a folder of their own.
+Not here: data in the page cache that is lost with the power; the files of a state directory, which
+are real ones in a folder of their own.
 """
 
 import errno
@@ -17,7 +17,7 @@ from streamsx.state.memory import MemoryRows
 
 
 class Disk:
-    """Of one machine. `full`: nothing can be written; `refused`: something could not."""
+    """Disk of one machine. `full`: writes fail; `refused`: a write has failed."""
 
     def __init__(self) -> None:
         self.full = self.refused = False
@@ -28,17 +28,18 @@ class Disk:
         return self.stores.setdefault(path, DiskRows(self, path))
 
     def lose(self) -> None:
-        """All of it."""
+        """Lose all stores."""
         self.stores.clear()
         self.full = False
 
 
 class DiskRows(MemoryRows):
-    """What is written stays when it is closed."""
+    """Rows of a store that stay on the disk after the store is closed."""
 
     def __init__(self, disk: Disk, path: Path) -> None:
         super().__init__()
-        self._disk, self._path = disk, path
+        self._disk = disk
+        self._path = path
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         self._writable()
@@ -49,7 +50,7 @@ class DiskRows(MemoryRows):
         super().delete_range(start, stop)
 
     def close(self) -> None:
-        """Nothing is left to flush."""
+        """Do nothing: there is nothing to flush."""
 
     def _writable(self) -> None:
         if self._disk.full:

@@ -1,9 +1,10 @@
-"""Clients of other makes in a world, beside the app: a producer that writes lines in transactions
-and notes in them how far it has come, and readers in a group of the consumer protocol (KIP-848).
+"""Clients of other makes beside the app: a transactional producer and readers of KIP-848.
 
-They speak in bare requests, one after the other, on a connection that they give up when an answer
-does not come, and ask again. Now and then one dies or freezes, draws from a stream of its own, and
-comes back. `checks` judges what they have seen.
+The producer writes lines in transactions and commits its progress in them as an offset. The readers
+form a group of the consumer protocol (KIP-848). All clients send bare requests, one by one.
+If an answer does not come, a client gives up the connection and asks again. Now and then a client
+dies or freezes, and comes back; each client draws from a stream of its own. `checks` judges the
+records that they have seen.
 
 Not here: how a log is fetched (readers look into it), topics of more than one name, other protocols
 in the same group (`tests/kafka/conversations`).
@@ -29,63 +30,77 @@ from streamsx.simulation.scene import LINES
 if TYPE_CHECKING:
     from streamsx.simulation.world import World
 
-READERS, PROGRESS = "readers", "progress"
-"""Their group; and the one whose only offset is the number of the last transaction."""
-PATIENCE_S, AGAIN_S, TRIES = 4.0, 0.3, 60
+READERS = "readers"
+PROGRESS = "progress"
+"""Groups: that of the readers, and that with the number of the last transaction as offset."""
+PATIENCE_S = 4.0
+AGAIN_S = 0.3
+TRIES = 60
 BATCH_BYTES = 1 << 16
 AT_ONCE = struct.pack("ii", 1, 0)
 GIVES_UP_S = 1.0
 SUFFERS = 0.03
-"""Of a guest's acts, behind which something happens to it."""
+"""Share of the acts of a client after which the client freezes or dies."""
 BACK_S = FROZEN_S = (0.3, 3.0, 9.0)
 PAUSES_S = (0.05, 0.05, 0.05, 0.5, 0.5, 0.5, 0.5, 14.0)
-"""Between the writes of a transaction; the last one is longer than it may take."""
+"""Pauses between the writes of a transaction; the last exceeds the transaction timeout."""
 TRANSACTION_MS = 8000
 WRITES = 4
-"""Of a transaction, at most."""
+"""Maximum number of writes in a transaction."""
 MARKS = "tx"
-"""What a word begins with that a transaction brings."""
+"""Prefix of the words that transactions write."""
 AGAIN = frozenset({
     E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_LOAD_IN_PROGRESS,
     E.CONCURRENT_TRANSACTIONS, E.NOT_LEADER_OR_FOLLOWER, E.NOT_ENOUGH_REPLICAS,
     E.REQUEST_TIMED_OUT, E.KAFKA_STORAGE_ERROR, E.UNKNOWN_TOPIC_OR_PARTITION,
     E.UNSTABLE_OFFSET_COMMIT,
 })  # fmt: skip
-"""Another try may be granted."""
+"""Error codes after which another try may succeed."""
 OUT = frozenset({E.UNKNOWN_MEMBER_ID, E.FENCED_MEMBER_EPOCH})
 
 
 class ExternalClient:
-    """A machine with one process at a time."""
+    """Base of the clients: a machine with one process at a time."""
 
     pause_s = 1.0
 
     def __init__(self, world: "World", name: str) -> None:
-        self.world, self.name = world, name
+        self.world = world
+        self.name = name
         self.rng = world.scheduler.stream(name)
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._left_open: list[object] = []
-        """By those who were killed: a writer that goes before the world complains of its loop."""
+        """Connections of killed processes: a writer collected early complains of its loop."""
         self.start()
 
     def start(self) -> None:
         self.process = Process(self.world.network, self.name)
         self.process.start(self._live)
         self._left_open.append(self._streams)
-        self._streams, self._node = None, 0
+        self._streams = None
+        self._node = 0
 
     async def act(self) -> None:
-        """Once. May raise OSError: then it begins anew after a pause."""
+        """Act once.
+
+        Raises:
+            OSError: The act failed; the client begins anew after a pause.
+        """
         raise NotImplementedError
 
     async def ask(self, node: int, api: Api, version: int, body: wire.Body) -> Any:
-        """The answer. Raises OSError."""
+        """Send a request to a node and return the answer.
+
+        Raises:
+            OSError: The connection failed, or no answer came within `PATIENCE_S`.
+        """
         if self._streams is None or node != self._node:
             self._hang_up()
         try:
             async with asyncio.timeout(PATIENCE_S):
                 if self._streams is None:
-                    self._node, address = node, HOSTS[node]
+                    self._node = node
+                    address = HOSTS[node]
                     self._streams = await asyncio.open_connection(address, PORT)
                 reader, writer = self._streams
                 writer.write(wire.request_encoder(api, version)(1, body, self.name))
@@ -99,12 +114,16 @@ class ExternalClient:
         self, where: Callable[[], int], api: Api, version: int, body: wire.Body,
         code: Callable[[Any], int],
     ) -> Any:  # fmt: skip
-        """The answer, when it is none of those that another try may change. Raises OSError."""
+        """Repeat a request until the answer is one that another try would not change.
+
+        Raises:
+            OSError: No such answer came in `TRIES` tries.
+        """
         for _ in range(TRIES):
             with suppress(OSError):
-                told = await self.ask(where(), api, version, body)
-                if code(told) not in AGAIN:
-                    return told
+                answer = await self.ask(where(), api, version, body)
+                if code(answer) not in AGAIN:
+                    return answer
             await asyncio.sleep(AGAIN_S)
         raise TimeoutError(api.name)
 
@@ -128,8 +147,10 @@ class ExternalClient:
         return self.world.nodes.coordinator
 
     def _hang_up(self) -> None:
-        """For good: what the kernel would still deliver is dropped, as `kafka.connection` does it.
-        "A commit is given up, and the next one granted; the first arrives" (seed 102).
+        """Abort the connection and drop bytes that the kernel would still deliver.
+
+        `client.connection` does the same. Seed 102, without this: a commit is given up; the next
+        one is granted; the first one arrives.
         """
         if self._streams is not None:
             transport = self._streams[1].transport
@@ -149,7 +170,7 @@ class ExternalClient:
 
 
 class TransactionFate(Enum):
-    """Of a transaction, as its producer knows it."""
+    """Fate of a transaction, as known to the producer."""
 
     OPEN = "nobody has decided"
     COMMITTING = "it was asked to be committed"
@@ -160,16 +181,17 @@ class TransactionFate(Enum):
 
 
 HIDDEN = frozenset({TransactionFate.OPEN, TransactionFate.ABORTING, TransactionFate.ABORTED})
-"""Nobody may see it."""
+"""Fates of transactions that must not be visible."""
 
 
 class Outdated(ConnectionError):
-    """Its epoch is not the newest one: its transaction was aborted."""
+    """Error of a producer with an old epoch: its transaction was aborted."""
 
 
 class Upstream(ExternalClient):
-    """Writes lines of one word, another one for each transaction, and its number as an offset.
-    `modern`: KIP-890's protocol.
+    """Transactional producer: each one has lines of a new word, and commits a number as offset.
+
+    `modern`: use the protocol of KIP-890.
     """
 
     def __init__(self, world: "World", *, modern: bool) -> None:
@@ -186,7 +208,7 @@ class Upstream(ExternalClient):
 
     @property
     def quiet(self) -> bool:
-        """Nothing of it is under way."""
+        """Return whether no transaction is under way."""
         return self.fates.get(self._word) not in (
             TransactionFate.OPEN,
             TransactionFate.COMMITTING,
@@ -194,7 +216,7 @@ class Upstream(ExternalClient):
         )
 
     def brought(self, counted: dict[str, int]) -> dict[str, int]:
-        """How often each of its words must be there; of what it is not sure, all or nothing."""
+        """Return the required count of each word; unsure words are required if counted."""
         sure = {word for word, fate in self.fates.items() if fate is TransactionFate.COMMITTED}
         maybe = {word for word, fate in self.fates.items() if fate is TransactionFate.UNSURE}
         return {word: self.lines[word] for word in sure | {w for w in maybe if counted.get(w)}}
@@ -212,15 +234,19 @@ class Upstream(ExternalClient):
                 raise
 
     async def _begin(self) -> None:
-        """What was open is aborted by that; a decision that was asked for may stand."""
+        """Ask for a producer id and a new epoch.
+
+        That aborts an open transaction. A commit that was asked for may stand.
+        """
         body = {
             "transactional_id": self.name, "transaction_timeout": TRANSACTION_MS,
             "producer_id": -1, "producer_epoch": -1,
         }  # fmt: skip
-        told = await self.insist(self.coordinates, Api.INIT_PRODUCER_ID, 4, body, answered)
-        if told.error_code:
-            raise ConnectionError(f"refused: {E(told.error_code).name}")
-        self._owner, self._sequences = (told.producer_id, told.producer_epoch), {}
+        answer = await self.insist(self.coordinates, Api.INIT_PRODUCER_ID, 4, body, answered)
+        if answer.error_code:
+            raise ConnectionError(f"refused: {E(answer.error_code).name}")
+        self._owner = (answer.producer_id, answer.producer_epoch)
+        self._sequences = {}
         ended = {
             TransactionFate.OPEN: TransactionFate.ABORTED,
             TransactionFate.ABORTING: TransactionFate.ABORTED,
@@ -229,17 +255,19 @@ class Upstream(ExternalClient):
             self._decided(ended.get(self.fates[self._word], TransactionFate.UNSURE))
 
     async def _look(self) -> None:
-        """Which transaction its offset is of: the last one that was committed, or the one that was
-        asked to be committed without an answer.
+        """Check the committed offset, and decide an unsure transaction by it.
+
+        The offset must be the number of the last committed transaction, or of the one whose commit
+        was asked for without an answer.
         """
         asked = {"group_id": PROGRESS, "topics": [{"name": LINES, "partition_indexes": [0]}]}
         body = {"groups": [asked], "require_stable": True}
-        told = await self.insist(self.coordinates, Api.OFFSET_FETCH, 8, body, looked_up)
-        if looked_up(told):
-            raise ConnectionError(f"refused: {E(looked_up(told)).name}")
+        answer = await self.insist(self.coordinates, Api.OFFSET_FETCH, 8, body, looked_up)
+        if looked_up(answer):
+            raise ConnectionError(f"refused: {E(looked_up(answer)).name}")
         if self.world.nodes.lost:
             return
-        number = told.groups[0].topics[0].partitions[0].committed_offset
+        number = answer.groups[0].topics[0].partitions[0].committed_offset
         fates = list(self.fates.values())
         sure = max(
             (n for n, fate in enumerate(fates, 1) if fate is TransactionFate.COMMITTED), default=-1
@@ -270,7 +298,7 @@ class Upstream(ExternalClient):
         self._decided(TransactionFate.COMMITTING if commit else TransactionFate.ABORTING)
         try:
             await self._end(commit=commit)
-        except Outdated:  # its time was over, before it was asked to be ended
+        except Outdated:  # timed out before the end was asked for
             self._decided(TransactionFate.ABORTED)
             raise
         self._decided(TransactionFate.COMMITTED if commit else TransactionFate.ABORTED)
@@ -280,13 +308,15 @@ class Upstream(ExternalClient):
         return {"transactional_id": self.name, "producer_id": producer, "producer_epoch": epoch}
 
     async def _write(self) -> None:
-        word, partition = self._word, self.rng.randrange(self.world.scene.lines)
+        word = self._word
+        partition = self.rng.randrange(self.world.scene.lines)
         if not self._modern:
             about = {f"v3_and_below_{name}": value for name, value in self._about().items()}
             topics = [{"name": LINES, "partitions": [partition]}]
             body = {**about, "v3_and_below_topics": topics}
             await self._granted(self.coordinates, Api.ADD_PARTITIONS_TO_TXN, 3, body, added)
-        builder, count = Builder(BATCH_BYTES, transactional=True), self.rng.choice((1, 3))
+        builder = Builder(BATCH_BYTES, transactional=True)
+        count = self.rng.choice((1, 3))
         for _ in range(count):
             builder.append(int(self.process.clock.wall() * 1000), None, word.encode())
         sequence = self._sequences.get(partition, 0)
@@ -300,7 +330,7 @@ class Upstream(ExternalClient):
         self.lines[word] += count
 
     async def _progress(self) -> None:
-        """This transaction, as an offset of its own."""
+        """Commit the number of this transaction as an offset within the transaction."""
         if not self._modern:
             about = {**self._about(), "group_id": PROGRESS}
             await self._granted(self.coordinates, Api.ADD_OFFSETS_TO_TXN, 3, about, answered)
@@ -314,48 +344,55 @@ class Upstream(ExternalClient):
         await self._granted(self.coordinates, Api.TXN_OFFSET_COMMIT, version, body, staged)
 
     async def _end(self, *, commit: bool) -> None:
-        body, version = {**self._about(), "committed": commit}, 5 if self._modern else 3
-        told = await self._granted(self.coordinates, Api.END_TXN, version, body, answered)
+        body = {**self._about(), "committed": commit}
+        version = 5 if self._modern else 3
+        answer = await self._granted(self.coordinates, Api.END_TXN, version, body, answered)
         if self._modern:
-            self._owner, self._sequences = (told.producer_id, told.producer_epoch), {}
+            self._owner = (answer.producer_id, answer.producer_epoch)
+            self._sequences = {}
 
     async def _granted(
         self, where: Callable[[], int], api: Api, version: int, body: wire.Body,
         code: Callable[[Any], int],
     ) -> Any:  # fmt: skip
-        """The answer. Raises Outdated."""
-        told = await self.insist(where, api, version, body, code)
-        if code(told) not in (E.NONE, E.DUPLICATE_SEQUENCE_NUMBER):
-            raise Outdated(f"{api.name} of {self._word}: {E(code(told)).name}")
-        return told
+        """Send a request and insist on a grant; return the answer.
+
+        Raises:
+            Outdated: The coordinator or the leader refused the request.
+            OSError: No final answer came in `TRIES` tries.
+        """
+        answer = await self.insist(where, api, version, body, code)
+        if code(answer) not in (E.NONE, E.DUPLICATE_SEQUENCE_NUMBER):
+            raise Outdated(f"{api.name} of {self._word}: {E(code(answer)).name}")
+        return answer
 
 
-def answered(told: Any) -> int:
-    return int(told.error_code)
+def answered(answer: Any) -> int:
+    return int(answer.error_code)
 
 
-def added(told: Any) -> int:
-    """The code in an answer to AddPartitionsToTxn."""
-    (topic,) = told.results_by_topic_v3_and_below
+def added(answer: Any) -> int:
+    """Return the error code in an answer to AddPartitionsToTxn."""
+    (topic,) = answer.results_by_topic_v3_and_below
     return int(topic.results_by_partition[0].partition_error_code)
 
 
-def produced(told: Any) -> int:
-    return int(told.responses[0].partition_responses[0].error_code)
+def produced(answer: Any) -> int:
+    return int(answer.responses[0].partition_responses[0].error_code)
 
 
-def staged(told: Any) -> int:
-    return int(told.topics[0].partitions[0].error_code)
+def staged(answer: Any) -> int:
+    return int(answer.topics[0].partitions[0].error_code)
 
 
-def looked_up(told: Any) -> int:
-    """The code in an answer to OffsetFetch."""
-    (group,) = told.groups
+def looked_up(answer: Any) -> int:
+    """Return the error code in an answer to OffsetFetch."""
+    (group,) = answer.groups
     return int(group.error_code or group.topics[0].partitions[0].error_code)
 
 
 class GroupReader(ExternalClient):
-    """A member; `held`: the next offset of each partition that it reads."""
+    """Member of the readers' group; `held`: the next offset of each partition read."""
 
     def __init__(self, world: "World", number: int) -> None:
         self._static = world.scene.is_static(number)
@@ -364,7 +401,8 @@ class GroupReader(ExternalClient):
     def start(self) -> None:
         super().start()
         self.member_id = f"{self.name}-{self.process.life}"
-        self._topic_id, self._heard = b"", False
+        self._topic_id = b""
+        self._heard = False
         self._out()
 
     def _out(self) -> None:
@@ -375,7 +413,7 @@ class GroupReader(ExternalClient):
     async def act(self) -> None:
         if not self._topic_id:
             await self._look_up()
-        self._read()  # also what is not its own any more, which it has not heard yet
+        self._read()  # also partitions it has lost without knowing yet
         await self._commit(self.held)
         if await self._beat():
             await self._take_over()
@@ -384,37 +422,41 @@ class GroupReader(ExternalClient):
 
     async def _look_up(self) -> None:
         body = {"topics": [{"name": LINES}], "allow_auto_topic_creation": False}
-        told = await self.ask(self.leads(), Api.METADATA, 12, body)
-        self._topic_id = told.topics[0].topic_id
+        answer = await self.ask(self.leads(), Api.METADATA, 12, body)
+        self._topic_id = answer.topics[0].topic_id
 
     async def _beat(self) -> bool:
-        """Whether it is in the group; what it gives up it has committed by then.
+        """Send a heartbeat, and commit partitions before giving them up.
 
-        Where an answer is lost it says everything the next time, and is told so.
+        After a lost answer the next heartbeat carries all fields, and so does its answer.
+
+        Returns:
+            True if the reader is in the group.
         """
-        whole, self._heard = self.epoch == 0 or not self._heard, False
+        whole = self.epoch == 0 or not self._heard
+        self._heard = False
         held = [{"topic_id": self._topic_id, "partitions": [*self.held]}]
-        told = await self._heartbeat(
+        answer = await self._heartbeat(
             self.epoch,
             rebalance_timeout=6000 if whole else -1,
             subscribed_topic_names=[LINES] if whole else None,
             topic_partitions=held if self.held else [],
         )
         self._heard = True
-        if told.error_code in OUT:
-            self.say(f"is out: {E(told.error_code).name}")
+        if answer.error_code in OUT:
+            self.say(f"is out: {E(answer.error_code).name}")
             self._out()
-        if told.error_code:
+        if answer.error_code:
             return False
-        if told.assignment is not None:
-            topics = told.assignment.topic_partitions
+        if answer.assignment is not None:
+            topics = answer.assignment.topic_partitions
             self._wanted = {number for topic in topics for number in topic.partitions}
             lost = {number: at for number, at in self.held.items() if number not in self._wanted}
-            if lost:  # its callbacks take a while
+            if lost:  # rebalance callbacks take a while
                 await asyncio.sleep(self.rng.random() * GIVES_UP_S)
                 await self._commit(lost)
             self.held = {number: at for number, at in self.held.items() if number in self._wanted}
-        self.epoch = told.member_epoch
+        self.epoch = answer.member_epoch
         return True
 
     async def _heartbeat(self, epoch: int, **about: Any) -> Any:
@@ -428,16 +470,16 @@ class GroupReader(ExternalClient):
         return await self.ask(self.coordinates(), Api.CONSUMER_GROUP_HEARTBEAT, 1, body)
 
     async def _take_over(self) -> None:
-        """Goes on where whoever had it before has stopped."""
+        """Take over new partitions at the offsets that their earlier readers have committed."""
         new = sorted(self._wanted - self.held.keys())
         if not new:
             return
         topics = [{"name": LINES, "partition_indexes": new}]
         asked = {"group_id": READERS, "member_id": self.member_id, "member_epoch": self.epoch}
         body = {"groups": [{**asked, "topics": topics}], "require_stable": False}
-        told = (await self.ask(self.coordinates(), Api.OFFSET_FETCH, 9, body)).groups[0]
-        if not told.error_code:
-            for part in told.topics[0].partitions:
+        answer = (await self.ask(self.coordinates(), Api.OFFSET_FETCH, 9, body)).groups[0]
+        if not answer.error_code:
+            for part in answer.topics[0].partitions:
                 self.held[part.partition_index] = max(0, part.committed_offset)
 
     def _read(self) -> None:
@@ -447,7 +489,7 @@ class GroupReader(ExternalClient):
             self.held[number] = much if self.world.client.feeding else max(at, end)
 
     async def _commit(self, held: dict[int, int]) -> None:
-        """Who is refused goes on: it will hear why."""
+        """Commit offsets and ignore a refusal: a later heartbeat gives the reason."""
         if not held:
             return
         partitions = [
@@ -464,7 +506,7 @@ class GroupReader(ExternalClient):
         await self.ask(self.coordinates(), Api.OFFSET_COMMIT, 9, body)
 
     async def _leave(self) -> None:
-        """A static one may come back to what it had."""
+        """Leave the group; a static reader may come back to its partitions."""
         epoch = -2 if self._static and self.rng.random() < 0.5 else -1
         await self._heartbeat(epoch)
         self.say(f"leaves with {epoch}")

@@ -1,8 +1,8 @@
-"""What goes wrong in a world, and how often: a swarm, other for each seed.
+"""Faults of a world, in a mix and at a rate that each seed draws (swarm testing).
 
-A seed draws which kinds of faults there are at all, so that rare mixes are common somewhere, and
-how often one comes. Each kind draws from a stream of its own. Faults that last end by themselves;
-when all is healed no new one begins, and the dead come back.
+A seed draws the kinds of faults that strike at all, so that rare mixes are common in some seeds,
+and the mean time between faults. Each kind draws from a stream of its own. Lasting faults end by
+themselves. Once the world is healed, no new fault begins, and dead workers come back.
 """
 
 import random
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 SHARE = 0.3
 FIRST_S = 10.0
-SHORT_S, LONG_S = (0.5, 4.0, 12.0), (1.0, 6.0, 14.0)
-"""Against sessions of 6 to 15 s."""
+SHORT_S = (0.5, 4.0, 12.0)
+LONG_S = (1.0, 6.0, 14.0)
+"""Durations of faults in seconds; sessions last 6 to 15 s."""
 BACK_S = (0.3, 3.0, 20.0)
 POINTS = (
     "processing", "after_seal", "after_flush", "before_adopt", "during_write", "after_write",
@@ -41,14 +42,14 @@ COMMIT_REFUSALS = (
 
 
 class FaultKinds:
-    """Each public method is a kind of fault; what it draws is from a stream of its own."""
+    """Base of the faults: each public method is a kind, with its own stream of random numbers."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
 
 
 class WorkerFaults(FaultKinds):
-    """Strikes one that lives."""
+    """Faults that strike one live worker."""
 
     def kill(self, home: SimulatedHost, rng: random.Random, **how: bool) -> None:
         home.kill(**how)
@@ -82,7 +83,7 @@ class WorkerFaults(FaultKinds):
         self.world.leave(home.name, timeout_s=rng.choice((5.0, 20.0)))
 
     def swap(self, home: SimulatedHost, rng: random.Random) -> None:
-        """It may have just gone, or be the same."""
+        """Swap a worker with a random one, which may have just gone or be the same."""
         other = rng.choice(self.world.homes)
         self.world.leave(home.name, timeout_s=rng.choice((5.0, 20.0)), swap_to=other.name)
 
@@ -105,14 +106,14 @@ class WorkerFaults(FaultKinds):
 
 
 class OtherFaults(FaultKinds):
-    """Strikes several workers, or the broker."""
+    """Faults that strike several workers, or the broker."""
 
     def add(self, _: random.Random) -> None:
         for home in self.world.homes:
             home.start()
 
     def point(self, rng: random.Random) -> None:
-        """Whoever passes it next dies there; restores need somebody to begin."""
+        """Let the next worker die at a crash point; start all, since restores need new workers."""
         self.world.dies_at = rng.choice(POINTS)
         self.add(rng)
 
@@ -120,10 +121,11 @@ class OtherFaults(FaultKinds):
         self.world.scheduler.disk_takes(rng.choice((DISK_S, 0.5, 5.0)))
 
     def cut(self, rng: random.Random) -> None:
-        """One way, the other, or both, of several at once."""
+        """Cut off several workers at once: one way, the other, or both."""
         for home in self.world.homes:
             if home.alive and rng.random() < 0.5:
-                seconds, name = rng.choice(LONG_S), home.process.name
+                seconds = rng.choice(LONG_S)
+                name = home.process.name
                 up, down = rng.choice(((True, False), (False, True), (True, True)))
                 home.say(f"is cut off for {seconds} s, up={up}, down={down}")
                 for host in HOSTS:
@@ -137,8 +139,9 @@ class OtherFaults(FaultKinds):
         self.world.nodes.crash(rng.choice((0.2, 3.0, 9.0)), power=rng.random() < 0.3)
 
     def flush(self, rng: random.Random) -> None:
-        """Some fail for a while, where there is somebody to wait for them."""
-        disk, seconds = self.world.nodes.disk, rng.choice(SHORT_S)
+        """Let half of the broker's flushes fail for a while, in worlds that watch flushes."""
+        disk = self.world.nodes.disk
+        seconds = rng.choice(SHORT_S)
         self.world.say(BROKER, f"flushes fail for {seconds} s")
         disk.failures = 0.5
         self.world.after(seconds, setattr, disk, "failures", 0.0)
@@ -161,7 +164,7 @@ class OtherFaults(FaultKinds):
         self.world.nodes.move_leader()
 
     def node_vanishes(self, rng: random.Random) -> None:
-        """One at a time."""
+        """Let a node vanish, one at a time."""
         if self.world.nodes.away_until <= self.world.now:
             seconds = rng.choice((3.0, 12.0, 30.0))
             self.world.nodes.vanish(rng.randrange(len(HOSTS)), seconds)
@@ -177,13 +180,13 @@ class OtherFaults(FaultKinds):
             self.world.nodes.refused[Api.PRODUCE] = rng.choice((1, 5)), rng.choice(REFUSALS)
 
     def refuse_batches(self, rng: random.Random) -> None:
-        """As too large, unless they have one record."""
+        """Refuse batches of a topic as too large, unless they have one record."""
         topic = rng.choice((COUNTS, WORDS, ROUTED))
         self.world.say(BROKER, f"{topic} takes batches of one record only")
         self.world.nodes.narrow[topic] = self.world.now + rng.choice(SHORT_S)
 
     def output_leaderless(self, rng: random.Random) -> None:
-        """Of one agent; the others commit."""
+        """Take the leader from the output topic of one agent; the others commit."""
         until = self.world.now + rng.choice(LONG_S)
         self.world.say(BROKER, f"{ROUTED} has no leader until {until:.1f}")
         self.world.nodes.leaderless[ROUTED] = until
@@ -194,9 +197,10 @@ class OtherFaults(FaultKinds):
         self.world.nodes.refused[Api.OFFSET_COMMIT] = rng.choice((1, 5)), code
 
     def grow(self, rng: random.Random) -> None:
-        """Of sources without state."""
+        """Add partitions to a source topic without state."""
         if pair := self.world.scene.pair:
-            topic, most = rng.choice((A, B)), max(pair)
+            topic = rng.choice((A, B))
+            most = max(pair)
             self.world.nodes.grow(topic, most if topic == B else most + 1)
 
 
@@ -206,12 +210,15 @@ KINDS = sorted(
 
 
 class Faults:
-    """Of one world. `struck`: how many were due; `without`: numbers of those that are left out."""
+    """Faults of one world. `struck`: number of faults due; `without`: numbers of those left out."""
 
     def __init__(self, world: "World", without: Without = frozenset()) -> None:
-        self.world, stream, self._without = world, world.scheduler.stream, without
+        self.world = world
+        stream = world.scheduler.stream
+        self._without = without
         self.struck = 0
-        self._on_worker, self._elsewhere = WorkerFaults(world), OtherFaults(world)
+        self._on_worker = WorkerFaults(world)
+        self._elsewhere = OtherFaults(world)
         self.random = {kind: stream(f"faults/{kind}") for kind in KINDS}
         self.kinds = [kind for kind in KINDS if self.random[kind].random() < SHARE] or ["kill"]
         self._when = stream("faults")
@@ -240,15 +247,16 @@ class Faults:
     def heal(self) -> None:
         world = self.world
         world.scheduler.disk_takes(DISK_S)
-        world.dies_at, world.nodes.disk.failures = "", 0.0
+        world.dies_at = ""
+        world.nodes.disk.failures = 0.0
         world.network.heal()
         for home in world.homes:
             home.disk.full = False
-            if home.older:  # what is left of a deploy
+            if home.older:  # a worker of the old version, left over from a deploy
                 home.kill()
             world.after(0.5 + self._when.random() * 3, home.start)
 
     def over(self, home: SimulatedHost) -> None:
-        """A worker has ended by itself."""
+        """Start a worker again that has ended by itself."""
         again_s = 1.0 if self.world.healed else self.random["stop"].choice(BACK_S)
         self.world.after(again_s, home.start)

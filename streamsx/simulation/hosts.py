@@ -1,7 +1,7 @@
-"""Where workers live: a machine with a disk, on which the real worker is started, killed, stopped.
+"""Machines with disks, on which real workers are started, killed and stopped.
 
-The worker's two threads are two loops of one process. Its stores are in a disk of memory, its
-state directory is a real one, so that locks, ids and the member id are the product's.
+The two threads of a worker are two event loops of one process. The stores are on a disk in memory.
+The state directory is a real one, so that locks, ids and the member id are the product's.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Journal(Journal):
-    """Nothing of it is written to a file; the world hears it."""
+    """Journal that passes its events to the world and writes no file."""
 
     def __init__(self, home: "SimulatedHost", clock: Clock) -> None:
         super().__init__(home.name, clock)
@@ -45,20 +45,26 @@ class _Journal(Journal):
 
 
 class SimulatedHost:
-    """`name` is the instance; its worker may live several times, one at a time."""
+    """Machine of the instance `name`, on which worker processes live one after another."""
 
     def __init__(self, world: "World", number: int, folder: Path) -> None:
-        self.scheduler, self.network, self.world = world.scheduler, world.network, world
-        self.scene, self.number = world.scene, number
-        self.name, self.folder = f"w{number + 1}", folder / f"w{number + 1}"
-        self.disk, self.lives, self.terminated = Disk(), 0, False
+        self.scheduler = world.scheduler
+        self.network = world.network
+        self.world = world
+        self.scene = world.scene
+        self.number = number
+        self.name = f"w{number + 1}"
+        self.folder = folder / f"w{number + 1}"
+        self.disk = Disk()
+        self.lives = 0
+        self.terminated = False
         self.older = False
-        """It runs the app of the version before."""
+        """Whether the worker runs the app of the version before."""
         self._ids = self.scheduler.stream(f"ids/{self.name}")
         self._directory: StateDirectory | None = None
         self._worker: Worker | None = None
         self.process: Process
-        """Of its newest life."""
+        """Process of the newest life."""
 
     # -- its lives
 
@@ -67,7 +73,7 @@ class SimulatedHost:
         return self.lives > 0 and self.process.alive
 
     def start(self) -> None:
-        """Unless it lives."""
+        """Start a worker unless one is alive."""
         if self.alive or self._directory is not None:
             return
         self.lives += 1
@@ -87,13 +93,15 @@ class SimulatedHost:
             outcome = error
         finally:
             self._release()
-        if self.process.alive:  # else it was killed in the middle of something
+        if self.process.alive:  # not if it was killed in the middle of an act
             self.say(f"ended: {outcome!r}")
             self.world.ended(self, outcome)
 
     def _made(self) -> Worker:
-        """As `streamsx worker` makes it."""
-        clock, stream, name = self.process.clock, self.scheduler.stream, self.process.name
+        """Make the worker as `streamsx worker` does."""
+        clock = self.process.clock
+        stream = self.scheduler.stream
+        name = self.process.name
         self.older = self.scene.is_older(self.lives) and not self.world.healed
         app = app_of(
             self.scene.before() if self.older else self.scene,
@@ -128,12 +136,16 @@ class SimulatedHost:
         return uuid.UUID(int=self._ids.getrandbits(128))
 
     def _release(self) -> None:
-        directory, self._directory = self._directory, None
+        directory = self._directory
+        self._directory = None
         if directory is not None:
             directory.release()
 
     def kill(self, *, power: bool = False, disk: bool = True) -> None:
-        """SIGKILL; with `power` its connections are not closed, without `disk` that is lost too."""
+        """Kill the worker, as SIGKILL.
+
+        With `power` the connections are not closed. Without `disk` the disk is lost too.
+        """
         if self.alive:
             self.say(f"is killed, power={power}, disk={disk}")
             self.process.kill(power=power)
@@ -142,7 +154,7 @@ class SimulatedHost:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def terminate(self) -> None:
-        """SIGTERM."""
+        """Send SIGTERM to the worker."""
         if self.alive:
             self.say("SIGTERM")
             self.terminated = True
@@ -153,16 +165,16 @@ class SimulatedHost:
         self.process.freeze(seconds)
 
     def busy(self, seconds: float) -> None:
-        """User code holds the data loop; the control thread goes on."""
+        """Block the data loop, as user code may; the control thread goes on."""
         if self.alive:
             self.say(f"busy for {seconds} s")
             self.process.main.hold(seconds)
 
     def say(self, what: str) -> None:
-        """Where its folder is, which is elsewhere each time, is no part of a story."""
+        """Add a line to the story, without the path of the folder, which differs in each run."""
         self.scheduler.say(self.process.name, what.replace(str(self.folder.parent), ""))
 
-    # -- what no process knows of itself
+    # -- the true state, which no process knows
 
     @property
     def parts(self) -> WorkerComponents | None:
@@ -174,8 +186,9 @@ class SimulatedHost:
 
     @property
     def works(self) -> bool:
-        """Awake, has heard everything, and has a lease: what it does now counts."""
-        parts, now = self.parts, self.scheduler.now
+        """Return whether the worker is awake, has processed all losses, and has a lease."""
+        parts = self.parts
+        now = self.scheduler.now
         if parts is None or self.process.frozen:
             return False
         return (
@@ -185,7 +198,7 @@ class SimulatedHost:
 
     @property
     def actives(self) -> dict[TaskId, Active]:
-        """Of tasks that records are given to; as the world numbers them."""
+        """Active tasks that records are given to, by the ids of the world."""
         if (parts := self.parts) is None:
             return {}
         actives = parts.tasks.actives.items()
@@ -196,10 +209,10 @@ class SimulatedHost:
         return frozenset(self.actives)
 
     def named(self, task: TaskId) -> TaskId:
-        """Versions number their sub-topologies each for itself."""
+        """Return the id of a task in the world; each version numbers its sub-topologies anew."""
         return self.world.renumbered(task) if self.older else task
 
     def rows(self, name: str, partition: int) -> MemoryRows:
-        """A store on its disk; empty if there is none."""
+        """Return the rows of a store on the disk; no rows if there is no store."""
         path = self.folder / APP / "stores" / name / str(partition)
         return self.disk.stores.get(path) or MemoryRows()

@@ -1,10 +1,10 @@
-"""An in-memory TCP between hosts: what arrives, in which order, how late, and what never does.
+"""In-memory TCP between hosts: delivery, order, delay and loss.
 
-asyncio drives its sockets as real ones. Per direction, what was written arrives in order, in
-segments that split it anywhere. What a cut or an absent machine holds up is sent again after 0.2,
-0.4, 0.8 s and so on, until TCP_USER_TIMEOUT or a quarter of an hour has passed without an
-acknowledgement; then that side has lost the connection, and the other one does not know. The kernel
-of a frozen process goes on receiving, until its window is full; that of a killed one goes on
+asyncio drives these sockets as real ones. In each direction, written bytes arrive in order, in
+segments that may split anywhere. Segments that a cut or an absent machine holds up are sent again
+after 0.2, 0.4, 0.8 s and so on. When TCP_USER_TIMEOUT or a quarter of an hour has passed without an
+acknowledgement, that side has lost the connection, and the other side does not know. The kernel of
+a frozen process goes on receiving until its window is full. The kernel of a killed process goes on
 sending.
 
 Not here: TLS, IPv6, packets out of order (TCP puts them right), the length of a backlog, half of a
@@ -28,70 +28,71 @@ if TYPE_CHECKING:
 
 SYN_S: Final = 1.0
 SYN_TRIES: Final = 6
-"""Each twice as late as the one before, as Linux has it."""
+"""Number of attempts, each twice as late as the one before, as on Linux."""
 RETRANSMIT_S: Final = 0.2
 RETRANSMIT_MAX_S: Final = 120.0
 USER_TIMEOUT_S: Final = 924.6
-"""What Linux comes to when nobody has set TCP_USER_TIMEOUT."""
+"""Timeout in seconds that Linux reaches if TCP_USER_TIMEOUT is not set."""
 SEGMENT_BYTES: Final = 1 << 16
 NO_LINGER: Final = struct.pack("ii", 1, 0)
 EPHEMERAL: Final = 32768
 LATENCY_MIN_S: Final = 20e-6
 
 FIN: Final = b""
-"""Among what was sent: nothing follows."""
+"""Segment after which nothing follows."""
 
 Endpoint = tuple[str, int]
 
 
 class Network:
-    """Hosts by name. A route is a pair of hosts: from, to."""
+    """Network of hosts, by name. A route is a pair of hosts: from, to."""
 
     def __init__(self, scheduler: "Scheduler") -> None:
         self.scheduler = scheduler
         self.mean_s = 0.001
-        """How long a segment is on its way."""
+        """Mean seconds that a segment is on its way."""
         self.split = 0.15
-        """Of what is written, that share is split somewhere."""
+        """Share of writes that are split somewhere."""
         self.window_bytes = 1 << 18
-        """What a connection holds, per direction, that nobody has read yet."""
+        """Bytes that a connection holds, per direction, until the peer has read them."""
         self.slow: dict[str, float] = {}
-        """How many times slower a host's segments are."""
+        """Factor by which the segments of a host are slower."""
         self.sockets: dict[int, SimSocket] = {}
-        """Those that are open, by their numbers."""
+        """Open sockets, by number."""
         self._listeners: dict[Endpoint, SimSocket] = {}
         self._aliases: dict[Endpoint, Endpoint] = {}
         self._cuts: dict[tuple[str, str], float] = {}
         self._away: dict[str, float] = {}
         self._off: dict[str, None] = {}
-        self._ports, self._numbers = count(EPHEMERAL), count(3)
+        self._ports = count(EPHEMERAL)
+        self._numbers = count(3)
         self._made: dict[str, int] = {}
 
-    # -- what goes wrong
+    # -- faults
 
     def cut(self, here: str, there: str, seconds: float) -> None:
-        """Nothing from `here` arrives at `there`; the other direction is another cut."""
+        """Stop segments from `here` to `there` for so long; the other direction is another cut."""
         until = self.scheduler.now + seconds
         self._cuts[here, there] = max(self._cuts.get((here, there), 0.0), until)
 
     def lose(self, host: str, seconds: float) -> None:
-        """The host is there and nobody reaches it, nor it anybody."""
+        """Stop all segments from and to a host for so long; the host itself runs on."""
         self._away[host] = max(self._away.get(host, 0.0), self.scheduler.now + seconds)
 
     def heal(self) -> None:
-        """All cuts are over; what they held up comes when it is sent again."""
+        """End all cuts; segments that they held up arrive when they are sent again."""
         self._cuts.clear()
         self._away.clear()
         self.slow.clear()
 
     def reset(self, sock: "SimSocket") -> None:
-        """Something in between ends the connection, for both."""
+        """End the connection for both sides, as a device in between may do."""
         for end in (sock, sock.peer):
             if end is not None:
                 end.fail()
 
     def open(self, here: str, there: str) -> bool:
-        """Whether a segment that is sent now arrives."""
+        """Return whether a segment that is sent now arrives."""
         now = self.scheduler.now
         return not (
             self._off.keys() & {here, there}
@@ -102,34 +103,39 @@ class Network:
     # -- machines
 
     def boot(self, host: str) -> None:
-        """It has power (again): it answers, if only that there is no such connection."""
+        """Switch a host on, so that packets are answered, if only by "no such connection"."""
         self._off.pop(host, None)
 
     def switch_off(self, process: "Process") -> None:
-        """All hosts of its machine."""
+        """Switch off all hosts of the machine of a process."""
         self._off[process.host] = None
         for (host, _), listener in self._listeners.items():
             if listener.process is process:
                 self._off[host] = None
 
     def alias(self, address: Endpoint, of: Endpoint) -> None:
-        """A second address at which a listener is reached."""
+        """Add a second address at which a listener is reached."""
         self._aliases[address] = of
 
     def latency(self, rng: Random, here: str, there: str) -> float:
-        """Of one segment, in seconds."""
+        """Return the latency of one segment, in seconds."""
         factor = self.slow.get(here, 1.0) * self.slow.get(there, 1.0)
         return rng.expovariate(1 / (self.mean_s * factor)) + LATENCY_MIN_S
 
     # -- sockets
 
     def socket(self, process: "Process", host: str, port: int) -> "SimSocket":
-        """To be connected."""
-        rng, here = self.route(f"{process.name}>{host}:{port}"), (process.host, next(self._ports))
+        """Make a socket that is to be connected."""
+        rng = self.route(f"{process.name}>{host}:{port}")
+        here = (process.host, next(self._ports))
         return SimSocket(self, process, here, (host, port), rng)
 
     def listening(self, process: "Process", host: str, port: int) -> "SimSocket":
-        """Raises OSError if somebody does."""
+        """Make a socket that listens.
+
+        Raises:
+            OSError: The address is in use.
+        """
         here = (host, port or next(self._ports))
         if self.listener(here):
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -142,7 +148,7 @@ class Network:
         return found if found and not found.closed else None
 
     def route(self, name: str) -> Random:
-        """Of a connection: its number counts between these two only."""
+        """Return the random numbers of the next connection on the route `name`."""
         self._made[name] = number = self._made.get(name, 0) + 1
         return self.scheduler.stream(f"net/{name}/{number}")
 
@@ -162,35 +168,46 @@ class _Segment(NamedTuple):
 
 
 class SimSocket:
-    """A `socket.socket` that never blocks. What was sent is on the wire until it has arrived, then
-    received until it is read; both together are the window. One that listens has a backlog.
+    """Simulated `socket.socket` that never blocks.
+
+    Sent bytes are on the wire until they arrive, and then received until they are read. Both
+    together fill the window. A listening socket has a backlog.
     """
 
-    family, type, proto = socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
+    proto = socket.IPPROTO_TCP
     peer: "SimSocket | None" = None
 
     def __init__(
         self, net: Network, process: "Process", here: Endpoint, there: Endpoint, rng: Random
     ) -> None:
-        self.net, self.scheduler, self.process, self._rng = net, net.scheduler, process, rng
-        self.here, self.there = here, there
+        self.net = net
+        self.scheduler = net.scheduler
+        self.process = process
+        self._rng = rng
+        self.here = here
+        self.there = there
         self.watcher: SimSelector | None = None
         self.number = net.opened(self)
         self.closed = self.connected = False
-        self._patience_s, self._lingers = USER_TIMEOUT_S, True
+        self._patience_s = USER_TIMEOUT_S
+        self._lingers = True
         self._backlog: deque[SimSocket] = deque()
-        self._received, self._ended = bytearray(), False
+        self._received = bytearray()
+        self._ended = False
         self._error: OSError | None = None
         self._wire: deque[_Segment] = deque()
-        self._wire_bytes, self._last_at = 0, 0.0
+        self._wire_bytes = 0
+        self._last_at = 0.0
         self._full = False
-        """Somebody waits to write."""
+        """Whether a writer waits for room."""
         self._stuck_since = inf
-        """Since when the peer's kernel has not acknowledged what it ought to."""
+        """Time since which an acknowledgement of the peer's kernel is overdue."""
         self._trying = self._held = False
-        """It tries again later; what is on the wire is to be sent again."""
+        """`_trying`: a retry is due later; `_held`: segments on the wire are to be sent again."""
 
-    # -- what programs do with it
+    # -- the interface of a socket
 
     def fileno(self) -> int:
         return -1 if self.closed else self.number
@@ -202,20 +219,20 @@ class SimSocket:
         return self.there
 
     def setblocking(self, _: bool) -> None:
-        """It never does."""
+        """Do nothing: a simulated socket never blocks."""
 
     def listen(self, _: int) -> None:
-        """It does since it has an address."""
+        """Do nothing: the socket listens since it has an address."""
 
     def setsockopt(self, level: int, name: int, value: Any) -> None:
-        """TCP_USER_TIMEOUT and SO_LINGER count; others change nothing."""
+        """Set TCP_USER_TIMEOUT or SO_LINGER; ignore other options."""
         if (level, name) == (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT):
             self._patience_s = value / 1000
         elif (level, name) == (socket.SOL_SOCKET, socket.SO_LINGER):
             self._lingers = value != NO_LINGER
 
     def getsockopt(self, _level: int, _name: int) -> int:
-        """SO_ERROR."""
+        """Return SO_ERROR."""
         return 0 if self._error is None else self._error.errno or 0
 
     def connect(self, _: Endpoint) -> None:
@@ -229,14 +246,22 @@ class SimSocket:
         return accepted, accepted.there
 
     def ready(self) -> int:
-        """For what, as a selector says it."""
+        """Return the events that the socket is ready for, as a selector's bits."""
         broken = self._error is not None
         readable = bool(self._received or self._backlog or self._ended or broken)
         writable = self.connected and (broken or self._room() > 0)
         return EVENT_READ * readable | EVENT_WRITE * writable
 
     def send(self, data: Any) -> int:
-        """How many bytes of it were taken. Raises ConnectionResetError, TimeoutError."""
+        """Send as many bytes as the window takes.
+
+        Returns:
+            The number of bytes taken.
+
+        Raises:
+            BlockingIOError: The window is full.
+            ConnectionResetError, TimeoutError: The connection is lost.
+        """
         if self._error is not None:
             raise self._error
         taken = max(0, min(len(data), self._room()))
@@ -255,11 +280,16 @@ class SimSocket:
         return taken
 
     def sendmsg(self, buffers: Any) -> int:
-        """As asyncio does it from Python 3.12 on."""
+        """Send several buffers, as asyncio does from Python 3.12 on."""
         return self.send(b"".join(buffers))
 
     def recv(self, most: int) -> bytes:
-        """What has arrived; nothing at the end. Raises ConnectionResetError, TimeoutError."""
+        """Return bytes that have arrived; none at the end of the stream.
+
+        Raises:
+            BlockingIOError: Nothing has arrived.
+            ConnectionResetError, TimeoutError: The connection is lost.
+        """
         if not self._received and not self._ended:
             raise self._error or BlockingIOError
         taken = bytes(self._received[:most])
@@ -274,7 +304,7 @@ class SimSocket:
         return len(data)
 
     def close(self) -> None:
-        """FIN behind what was sent, or a reset for what nobody has read."""
+        """Close the socket: send FIN after the last bytes, or a reset if bytes are unread."""
         if self.closed:
             return
         self.closed = True
@@ -287,17 +317,17 @@ class SimSocket:
             self._put(FIN)
             return
         self._patience_s = 0.0
-        # Once: if it is lost, the peer learns of it when it sends something.
+        # The reset is sent once. If it is lost, the peer learns of the end with its next send.
         at = max(self.scheduler.now + self._latency(), self._last_at + 1e-9)
         self.scheduler.at(at, self._reset_arrives)
 
     def vanish(self) -> None:
-        """Its machine is off."""
+        """Close the socket without a segment, because the machine is off."""
         self.closed = True
         self.net.closed(self)
         self.fail()
 
-    # -- being connected
+    # -- connecting
 
     def _dial(self, again_s: float) -> None:
         if self.closed:
@@ -317,7 +347,8 @@ class SimSocket:
             return
         rng = self.net.route(f"{self.there[0]}:{self.there[1]}>{self.process.name}")
         peer = self.peer = SimSocket(self.net, listener.process, self.there, self.here, rng)
-        peer.peer, peer.connected = self, True
+        peer.peer = self
+        peer.connected = True
         listener._backlog.append(peer)
         listener._changed()
         self.scheduler.after(self._latency(), self._accepted)
@@ -332,7 +363,8 @@ class SimSocket:
         return self.net.latency(self._rng, self.here[0], self.there[0])
 
     def _open_both(self) -> bool:
-        here, there = self.here[0], self.there[0]
+        here = self.here[0]
+        there = self.there[0]
         return self.net.open(here, there) and self.net.open(there, here)
 
     def _room(self) -> int:
@@ -340,11 +372,11 @@ class SimSocket:
         return self.net.window_bytes - self._wire_bytes - len(self.peer._received)
 
     def _blocked(self) -> bool:
-        """Somebody waits to write, and there is no room."""
+        """Return whether a writer waits and there is no room."""
         return self._full and self._room() <= 0
 
     def _changed(self) -> None:
-        """It may be ready for something."""
+        """Have the selector look again: the socket may be ready."""
         if self.watcher is not None:
             self.watcher.look_at(self.number)
 
@@ -356,8 +388,10 @@ class SimSocket:
         self.scheduler.at(at, self._arrive)
 
     def _arrive(self) -> None:
-        """What is due goes to the peer, if there is a way."""
-        now, wire, peer = self.scheduler.now, self._wire, self.peer
+        """Hand segments that are due to the peer, if the route is open."""
+        now = self.scheduler.now
+        wire = self._wire
+        peer = self.peer
         assert peer is not None
         acknowledged = self.net.open(self.there[0], self.here[0])
         arrives = self.net.open(self.here[0], self.there[0]) and (acknowledged or not peer.closed)
@@ -372,10 +406,14 @@ class SimSocket:
             if acknowledged:
                 self._stuck_since = now if self._blocked() else inf
             else:
-                self._wait(segment.sent_at)  # it has arrived, and nobody tells us
+                self._wait(segment.sent_at)  # arrived, but the acknowledgement is lost
 
     def _take(self, data: bytes) -> bool:
-        """Whether there still is such a connection."""
+        """Take a segment from the peer.
+
+        Returns:
+            False if the connection is gone and a reset is on its way back.
+        """
         gone = self.closed or self._error is not None
         if gone and data != FIN and self.peer is not None:
             self.scheduler.after(self._latency(), self.peer.fail)
@@ -386,27 +424,30 @@ class SimSocket:
         return not gone or data == FIN
 
     def _wait(self, since: float) -> None:
-        """For an acknowledgement or a window that ought to have come: try later, and later."""
+        """Begin retries, because an acknowledgement or a free window is overdue since `since`."""
         self._stuck_since = min(self._stuck_since, since)
         if not self._trying:
             self._trying = True
             self._try_later(RETRANSMIT_S)
 
     def _try_later(self, again_s: float) -> None:
-        now, over = self.scheduler.now, self._stuck_since + self._patience_s
+        now = self.scheduler.now
+        over = self._stuck_since + self._patience_s
         self.scheduler.at(min(max(over, now), now + again_s), self._try_again, again_s)
 
     def _try_again(self, again_s: float) -> None:
-        """As Linux: whose time is over does not try any more."""
+        """Send held segments again, or fail with ETIMEDOUT once the time is over, as Linux does."""
         if self.scheduler.now >= self._stuck_since + self._patience_s:
             self.fail(errno.ETIMEDOUT)
             return
         both = self._open_both()
         if both and self._held:
-            self._held, self._stuck_since = False, self.scheduler.now
+            self._held = False
+            self._stuck_since = self.scheduler.now
             self._arrive()
         if both and not self._blocked():
-            self._trying, self._stuck_since = False, inf
+            self._trying = False
+            self._stuck_since = inf
         else:
             self._try_later(min(again_s * 2, RETRANSMIT_MAX_S))
 
@@ -417,9 +458,10 @@ class SimSocket:
             self.peer.fail()
 
     def fail(self, number: int = errno.ECONNRESET) -> None:
-        """What has arrived before can still be read."""
+        """Fail the connection; bytes that have arrived before can still be read."""
         self._wire.clear()
-        self._patience_s, self.connected = 0.0, True
+        self._patience_s = 0.0
+        self.connected = True
         if self._error is None and not self.closed:
             self._error = OSError(number, os.strerror(number))
             self._changed()

@@ -1,11 +1,12 @@
-"""The broker's process: the real one, behind several addresses. It crashes, and comes back.
+"""Process of the real broker behind several addresses, with crashes and restarts.
 
-Nodes of one broker, not a cluster: who leads and who coordinates moves between addresses while the
-old one goes on serving, and asks there are refused as Kafka refuses them. On the way back answers
-are damaged, and some requests are refused that the broker would have granted. All nodes are one
-process and one disk: a node that vanishes is an address that nobody reaches.
+The nodes are addresses of one broker, not a cluster. Leadership and coordination move between
+addresses while the old address goes on serving, and requests there are refused as Kafka refuses
+them. On the way back answers are damaged, and some requests are refused that the broker would have
+granted. All nodes share one process and one disk: a node that vanishes is an address that no client
+reaches.
 
-Not here: what a request means (the broker's own files in `api/`).
+Not here: the meaning of a request (the broker's own files in `api/`).
 """
 
 import asyncio
@@ -62,19 +63,23 @@ LEADER_APIS: dict[Api, tuple[Any, ...]] = {
         "topics", "partitions", "partition_index", {"timestamp": -1, "offset": -1},
     ),
 }  # fmt: skip
-"""What its fields are called, in a request (topics, name, partitions, number) and in its answer
-(topics, partitions, number), and what stands in one that refuses."""
+"""Names of the fields of an API that goes to leaders, and the other fields of a refusal.
+
+The names are those of topics, name, partitions and number in a request, and of topics, partitions
+and number in an answer.
+"""
 DAMAGED_AT = -3
-"""Inside of the last record of an answer."""
+"""Index of the damaged byte, inside of the last record of an answer."""
 NOBODY = -1
 MUCH = 1 << 30
-SHORTEN_S, GROW_AGAIN_S = 2.0, 1.0
+SHORTEN_S = 2.0
+GROW_AGAIN_S = 1.0
 QUICK = GroupConfig(consumer_session_timeout_ms=6000, consumer_heartbeat_interval_ms=1000)
-"""Of the consumer protocol, where the broker says how long a member may be silent."""
+"""Timeouts of the consumer protocol, where the broker sets how long a member may be silent."""
 
 
 def several(records: Buffer | None) -> bool:
-    """A batch has more than one record."""
+    """Return whether any batch has more than one record."""
     batches = () if records is None else scan(records, check=False)
     return any(header.records > 1 for _, _, header in batches)
 
@@ -83,23 +88,28 @@ Respond = Callable[[ServedRequest, ReplyBody | None], None]
 
 
 class Nodes:
-    """`service` is None while there is no broker; `coordinator` and `leader`: node numbers. Faults
-    are set here, and end by themselves.
+    """Broker behind its addresses, with the faults that are set on them and end by themselves.
 
-    `leaderless` and `stingy`: of topics, until when they have no leader, or too few replicas for a
-    produce; `narrow`: until when a batch with several records is too large for them; `refused`: so
-    many requests of a kind are refused, with which code.
+    `service` is None while there is no broker. `coordinator` and `leader` are node numbers.
+
+    `leaderless`: time until which a topic has no leader; `stingy`: time until which a topic has too
+    few replicas for a produce; `narrow`: time until which a topic refuses a batch with several
+    records as too large; `refused`: per API, the number of requests that are still refused, and the
+    error code.
     """
 
     def __init__(self, world: "World", folder: Path) -> None:
-        self.scheduler, self.network, self.world = world.scheduler, world.network, world
+        self.scheduler = world.scheduler
+        self.network = world.network
+        self.world = world
         self.scene = world.scene
-        self._folder, self._ids = folder, self.scheduler.stream("broker ids")
+        self._folder = folder
+        self._ids = self.scheduler.stream("broker ids")
         self.service: Service | None = None
         self.process: Process
         self.coordinator = self.leader = 0
         self.lost = False
-        """Something that was acknowledged, as a broker without `sync` may."""
+        """Whether acknowledged data may be lost: power was cut from a broker without `sync`."""
         self.away_until = self.uncoordinated_until = 0.0
         self.leaderless: dict[str, float] = {}
         self.stingy: dict[str, float] = {}
@@ -136,7 +146,7 @@ class Nodes:
             )
             try:
                 await broker.start()
-            except WorldError as error:  # somebody starts it again, until its disk is well
+            except WorldError as error:  # restarted until its disk works again
                 self.scheduler.say(BROKER, f"cannot start: {error}")
                 self.scheduler.after(0.1, self.crash, 1.0)
                 await asyncio.get_running_loop().create_future()
@@ -151,7 +161,10 @@ class Nodes:
         return uuid.UUID(int=self._ids.getrandbits(128))
 
     def crash(self, back_s: float, *, power: bool = False) -> None:
-        """What it had in memory is gone; with `power` no connection is closed either."""
+        """Kill the broker and start it again `back_s` seconds later.
+
+        The contents of the memory are gone. With `power`, no connection is closed either.
+        """
         if self.process.alive:
             self.scheduler.say(BROKER, f"crashes, back in {back_s} s, power={power}")
             self.service = None
@@ -167,7 +180,7 @@ class Nodes:
             self.process.freeze(seconds)
 
     def move_coordinator(self, node: int | None = None) -> None:
-        """To this node, or to the other one; the old one lives on and refuses."""
+        """Move the coordinator to a node, or to the other one; the old one lives on and refuses."""
         self.coordinator = 1 - self.coordinator if node is None else node
         self.scheduler.say(BROKER, f"coordinates on node {self.coordinator}")
         if self.process.alive and self.service is not None:
@@ -178,7 +191,7 @@ class Nodes:
         self.scheduler.say(BROKER, f"leads on node {self.leader}")
 
     def vanish(self, node: int, seconds: float, *, over_s: float = 0.5) -> None:
-        """Without a word; a little later another one has all that it had."""
+        """Cut a node off without closing connections; `over_s` later the other node takes over."""
         self.scheduler.say(BROKER, f"node {node} vanishes for {seconds} s")
         self.network.lose(HOSTS[node], seconds)
         self.away_until = self.scheduler.now + seconds
@@ -193,7 +206,7 @@ class Nodes:
             self.scheduler.say(BROKER, f"{topic} is deleted")
 
     def _shorten(self) -> None:
-        """The files of the logs of all topics, those of new ones too."""
+        """Set short log segments for all topics, every `SHORTEN_S` for the sake of new ones."""
         if self.process.alive and self.service is not None:
             self.process.main.call(self._configure, self.service.topics)
         self.scheduler.after(SHORTEN_S, self._shorten)
@@ -205,7 +218,7 @@ class Nodes:
                 topics.configure(topic, {**topic.configs, **wanted})
 
     def partitions(self, topic: str) -> int:
-        """As many as the broker has, or will have."""
+        """Return the number of partitions that the broker has, or will have."""
         found = None if self.service is None else self.service.topics.by_name.get(topic)
         return len(found.logs) if found else self.scene.sources.get(topic, 0)
 
@@ -214,28 +227,33 @@ class Nodes:
         if self.service is not None and found is not None and len(found.logs) < partitions:
             try:
                 self.service.topics.grow([(found, partitions)])
-            except OSError as error:  # who asked for it is refused, and asks again
+            except OSError as error:  # the admin client is refused, and tries again
                 self.scheduler.say(BROKER, f"{topic} does not grow: {error}")
                 self.scheduler.after(GROW_AGAIN_S, self.grow, topic, partitions)
             else:
                 self.scheduler.say(BROKER, f"{topic} grows to {partitions}")
 
-    # -- what stands before it
+    # -- requests and answers on their way
 
     def damage(self, topic: str | None = None) -> None:
-        """One of the answers to come, with records of this topic, or of any."""
+        """Damage the next answer that has records of this topic, or of any topic."""
         self._damaged.append(topic)
 
     def leads(self, topic: str) -> int:
-        """The node, or NOBODY."""
+        """Return the node that leads a topic, or NOBODY."""
         gone = self.leaderless.get(topic, 0.0) > self.scheduler.now
         return NOBODY if gone else self.leader
 
     def answer(self, service: Service, call: ServedRequest) -> ReplyBody | None:
-        """In place of the broker's own."""
+        """Answer a request in place of the broker: refuse it, or let the broker answer.
+
+        Returns:
+            The answer, or None if the answer comes later or never.
+        """
         name_topics(service, call)
         self.world.hear("asked", call.connection.host, call)
-        node, refused = HOSTS.index(call.connection.address[0]), None
+        node = HOSTS.index(call.connection.address[0])
+        refused = None
         if call.api in GROUP_APIS:
             code = ErrorCode.NOT_COORDINATOR if node != self.coordinator else self._spent(call)
             refused = self._of_group(service, call, code) if code else None
@@ -249,7 +267,7 @@ class Nodes:
         return answered(service, call)
 
     def _spent(self, call: ServedRequest) -> ErrorCode:
-        """What this request is refused with, although the broker would grant it."""
+        """Return the code to refuse this request with, although the broker would grant it."""
         left, code = self.refused.get(call.api, (0, ErrorCode.NONE))
         if not left:
             return ErrorCode.NONE
@@ -265,7 +283,11 @@ class Nodes:
         return ErrorCode.NOT_ENOUGH_REPLICAS if stingy else ErrorCode.NONE
 
     def _of_leader(self, call: ServedRequest, node: int) -> ReplyBody | None:
-        """As a broker does it: what it refuses keeps nothing of the rest away."""
+        """Refuse some topics of a request as a broker does; the broker answers the rest.
+
+        Returns:
+            The answer if all topics are refused, otherwise None.
+        """
         topics, name, partitions, number, told, parts, index, usual = LEADER_APIS[call.api]
         asked = getattr(call.body, topics)
         codes = {topic: self._code(call.api, topic, node) for topic in map(attrgetter(name), asked)}
@@ -288,12 +310,13 @@ class Nodes:
             setattr(call.body, topics, rest)
             call.respond = partial(self._both, call.respond, told, refused)
             if call.api is Api.FETCH:
-                call.body.max_wait = 0  # who has something to tell does not wait
+                call.body.max_wait = 0  # a fetch with an error to report does not wait
         return {told: refused} if refused and not rest else None
 
     def _narrow(self, call: ServedRequest) -> None:
         """Refuse the batches with several records of topics that are narrow; take the others."""
-        code, refused = ErrorCode.MESSAGE_TOO_LARGE, list[ReplyBody]()
+        code = ErrorCode.MESSAGE_TOO_LARGE
+        refused = list[ReplyBody]()
         for topic in call.body.topic_data:
             if self.narrow.get(topic.name, 0.0) <= self.scheduler.now:
                 continue
@@ -350,7 +373,7 @@ class Nodes:
             one.update(told)
 
     def _fetched(self, call: ServedRequest, body: ReplyBody) -> None:
-        """One bit of one batch; the broker's own bytes stay whole."""
+        """Flip one bit of one batch in an answer; the broker's own bytes stay whole."""
         if not self._damaged:
             return
         wanted = self._damaged[0]
@@ -367,7 +390,7 @@ class Nodes:
 
 
 def name_topics(service: Service, call: ServedRequest) -> None:
-    """Add names to the topics of a fetch that has their ids alone; none to ids that are unknown."""
+    """Add names to the topics of a fetch that has only ids; unknown ids get None."""
     if call.api is Api.FETCH:
         for topic in call.body.topics:
             if getattr(topic, "topic", None) is None:

@@ -1,13 +1,12 @@
-"""What a broker's directory holds after the power failed: files as they were last brought to the
-disk, by the names that their folders had on the disk.
+"""Power loss for a broker's directory: files and names fall back to their last flush.
 
-The files are real ones. While `watching`, every fsync under the directory is noted with what it
-brings to the disk: of a file what was written since the last one, of a folder its names. One that
-fails brings nothing, and of a file that is written in place it has forgotten then, like Linux, that
-there was something; names, and files that are written whole, the next one brings. RocksDB calls the
-kernel by itself: behind each of its writes that reaches the disk its whole folder is noted.
-`lose` makes the directory anew out of that; of bytes that were appended since, some may have got
-there.
+The files are real ones. While `watching`, every fsync under the directory is noted with the data
+that reaches the disk: for a file the bytes written since the last fsync, for a folder the names. A
+failed fsync brings nothing to the disk. For a file that is written in place, the failed fsync also
+forgets these bytes, as Linux does. Names, and files that are written whole, reach the disk with the
+next fsync. RocksDB calls the kernel by itself: after each write that reaches the disk, the
+whole folder is noted. `lose` makes the directory anew from these notes. Some of the bytes that were
+appended since the last flush may have reached the disk.
 
 Not here: disks that lie, sectors written in halves; the disks of workers (`disk`).
 """
@@ -29,22 +28,23 @@ Inode = tuple[int, int]
 
 
 class PowerLoss:
-    """Of one directory, which may be made later."""
+    """Simulated power loss of one directory, which may be made later."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
-        self._folder, self._rng = folder, rng
+        self._folder = folder
+        self._rng = rng
         self.failures = 0.0
-        """Of the flushes of files and of folders."""
+        """Share of the flushes of files and folders that fail."""
         self._files: dict[Inode, bytes] = {}
         self._dirty: dict[Inode, list[tuple[int, int]]] = {}
         self._names: dict[Inode, dict[str, Inode]] = {}
-        self._kept: dict[Inode, int] = {}  # open, or another file would get its number
+        self._kept: dict[Inode, int] = {}  # open descriptors, so that no other file gets the number
         self._meta: dict[str, bytes] = {}
         self._looking = threading.Lock()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """What this process brings to the disk from here on."""
+        """Note all that this process brings to the disk while the context lasts."""
         with ExitStack() as stack:
             for of, name, noting in (
                 (os, "fsync", self._synced), (os, "fdatasync", self._flushed),
@@ -58,7 +58,7 @@ class PowerLoss:
             yield
 
     def lose(self) -> None:
-        """Everything that need not be there is not there. Nobody may have it open."""
+        """Drop all data that need not have reached the disk. No process may have a file open."""
         if not self._folder.exists():
             return
         root = number(os.stat(self._folder))
@@ -86,7 +86,7 @@ class PowerLoss:
                 (folder / name).write_bytes(self._torn(each, was))
 
     def _torn(self, inode: Inode, was: Path | None) -> bytes:
-        """What was flushed, and perhaps a part of what was appended behind it."""
+        """Return the flushed bytes of a file, and perhaps a part of the bytes appended since."""
         flushed = self._files.get(inode, b"")
         now = was.read_bytes() if was is not None else b""
         more = len(now) - len(flushed)
@@ -95,7 +95,7 @@ class PowerLoss:
         return now[: len(flushed) + self._rng.choice((0, 0, self._rng.randint(0, more), more))]
 
     def _note_all(self) -> None:
-        """After a start there is nothing in memory that is not on the disk."""
+        """Note the whole directory: after a start, all data in memory is on the disk."""
         for noted in (self._files, self._names, self._dirty):
             noted.clear()
         for path in (self._folder, *self._folder.rglob("*")):
@@ -140,7 +140,7 @@ class PowerLoss:
         return path == self._folder or self._folder in path.parents
 
     def _note(self, fd: int, written: list[tuple[int, int]] | None = None) -> None:
-        """`written`: places and lengths; None is all of it."""
+        """Note a file or folder. `written`: offsets and lengths; None for the whole file."""
         about = os.fstat(fd)
         inode = number(about)
         if inode not in self._kept:
@@ -148,15 +148,18 @@ class PowerLoss:
         if stat.S_ISDIR(about.st_mode):
             self._note_names(fd, inode)
             return
-        now = Path(f"/proc/self/fd/{fd}").read_bytes()  # it may be open for writing alone
+        now = Path(
+            f"/proc/self/fd/{fd}"
+        ).read_bytes()  # the descriptor may be open for writing only
         data = bytearray(self._files.get(inode, b"")[: about.st_size].ljust(about.st_size, b"\0"))
         for at, count in [(0, about.st_size)] if written is None else written:
             data[at : at + count] = now[at : at + count]
         self._files[inode] = bytes(data)
 
     def _note_names(self, fd: int, folder: Inode) -> None:
-        """Files that were never flushed have names too; what has none any more is let go."""
-        now, before = dict(names(fd)), self._names.get(folder, {})
+        """Note the names in a folder, unflushed files too; drop files that have no name now."""
+        now = dict(names(fd))
+        before = self._names.get(folder, {})
         for name, inode in tuple(now.items()):
             if inode not in self._kept:
                 with suppress(FileNotFoundError):
@@ -172,7 +175,7 @@ class PowerLoss:
             real(meta, *args, **options)
             folder = self._folder / "meta"
             if options.get("sync") or meta._sync or not args:
-                with self._looking:  # a thread that flushes must not put back what it saw before
+                with self._looking:  # a flushing thread must not put back older contents
                     self._meta = {path.name: path.read_bytes() for path in folder.iterdir()}
 
         return noted
@@ -184,7 +187,7 @@ class PowerLoss:
 
 
 def names(fd: int) -> Iterator[tuple[str, Inode]]:
-    """In a folder; without what another thread removes meanwhile."""
+    """Yield the names in a folder, except those that another thread removes meanwhile."""
     with os.scandir(fd) as found:
         for each in found:
             with suppress(FileNotFoundError):
@@ -192,5 +195,5 @@ def names(fd: int) -> Iterator[tuple[str, Inode]]:
 
 
 def number(about: os.stat_result) -> Inode:
-    """A file, whatever it is called."""
+    """Return the identity of a file, independent of the name."""
     return about.st_dev, about.st_ino

@@ -1,9 +1,9 @@
 """Processes: threads, memory and sockets that freeze and die together; a thread is an event loop.
 
-Of asyncio's loop only what waits, and for whom, is another. Where a real one sleeps in its
-selector, this one is called by the scheduler when something is due: a socket is ready, a timer,
-another thread's call. That call is in the queue at once and wakes the loop late, as a write to its
-pipe would.
+Only the waiting differs from asyncio's own loop. A real loop sleeps in its selector. The scheduler
+calls this one when something is due: a socket that is ready, a timer, or a call from another
+thread. Such a call is in the queue at once and wakes the loop late, as a write to the loop's pipe
+would.
 """
 
 import asyncio
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from streamsx.simulation.network import Network, SimSocket
 
 TURN_S: Final = 40e-6
-"""CPU time of a turn, at the mean: a loop that never sleeps moves the time on."""
+"""Mean CPU time of a turn, in seconds: a loop that never sleeps moves the time on."""
 LIVELOCK_TURNS: Final = 12_000
-"""In one virtual second of one loop: it is busy for half of it with nothing but being woken."""
+"""Turns of one loop in one virtual second, half of which then goes into waking up alone."""
 UNWIND_TURNS: Final = 100
 
 ProcessMain = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class SimTask(asyncio.Task[Any]):
-    """In sets, tasks are ordered by birth, not by address: a task group cancels in that order."""
+    """Task that sets order by birth, not by address: a task group cancels in that order."""
 
     def __init__(self, coroutine: Any, *, loop: "SimThread", **options: Any) -> None:
         self.number: int = next(loop.process.scheduler.numbers)
@@ -43,10 +43,11 @@ class SimTask(asyncio.Task[Any]):
 
 
 class SimSelector(BaseSelector):
-    """Says which sockets of a thread are ready, and `woken` when one may have become so."""
+    """Selector over the simulated sockets of a thread; calls `woken` when one may be ready."""
 
     def __init__(self, net: "Network", woken: Callable[[], None]) -> None:
-        self._net, self._woken = net, woken
+        self._net = net
+        self._woken = woken
         self._keys: dict[Any, SelectorKey] = {}
         self._maybe: dict[int, None] = {}
 
@@ -70,7 +71,8 @@ class SimSelector(BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         found = []
         for number in tuple(self._maybe):
-            key, sock = self._keys.get(number), self._net.sockets.get(number)
+            key = self._keys.get(number)
+            sock = self._net.sockets.get(number)
             if key and sock and (events := sock.ready() & key.events):
                 found.append((key, events))
             else:
@@ -79,11 +81,12 @@ class SimSelector(BaseSelector):
 
 
 class SimThread(BaseSelectorEventLoop):
-    """A thread of a process, which is its loop; `name` is PROCESS/THREAD. `result` or `error`:
-    how its coroutine has ended.
+    """Thread of a process, which is also an event loop; `name` is PROCESS/THREAD.
+
+    `result` or `error`: the outcome of the thread's coroutine.
     """
 
-    # asyncio's own.
+    # Attributes of asyncio's own loop.
     _closed: bool
     _ready: deque[asyncio.Handle]
     _run_once: Callable[[], None]
@@ -92,20 +95,22 @@ class SimThread(BaseSelectorEventLoop):
     _transports: dict[int, asyncio.Transport]
 
     def __init__(self, process: "Process", name: str, main: ProcessMain) -> None:
-        self.process, self.scheduler, self.net = process, process.scheduler, process.net
+        self.process = process
+        self.scheduler = process.scheduler
+        self.net = process.net
         self.name = f"{process.name}/{name}"
         self.number = next(self.scheduler.numbers)
         self.signals: dict[int, Callable[[], object]] = {}
         self._rng = self.scheduler.stream(f"thread/{self.name}/{process.life}")
         self._wakes_at = inf
-        """When it looks at what is ready."""
+        """Time of the next look at ready sockets and calls."""
         self._busy_until = 0.0
         self._armed = inf
-        """When the scheduler calls next; anything else that it has is stale."""
+        """Time of the scheduler's next call; any other call that is still on the heap is stale."""
         self._in_turn = self._ending = False
         self._turns = self._second = 0
         self._on_disk: dict[Future[Any], tuple[Callable[..., Any], tuple[Any, ...]]] = {}
-        """What an executor was given and has not done."""
+        """Calls that were given to an executor and are not done."""
         self._sockets = SimSelector(self.net, self.wake)
         super().__init__(self._sockets)
         self.set_debug(False)
@@ -113,21 +118,21 @@ class SimThread(BaseSelectorEventLoop):
         self.result: Any = None
         self.error: BaseException | None = None
         self._over: Future[Any] = Future()
-        self._over.set_running_or_notify_cancel()  # who waits no more cancels nothing
+        self._over.set_running_or_notify_cancel()  # a waiter that is cancelled cancels nothing
         self.task = self.create_task(main(), name=name)
         self.task.add_done_callback(self._done)
         self.wake()
 
-    # -- what asyncio asks of the machine
+    # -- overrides of asyncio
 
     def time(self) -> float:
         return self.process.clock.now()
 
     def _make_self_pipe(self) -> None:
-        """`_write_to_self` needs none."""
+        """Make no pipe: `_write_to_self` needs none."""
 
     def _write_to_self(self) -> None:
-        """When a thread wakes up is random."""
+        """Wake the thread after a random delay."""
         if self.scheduler.running is not self:
             self.wake(self._rng.expovariate(1 / self.scheduler.hop_s))
 
@@ -161,7 +166,7 @@ class SimThread(BaseSelectorEventLoop):
         return self.signals.pop(sig, None) is not None
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Whatever asyncio would log and forget is a violation: nobody else hears of it."""
+        """Report a violation for an error that asyncio would log and forget."""
         if self.process.alive:
             what = f"{self.name}: {context.get('message')}: {context.get('exception')!r}"
             self.scheduler.violate("exception in a callback", what)
@@ -191,22 +196,23 @@ class SimThread(BaseSelectorEventLoop):
             sock.close()
             raise
 
-    # -- what the scheduler, the process and the network want
+    # -- calls from the scheduler, the process and the network
 
     def wake(self, late_s: float = 0.0) -> None:
-        """There is something to do."""
+        """Run a turn, now or `late_s` seconds from now: there is something to do."""
         self._wakes_at = min(self._wakes_at, self.scheduler.now + late_s)
         self._arm(self._wakes_at)
 
     def hold(self, seconds: float) -> None:
-        """This thread alone is not run for so long."""
+        """Do not run this thread for so many seconds; others run."""
         self._busy_until = max(self._busy_until, self.scheduler.now + seconds)
 
     def catch_up(self) -> None:
-        """The disk may have become faster: what it has begun takes no longer than that.
+        """Limit the pending disk calls to the current mean time: the disk may be faster now.
 
-        Else (seed 62207) a worker that starts 4 s before all is healed, and is drawn 38 s for its
-        first look at the disk, joins 34 s after that, too late to be at rest at the end.
+        Seed 62207, without this: a worker starts 4 s before everything heals; its first look at
+        the disk draws 38 s; the worker joins 34 s after the heal, too late to be at rest at the
+        end.
         """
         for done in self._on_disk:
             self.scheduler.after(self.scheduler.disk_s, self._execute, done)
@@ -216,15 +222,15 @@ class SimThread(BaseSelectorEventLoop):
         return not self._closed
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
-        with suppress(RuntimeError):  # it is over
+        with suppress(RuntimeError):  # the loop is closed
             self.call_soon_threadsafe(function, *arguments)
 
     def end(self) -> "asyncio.Future[Any]":
-        """Done, on the caller's loop, when it is over, or has failed."""
+        """Return a future on the caller's loop that is done when this thread ends or fails."""
         return asyncio.wrap_future(self._over)
 
     def _done(self, main: asyncio.Task[Any]) -> None:
-        """Its coroutine is over: as `asyncio.run`, cancel what is left, and close after that."""
+        """Cancel the tasks that are left, as `asyncio.run` does; the loop closes after that."""
         self.error = asyncio.CancelledError() if main.cancelled() else main.exception()
         self.result = None if self.error else main.result()
         self._ending = True
@@ -232,12 +238,13 @@ class SimThread(BaseSelectorEventLoop):
             task.cancel()
 
     def close(self) -> None:
-        """Nothing of it runs any more."""
+        """Close the loop: nothing runs on this thread any more."""
         self._closed = True
 
     def unwind(self) -> None:
-        """After everything: let its tasks end, so that nobody collects them half done."""
-        self._closed, running = False, self.scheduler.running
+        """End the tasks after the run, so that the garbage collector finds none half done."""
+        self._closed = False
+        running = self.scheduler.running
         left: list[SimTask] = []
         self.scheduler.running = None
         asyncio._set_running_loop(self)
@@ -250,7 +257,7 @@ class SimThread(BaseSelectorEventLoop):
                     break
                 for task in left:
                     task.cancel()
-                with suppress(Killed):  # kept by a task group, as how its body has ended
+                with suppress(Killed):  # a task group keeps it as the outcome of its body
                     self._run_once()
         finally:
             asyncio._set_running_loop(None)
@@ -264,8 +271,10 @@ class SimThread(BaseSelectorEventLoop):
         return sorted(tasks, key=lambda task: task.number)
 
     def _check_closed(self) -> None:
-        """Of a killed process nothing runs any more, but frames on the way out of its last turn
-        still call: refused, they would leave tasks behind that nobody can end.
+        """Raise RuntimeError if the loop is closed, unless the process was killed.
+
+        A killed process runs no more, but frames on the way out of the last turn still
+        call. If these calls were refused, tasks would be left behind that cannot be ended.
         """
         if self._closed and not self.process.killed:
             raise RuntimeError("Event loop is closed")
@@ -281,7 +290,7 @@ class SimThread(BaseSelectorEventLoop):
         return max(at, self._busy_until, self.process.frozen_until) if at < inf else inf
 
     def _arm(self, at: float) -> None:
-        """The scheduler calls then; in a turn, the turn's end sees to it."""
+        """Have the scheduler call at that time; during a turn, the end of the turn does so."""
         if at < self._armed and not self._in_turn:
             self._armed = at = max(at, self._busy_until, self.process.frozen_until)
             self.scheduler.at(at, self._called, at)
@@ -297,14 +306,17 @@ class SimThread(BaseSelectorEventLoop):
 
     def _turn(self) -> None:
         scheduler = self.scheduler
-        self._in_turn, self._wakes_at, scheduler.running = True, inf, self
+        self._in_turn = True
+        self._wakes_at = inf
+        scheduler.running = self
         asyncio._set_running_loop(self)
         try:
             self._run_once()
         except Killed:
             return
         finally:
-            self._in_turn, scheduler.running = False, None
+            self._in_turn = False
+            scheduler.running = None
             asyncio._set_running_loop(None)
         self._after()
 
@@ -321,39 +333,47 @@ class SimThread(BaseSelectorEventLoop):
             scheduler.violate("livelock", f"{self.name}: {self._turns} turns in one second")
         if self._ending and not self._ready and not self._left():
             self.close()
-            self._over.set_exception(self.error)  # or that there is none
+            self._over.set_exception(self.error)  # None if the coroutine returned
             self.process.thread_over(self)
 
 
 class Process:
-    """On `host`, a machine of the network. It ends with the first of its threads that was started.
+    """Process on `host`, a machine of the network, which ends with its main thread.
 
-    A process that was killed never runs again; whoever holds something for it that the kernel would
-    take back says so in `on_kill`.
+    The main thread is the first one that was started. A process that was killed never runs again.
+    Resources that the kernel would take back from a killed process are released by the callbacks in
+    `on_kill`.
     """
 
     def __init__(self, net: "Network", name: str, *, host: str | None = None) -> None:
-        self.net, self.scheduler = net, net.scheduler
-        self.name, self.host = name, host or name
+        self.net = net
+        self.scheduler = net.scheduler
+        self.name = name
+        self.host = host or name
         lives = [other for other in self.scheduler.processes if other.name == name]
         self.life = len(lives) + 1
-        """How often there has been one of this name."""
+        """Number of this process among those of the same name, from 1."""
         self.clock = SimClock(self.scheduler)
-        self.alive, self.killed = True, False
+        self.alive = True
+        self.killed = False
         self.frozen_until = 0.0
         self.threads: list[SimThread] = []
         self.sockets: dict[int, SimSocket] = {}
-        """Those that are open."""
+        """Open sockets, by number."""
         self.on_kill: list[Callable[[], None]] = []
         net.boot(self.host)
         self.scheduler.processes.append(self)
 
     def begin(self, name: str, main: ProcessMain) -> "asyncio.Future[None]":
-        """As a worker has its control thread begun; done, on the caller's loop, at its end."""
+        """Start a thread, as a worker starts its control thread.
+
+        Returns:
+            A future on the caller's loop that is done when the thread ends.
+        """
         return self.start(main, name).end()
 
     def start(self, main: ProcessMain, name: str = "main") -> SimThread:
-        """A thread; the first one is the main one."""
+        """Start a thread; the first one is the main thread."""
         self.threads.append(SimThread(self, name, main))
         return self.threads[-1]
 
@@ -366,12 +386,14 @@ class Process:
         return self.frozen_until > self.scheduler.now
 
     def freeze(self, seconds: float) -> None:
-        """SIGSTOP for so long: no thread runs, the kernel goes on."""
+        """Stop the process for so many seconds, as SIGSTOP: no thread runs, the kernel goes on."""
         self.frozen_until = max(self.frozen_until, self.scheduler.now + seconds)
 
     def kill(self, *, power: bool = False) -> None:
-        """SIGKILL: no thread runs any more, and the kernel closes the sockets. With `power` the
-        machine is off: nobody does, until a process starts there.
+        """Kill the process, as SIGKILL: no thread runs any more, and the kernel closes the sockets.
+
+        With `power` the machine is off: no kernel closes the sockets, and the machine does not
+        answer until a process starts there.
         """
         if self.alive:
             self.killed = True
@@ -380,14 +402,14 @@ class Process:
                 undo()
 
     def signal(self, number: int) -> None:
-        """Without a handler it kills."""
+        """Call the handler of a signal; without a handler, kill the process."""
         if handler := self.main.signals.get(number):
             self.main.call_soon_threadsafe(handler)
         else:
             self.kill()
 
     def thread_over(self, thread: SimThread) -> None:
-        """All of its tasks have ended."""
+        """End the process if the thread that has ended is the main one."""
         if thread is self.main:
             self._gone(power=False)
 

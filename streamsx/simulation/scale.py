@@ -1,12 +1,12 @@
-"""How long a group of some size is out of balance when it grows or shrinks: capacity planning.
+"""Capacity planning: the time that a group is out of balance when it grows or shrinks.
 
-The assignor that ships decides, round after round, in virtual time; its members are only what it
-sees of them: what they claim, and how far their copies are. Every task has state, a copy is made in
-`restore_s`, beside others of its worker or one after another, and a rebalance takes `REBALANCE_S`
-(ASSIGNOR.md 10). Standbys, where the rules have some, are there at the beginning, and at no end
-need all be made: no rebalance waits for them.
+The assignor of the product decides, round after round, in virtual time. Members are only what the
+assignor sees of them: their claims, and the lag of their copies. Every task has state. A copy is
+restored in `restore_s`, beside others of its worker or one after another. A rebalance takes
+`REBALANCE_S` (ASSIGNOR.md 10). Standbys, if the rules ask for some, exist at the beginning. At the
+end not all need be restored: no rebalance waits for them.
 
-Not here: workers, brokers and faults (`simulation/world`), and clocks: it only decides.
+Not here: workers, brokers and faults (`simulation/world`), and clocks: this module only decides.
 """
 
 import heapq
@@ -29,16 +29,17 @@ from streamsx.assignor.model import (
 from streamsx.model import TaskId, TopicPartition
 
 REBALANCE_S: Final = 0.05
-"""In a group that hurries, as measured; one at rest begins with its next heartbeats, in 3 s."""
+"""Measured seconds of a rebalance in a busy group; one at rest begins within 3 s (heartbeats)."""
 FAR: Final = 1_000_000
-"""Records that a copy is behind until it is made."""
+"""Lag in records of a copy until it is restored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """What is asked: so many workers join (`add`) and leave (`remove`) a balanced group at once.
-    `serial`: a worker restores one task after another; `together`: it asks for those it learns when
-    all are ready (`learner_partial_rebalance` false).
+    """Change of a balanced group: `add` workers join and `remove` workers leave at once.
+
+    `serial`: a worker restores one task after another; `together`: a worker asks for its learner
+    tasks only when all are ready (`learner_partial_rebalance` false).
     """
 
     tasks: int
@@ -52,9 +53,11 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`moves`: tasks that changed hands. Summed over tasks, `unavailable_task_s`: seconds in which
-    nobody processed them; `learning_task_s`: in which two had them. The group was in balance, and
-    who left was gone, after `balanced_s`.
+    """Cost of a resize.
+
+    `moves`: tasks that changed hands; `unavailable_task_s`: seconds without processing, summed over
+    tasks; `learning_task_s`: seconds with two copies, summed over tasks; `balanced_s`: seconds
+    until the group was in balance and the leaving workers were gone.
     """
 
     rebalances: int
@@ -66,8 +69,11 @@ class Cost:
 
 @dataclass(slots=True)
 class SimulatedMember:
-    """As the assignor sees it. `due`: when a copy will be made; `learns`: since when; `wanted`:
-    standbys of which the group waits."""
+    """Member as the assignor sees it.
+
+    `due`: time when a copy will be restored; `learns`: time since which a task is learned;
+    `wanted`: standbys that the group waits for.
+    """
 
     copies: dict[TaskId, Copy] = field(default_factory=dict)
     promises: frozenset[TaskId] = frozenset()
@@ -83,25 +89,30 @@ class SimulatedMember:
 
 
 class Scaling:
-    """The group under way: one `step` is one rebalance, and what is waited for behind it.
+    """Group during a resize: one `step` is one rebalance and the wait after it.
 
-    It begins balanced, each task with who runs it; then all join and leave at once.
+    The group begins balanced, with a worker for each task. Then all workers join and leave at once.
     """
 
     def __init__(self, resize: Resize, rules: Rules) -> None:
         ids = [TaskId(0, n) for n in range(resize.tasks)]
         self._tasks = [PlannedTask(task, True, (source(task),)) for task in ids]
         self._seats = {name_of(n): SimulatedMember() for n in range(resize.workers)}
-        self._resize, self._rules = resize, rules
+        self._resize = resize
+        self._rules = rules
         self._memory: Memory | None = None
-        self._now, self._unavailable_s, self._learning_s = 0.0, 0.0, 0.0
-        self._rebalances, self._moves = 0, 0
+        self._now = 0.0
+        self._unavailable_s = 0.0
+        self._learning_s = 0.0
+        self._rebalances = 0
+        self._moves = 0
         self._runner: dict[TaskId, str] = {}
         self._stopped: dict[TaskId, float] = {}
         self._made: list[tuple[float, str, TaskId]] = []
         plan = self._plan()
         for name, seat in self._seats.items():
-            tasks, followed = plan.active[name], plan.standby.get(name, ())
+            tasks = plan.active[name]
+            followed = plan.standby.get(name, ())
             seat.copies = dict.fromkeys(tasks, RUNNING)
             seat.copies |= dict.fromkeys(followed, Copy(CopyRole.STANDBY, 0))
             self._runner.update(dict.fromkeys(tasks, name))
@@ -111,7 +122,11 @@ class Scaling:
         self._seats |= {name_of(len(here) + n): SimulatedMember() for n in range(resize.add)}
 
     def step(self) -> bool:
-        """One rebalance; False: nothing is left that could ask for another."""
+        """Simulate one rebalance.
+
+        Returns:
+            False if nothing is left that could ask for another rebalance.
+        """
         plan = self._plan()
         self._rebalances += 1
         self._now += REBALANCE_S
@@ -141,8 +156,9 @@ class Scaling:
         return plan
 
     def _follow(self, name: str, seat: SimulatedMember, plan: Plan) -> None:
-        """It does what the plan says, and keeps no copy of what it has nothing to do with."""
-        old, copies = seat.copies, dict[TaskId, Copy]()
+        """Let a member follow the plan; the member drops copies of tasks that it has no role in."""
+        old = seat.copies
+        copies = dict[TaskId, Copy]()
         for task in plan.learner[name]:
             copies[task] = old.get(task) or self._begun(name, task, CopyRole.LEARNER)
             seat.learns.setdefault(task, self._now)
@@ -177,15 +193,20 @@ class Scaling:
         self._unavailable_s += self._now - self._stopped.pop(task, self._now)
 
     def _wait(self) -> bool:
-        """Until a learner is ready, alone or with all others of its member, which joins; what
-        restores its own tasks asks for nothing.
+        """Wait until a learner is ready and its member joins.
+
+        With `together`, all learners of the member must be ready. A member that restores its own
+        active tasks asks for nothing.
+
+        Returns:
+            False if no learner is left to wait for.
         """
         ready = False
         while self._made and not (ready and self._made[0][0] > self._now):
             due, name, task = heapq.heappop(self._made)
             seat = self._seats.get(name, SimulatedMember())
             copies = seat.copies
-            if task not in copies or seat.due[task] != due:  # it was told to drop that one
+            if task not in copies or seat.due[task] != due:  # the plan has dropped that copy
                 continue
             self._now = due
             if copies[task].role is CopyRole.RESTORING:

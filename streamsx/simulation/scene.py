@@ -1,7 +1,7 @@
-"""What a seed draws of a world, beside its faults: sizes, rates, settings, what the app does.
+"""Scene of a world: the sizes, rates, settings and app that a seed draws beside its faults.
 
-Each field has a stream of random numbers of its own, so that a new one changes no old seed. Small
-numbers: the shapes that matter need few members and few tasks.
+Each field has a stream of random numbers of its own, so that a new field changes no old seed. The
+numbers are small: the shapes that matter need few members and few tasks.
 """
 
 import random
@@ -9,27 +9,35 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 APP = "wc"
-LINES, WORDS, COUNTS = f"{APP}-lines", f"{APP}-words", f"{APP}-counts-changelog"
+LINES = f"{APP}-lines"
+WORDS = f"{APP}-words"
+COUNTS = f"{APP}-counts-changelog"
 SIZES = f"{APP}-sizes-changelog"
-A, B, ROUTED = f"{APP}-a", f"{APP}-b", f"{APP}-routed"
+A = f"{APP}-a"
+B = f"{APP}-b"
+ROUTED = f"{APP}-routed"
 
 
 def drawn(usual: Any, choices: tuple[Any, ...], stream: str = "") -> Any:
-    """A field of a scene: what a story has, and what a seed draws from; the field's name, unless
-    it is said, is that of its random numbers.
+    """Return a field of a scene.
+
+    `usual`: value in a hand-made scene; `choices`: values that a seed draws from; `stream`: name of
+    the field's random numbers, by default the name of the field.
     """
     return field(default=usual, metadata={"choices": choices, "stream": stream})
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Seconds, partitions, shares of records. The app: `split` cuts lines into words, `count`
-    counts them, with `sizes` a second agent of the same topic adds their lengths, and with `pair`
-    `route` passes on what comes in two topics, in one sub-topology without state.
+    """Values of one world: seconds, partitions, shares of records.
 
-    `sleepy`: of the records of `count` and `route`, which wait for something foreign. `poison`: of
-    the lines, which fail; half of them cannot even be decoded. `hop_s`: until a thread wakes up;
-    `preempt`: of the looks at a clock, after which others run first.
+    The app: `split` cuts lines into words, and `count` counts them. With `sizes`, a second agent of
+    the same topic adds their lengths. With `pair`, `route` passes on the records of two topics, in
+    one sub-topology without state.
+
+    `sleepy`: share of the records of `count` and `route` that wait for a foreign future; `poison`:
+    share of the lines that fail, half of which cannot even be decoded; `hop_s`: mean seconds until
+    a thread wakes up; `preempt`: share of the looks at a clock that let other threads run first.
     """
 
     workers: int = drawn(3, (2, 3, 3, 4))
@@ -38,7 +46,7 @@ class Scene:
     pair: tuple[int, int] | None = drawn(None, (None, None, (4, 2), (1, 3)))
     sizes: bool = False
     moody: bool = drawn(False, (False, False, True))
-    """`size` waits for something foreign, or fails, on records of its own; it is there, then."""
+    """Whether `size` waits for a foreign future or fails on some records; implies `sizes`."""
     sleepy: float = drawn(0.0, (0.0, 0.0, 0.01))
     poison: float = drawn(0.0, (0.0, 0.0, 0.01))
     rate: float = drawn(20.0, (4.0, 12.0))
@@ -51,9 +59,9 @@ class Scene:
     eager: str = drawn("none", ("none", "none", "none", "all", "some", "bounced"))
     static: str = drawn("none", ("none", "none", "none", "all", "some"), "standing")
     older: str = drawn("none", ("none", "none", "none", "none", "first", "odd"), "versions")
-    """Lives of a worker that run the app of before `pair`, while things go wrong."""
+    """Lives of a worker that run the app without `pair`, until the world is healed."""
     slow_revoke_s: float = drawn(0.0, (0.0, 0.0, 0.0, 0.5, 5.0))
-    """Of a callback of the app's."""
+    """Seconds that a rebalance callback of the app takes."""
     standbys: int = drawn(0, (0, 0, 1, 2))
     zones: tuple[str, ...] = drawn(("",), (("",), ("a", "b")))
     revoke_s: float = drawn(15.0, (3.0, 15.0), "revoke")
@@ -65,25 +73,26 @@ class Scene:
     preempt: float = drawn(0.0, (0.0, 0.0, 0.01))
     idle_s: float = drawn(600.0, (600.0, 600.0, 4.0), "idle")
     compacts: bool = drawn(False, (False, False, True), "compaction")
-    """Changelogs, every few seconds, however little there is."""
+    """Whether changelogs are compacted every few seconds, however small."""
     sync: bool = drawn(False, (False, False, False, True), "sync")
-    """Of the broker: then a power cut takes all that was not flushed, and flushes may fail."""
+    """Whether the broker flushes: a power cut takes unflushed data, and flushes may fail."""
     unsynced: bool = drawn(False, (False, False, False, True), "power")
-    """A power cut takes that from a broker without `sync` too: the promise ends there."""
+    """Whether a power cut takes unflushed data without `sync` too: the promise ends there."""
     segment_bytes: int = drawn(0, (0, 0, 2000), "segments")
-    """Of the broker's logs, as an admin sets it; 0: the usual."""
+    """Segment size of the broker's logs, as an admin sets it; 0 for the default."""
     upstream: str = drawn("none", ("none", "none", "none", "v1", "v2"))
-    """Who writes lines and offsets in transactions, and in which version of the protocol."""
+    """Version of the transaction protocol that an external producer uses; none without one."""
     reset: str = drawn("earliest", ("earliest", "earliest", "latest"))
-    """Setting `consumer_auto_offset_reset`, see `latest`."""
+    """Setting `consumer_auto_offset_reset`; see `latest`."""
     readers: int = drawn(0, (0, 0, 0, 2, 3))
-    """Of lines, in a group of the consumer protocol."""
+    """Number of readers of lines, in a group of the consumer protocol."""
 
     @property
     def latest(self) -> bool:
-        """Whether workers begin at the ends of topics. Not where others write before the app has
-        begun, nor where topics grow: a worker that lost its disk knows no more how many partitions
-        there were.
+        """Return whether workers begin at the ends of topics.
+
+        They do not if other producers write before the app has begun, nor if topics grow: a worker
+        that lost its disk no longer knows how many partitions there were.
         """
         return self.reset == "latest" and self.upstream == "none" and self.pair is None
 
@@ -91,7 +100,7 @@ class Scene:
         return self.sessions[worker % len(self.sessions)]
 
     def is_eager(self, worker: int, life: int) -> bool:
-        """Some are, or every worker changes with each of its lives."""
+        """Return whether a worker is eager; `bounced` workers change with each life."""
         numbers = {"none": 0, "all": 1, "some": worker, "bounced": worker + life}
         return bool(numbers[self.eager] % 2)
 
@@ -102,11 +111,11 @@ class Scene:
         return {"none": False, "first": life == 1, "odd": life % 2 == 1}[self.older]
 
     def before(self) -> "Scene":
-        """With the app of the version before."""
+        """Return this scene with the app of the version before."""
         return replace(self, pair=None)
 
     def settings(self, worker: int, life: int) -> dict[str, object]:
-        """Of this worker's app; a group may have workers with several versions of them."""
+        """Return the settings of a worker's app; workers of one group may differ in them."""
         zone = self.zones[worker % len(self.zones)]
         return {
             "topic_partitions": self.words,
@@ -130,7 +139,7 @@ class Scene:
 
     @property
     def sources(self) -> dict[str, int]:
-        """Topics that the client feeds, and their partitions."""
+        """Return the topics that the client feeds, with their partition counts."""
         pair = dict(zip((A, B), self.pair, strict=True)) if self.pair else {}
         return {LINES: self.lines, **pair}
 

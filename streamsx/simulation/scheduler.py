@@ -1,10 +1,11 @@
-"""One virtual time for all simulated threads, and whose turn it is.
+"""Scheduler of all simulated threads, with one virtual time.
 
-What happens when lies on one heap; a seed decides the rest. A turn is one iteration of a thread's
-event loop. Time passes between turns, a little with each look at a clock, and in the middle of a
-turn where somebody calls `elapse`: others run meanwhile, as they would beside a thread that blocks.
+One heap holds all future events by time; a seed decides the rest. A turn is one iteration of a
+thread's event loop. Time passes between turns, a little with each look at a clock, and in the
+middle of a turn when `elapse` is called. Other threads run meanwhile, as they would beside a thread
+that blocks.
 
-Not here: what a thread does in its turn, what dies and freezes (`process`), the network.
+Not here: the work of a thread in its turn, processes that die and freeze (`process`), the network.
 """
 
 import asyncio
@@ -23,42 +24,45 @@ if TYPE_CHECKING:
     from streamsx.simulation.process import Process, SimThread
 
 TICK_S: Final = 2e-6
-"""Between two looks at a clock, at the mean."""
+"""Mean seconds between two looks at a clock."""
 DISK_S: Final = 0.004
 WALL_0: Final = 1_700_000_000.0
 """Unix seconds at the virtual second 0."""
 
 
 class Violation(AssertionError):
-    """What must never happen has happened."""
+    """Error that an invariant was broken."""
 
     def __init__(self, seed: int, at: float, rule: str, what: str) -> None:
         super().__init__(f"seed {seed} at {at:.3f} s: {rule}: {what}")
-        self.at, self.rule = at, rule
+        self.at = at
+        self.rule = rule
 
 
 class Killed(KeyboardInterrupt):
-    """Ends the turn of a process that was killed in the middle of it.
+    """Exception that ends the turn of a process that was killed in the middle of the turn.
 
-    asyncio passes no other kind of exception through a callback. Frames on the way are unwound, but
-    what they still do reaches nobody: the process is dead before this is raised.
+    A KeyboardInterrupt, because asyncio passes no other kind of exception through a callback.
+    Frames on the way are unwound, but their actions have no effect: the process is dead before this
+    is raised.
     """
 
 
 class Scheduler:
-    """The virtual world's time, its heap and its randomness. `seed` names the run."""
+    """Time, event heap and random numbers of the virtual world. `seed` names the run."""
 
     def __init__(self, seed: int) -> None:
-        self.seed, self.now = seed, 0.0
+        self.seed = seed
+        self.now = 0.0
         self.hop_s = 0.0005
-        """How late a sleeping thread wakes up for another one's call, at the mean."""
+        """Mean delay in seconds until a sleeping thread wakes up for a call of another thread."""
         self.disk_s = DISK_S
-        """What is given to an executor takes so long, at the mean."""
+        """Mean seconds that a call in an executor takes."""
         self.preempt = 0.0
-        """How often a look at a clock lets other threads run first: a share of 1."""
+        """Share of the looks at a clock that let other threads run first."""
         self.processes: list[Process] = []
         self.running: SimThread | None = None
-        """Whose turn it is."""
+        """Thread that has its turn now."""
         self.violation: Violation | None = None
         self.turns = 0
         self.trace: list[tuple[float, str, str]] = []
@@ -66,30 +70,32 @@ class Scheduler:
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._ties = count()
         self._digest = hashlib.blake2b(digest_size=16)
-        self._ticks, self._pauses = self.stream("ticks"), self.stream("pauses")
+        self._ticks = self.stream("ticks")
+        self._pauses = self.stream("pauses")
 
     def stream(self, concern: str) -> random.Random:
-        """Randomness for one concern: what one draws does not change what others draw."""
+        """Return the random numbers of one concern; other concerns draw independently."""
         return random.Random(f"{self.seed}/{concern}")
 
     @property
     def digest(self) -> str:
-        """Of every turn and every word said so far: two runs are the same, or differ here."""
+        """Return a digest of all turns and story lines so far; equal runs have equal digests."""
         return self._digest.hexdigest()
 
-    # -- what is to happen
+    # -- future events
 
     def at(self, when: float, function: Callable[..., object], *arguments: Any) -> None:
-        """In no thread: the kernel, the network, whoever makes faults or looks on."""
+        """Call a function at that time, in no thread: for kernel, network, faults and checks."""
         heappush(self._heap, (when, next(self._ties), function, arguments))
 
     def after(self, seconds: float, function: Callable[..., object], *arguments: Any) -> None:
         self.at(self.now + seconds, function, *arguments)
 
     def run_until(self, end: float, done: Callable[[], bool] = lambda: False) -> None:
-        """Until that second, or until `done`, which is asked after each event.
+        """Run events until that second, or until `done`, which is called after each event.
 
-        Raises Violation.
+        Raises:
+            Violation: An invariant was broken.
         """
         before = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(finalizer=self._close_generator)
@@ -111,12 +117,12 @@ class Scheduler:
             function(*arguments)
 
     def _close_generator(self, generator: Any) -> None:
-        """As asyncio's loop does with one that was not read to its end."""
+        """Close a generator that was not read to its end, as asyncio's loop does."""
         if self.running is not None:
             self.running.call_soon(self.running.create_task, generator.aclose())
 
     def disk_takes(self, mean_s: float) -> None:
-        """From now on, at the mean; a disk that is fast again serves what was begun before, too."""
+        """Set the mean time of disk calls; pending calls take no longer than that either."""
         self.disk_s = mean_s
         for process in self.processes:
             for thread in process.threads:
@@ -125,7 +131,7 @@ class Scheduler:
     # -- time, as a thread sees it
 
     def look(self) -> float:
-        """The time; in a turn it has moved on a little since the last look."""
+        """Return the time; during a turn each look moves the time on a little."""
         if self.running is not None:
             self.now += self._ticks.random() * 2 * TICK_S
             if self.preempt and self._pauses.random() < self.preempt:
@@ -133,8 +139,9 @@ class Scheduler:
         return self.now
 
     def elapse(self, seconds: float) -> None:
-        """This turn goes on so much later: its thread computes, blocks, or is not scheduled."""
-        loop, end = self.running, self.now + seconds
+        """Let time pass within this turn: its thread computes, blocks, or is not scheduled."""
+        loop = self.running
+        end = self.now + seconds
         assert loop is not None, "in no turn: nothing would wait"
         task = _swap_task(loop, None)
         asyncio._set_running_loop(None)
@@ -150,33 +157,36 @@ class Scheduler:
         if not loop.process.alive:
             raise Killed
 
-    # -- what is told
+    # -- the record of the run
 
     def note(self, loop: "SimThread", handles: int) -> None:
-        """A turn is over."""
+        """Add a finished turn to the digest."""
         self.turns += 1
         self._digest.update(struct.pack("<dII", self.now, loop.number, handles))
 
     def say(self, who: str, what: str) -> None:
-        """A line of the story."""
+        """Add a line to the story and to the digest."""
         self.trace.append((self.now, who, what))
         self._digest.update(f"{self.now!r} {who} {what}".encode())
 
     def violate(self, rule: str, what: str) -> None:
-        """The first one ends the run."""
+        """Report a violation; the first one ends the run."""
         if self.violation is None:
             self.violation = Violation(self.seed, self.now, rule, what)
 
     def close(self) -> None:
-        """The end of the world: every thread is cancelled, and what it does about it is not heard.
+        """Cancel every thread at the end of the world, and ignore all effects.
 
-        Without it the interpreter would complain of the coroutines of those who were killed.
+        Otherwise the interpreter would complain of the coroutines of killed processes.
         """
         self._heap.clear()
         loops = [thread for process in self.processes for thread in process.threads]
-        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        hook = sys.unraisablehook
+        sys.unraisablehook = lambda _: None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # begun too late, and never awaited
+            warnings.simplefilter(
+                "ignore", RuntimeWarning
+            )  # coroutines made too late and never awaited
             for process in self.processes:
                 process.kill(power=True)
             for loop in loops:
@@ -185,7 +195,7 @@ class Scheduler:
 
 
 class SimClock:
-    """`Clock` of every machine: they all tell the same time."""
+    """`Clock` of every machine: all machines have the same time."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.now = scheduler.look
@@ -195,8 +205,10 @@ class SimClock:
 
 
 def _swap_task(loop: "SimThread", task: Any) -> Any:
-    """Where Python counts current tasks per thread (from 3.12 on), the one that waits steps out.
-    None for none is a KeyError in 3.12.1.
+    """Swap the current task of a loop, so that other loops can run in the same OS thread.
+
+    Python counts current tasks per thread from 3.12 on. To swap None for no task is a KeyError in
+    3.12.1.
     """
     swap: Any = getattr(asyncio.tasks, "_swap_current_task", None)
     if swap is None or (task is None and asyncio.current_task(loop) is None):

@@ -1,18 +1,18 @@
-"""The real worker, the real `leave` tool and the real broker in virtual time, drawn from a seed.
+"""Simulated world: the real worker, `leave` tool and broker in virtual time, drawn from a seed.
 
-Who acts are the product's own shells, on a loop per simulated thread (`process`) and a network
-of memory (`network`). Here are only what is around them: the broker behind its addresses (`nodes`),
-machines with disks (`homes`, `disk`), an app (`apps`), a client and the tool (`clients`), what goes
-wrong (`faults`), what must hold (`checks`).
+The actors are the product's own shells. Each simulated thread has an event loop (`process`), and
+the network is in memory (`network`). This module adds only their surroundings: the broker behind
+its addresses (`nodes`), machines with disks (`hosts`, `disk`), an app (`apps`), a client and the
+tool (`clients`), faults (`faults`) and invariants (`checks`).
 
-One number draws everything; each concern has its own stream of random numbers, so that a new draw
-in one changes no other. One seed is one story, in every process and under every PYTHONHASHSEED.
+One seed draws everything. Each concern has its own stream of random numbers, so that a new draw in
+one changes no other. One seed is one story, in every process and under every PYTHONHASHSEED.
 
-Phases: FAULTS_S of faults; then everything heals, and the dead come back; CALM_S later the input
-ends, and after SETTLE_S the group must be whole and have done everything.
+Phases: faults for FAULTS_S seconds; then everything heals, and dead workers come back. CALM_S
+seconds later the input ends. After SETTLE_S more the group must be whole and have done everything.
 
-Legend of a story: time, who (w1.2/data: the data loop of worker 1 in its second life, broker,
-tool1), and what it said or met.
+Legend of a story: time, actor (w1.2/data: the data loop of worker 1 in its second life, broker,
+tool1), and the actor's message or the fault that struck.
 """
 
 import contextlib
@@ -50,39 +50,52 @@ from streamsx.simulation.scheduler import Killed, Scheduler, Violation
 from streamsx.simulation.shrink import Without
 from streamsx.tasks import crash_points as points
 
-FAULTS_S, CALM_S, SETTLE_S, ROUNDS = 45.0, 10.0, 38.0, 8
+FAULTS_S = 45.0
+CALM_S = 10.0
+SETTLE_S = 38.0
+ROUNDS = 8
 SAMPLE_S = 0.25
-MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, where there is one
+MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, if the machine has one
 PLANTED = os.strerror(errno.EIO)
-"""Of `power`: a disk that fails is no fault of the broker's."""
+"""Text of the errors that `power` injects: a disk that fails is no fault of the broker."""
 READ_BYTES = 1 << 20
 BROKER_LOG = "streamsx.broker"
 QUIET = frozenset({"commit", "gap", "calm_gap", "restore_progress", "metrics", "plan"})
-"""Of the journal, not in the story."""
+"""Events of the journal that are left out of the story."""
 
 
 class World:
-    """One seed. With a `scene` of one's own nothing goes wrong but what is done by hand (`at`)."""
+    """Simulated world of one seed.
+
+    With a `scene` of the caller, no faults strike but those that the caller schedules (`at`).
+    """
 
     def __init__(
         self, seed: int, folder: Path, scene: Scene | None = None, without: Without = frozenset()
     ) -> None:
-        self.seed, self.scene = seed, scene or draw(seed)
+        self.seed = seed
+        self.scene = scene or draw(seed)
         scheduler = self.scheduler = Scheduler(seed)
-        self.at, self.after, self.say = scheduler.at, scheduler.after, scheduler.say
+        self.at = scheduler.at
+        self.after = scheduler.after
+        self.say = scheduler.say
         self.network = Network(self.scheduler)
-        self.network.mean_s, scheduler.hop_s = self.scene.latency_s, self.scene.hop_s
+        self.network.mean_s = self.scene.latency_s
+        scheduler.hop_s = self.scene.hop_s
         scheduler.preempt = self.scene.preempt
-        self.excused, self.met = Counter[str](), Counter[str]()
+        self.excused = Counter[str]()
+        self.met = Counter[str]()
         self._counted_in: ClassicGroup | None = None
         self.offsets: dict[TopicPartition, int] = {}
-        """Committed, as the broker has said so."""
+        """Committed offsets, as the broker has acknowledged them."""
         self.reached: dict[tuple[str, TopicPartition], int] = {}
-        """Position of each agent, as that was committed with them."""
+        """Position of each agent, as committed with the offsets."""
         self.runner: dict[TaskId, str] = {}
-        """The process in which a task has begun to run last."""
+        """Process in which each task has begun to run last."""
         self.tools: list[Tool] = []
-        self.dies_at, self.healed, self.surplus = "", False, 0
+        self.dies_at = ""
+        self.healed = False
+        self.surplus = 0
         self.nodes = Nodes(self, folder / "broker")
         self.client = Client(self)
         self.homes = [SimulatedHost(self, n, folder) for n in range(self.scene.workers)]
@@ -99,7 +112,7 @@ class World:
     def now(self) -> float:
         return self.scheduler.now
 
-    # -- what is done to it
+    # -- actions
 
     def leave(
         self, *instances: str, timeout_s: float = 60.0, cancel: bool = False,
@@ -109,13 +122,22 @@ class World:
         return self.tools[-1]
 
     def cancelled(self, name: str) -> bool:
-        """Its leave was, and no other tool may have had the last word."""
+        """Return whether the leave of an instance was cancelled for good.
+
+        The answer is False if another tool may have had the last word.
+        """
         tools = [tool for tool in self.tools if name in tool.instances]
         back = [tool for tool in tools if tool.cancel and tool.code == 0]
         return any(not any(other.outdoes(tool) for other in tools) for tool in back)
 
     def point(self, name: str) -> None:
-        """A worker has reached one of `streamsx.tasks.crash_points`."""
+        """Kill the running worker if `name` is the point where the next worker dies.
+
+        Workers call this at each of `streamsx.tasks.crash_points`.
+
+        Raises:
+            Killed: The worker died here.
+        """
         current = self.scheduler.running
         if name != self.dies_at or current is None:
             return
@@ -128,10 +150,10 @@ class World:
                     self.after(1.0, home.start)
                 raise Killed
 
-    # -- what is heard of it
+    # -- reports
 
     def hear(self, event: str, *told: Any) -> None:
-        """All checks are told."""
+        """Report an event to all checks."""
         if event == "asked":
             self._counted_in = self.group or self._counted_in
         for check in self.checks:
@@ -158,14 +180,14 @@ class World:
         self.after(SAMPLE_S, self._sample)
 
     def excuse(self, name: str) -> None:
-        """An invariant does not hold, for a reason that has a name."""
+        """Count an invariant that does not hold, under the name of the reason."""
         self.excused[name] += 1
 
-    # -- the truth
+    # -- the true state
 
     @property
     def serves(self) -> bool:
-        """The broker is there, and awake."""
+        """Return whether the broker runs and is not frozen."""
         process = self.nodes.process
         return self.nodes.service is not None and not process.frozen
 
@@ -177,12 +199,19 @@ class World:
         return group if isinstance(group, ClassicGroup) else None
 
     def belongs(self, home: SimulatedHost) -> bool:
-        """The coordinator has it in the group; while none is there, as the last one had."""
-        group, member = self.group or self._counted_in, home.member
+        """Return whether the coordinator has the worker in the group.
+
+        While there is no coordinator, the group of the last one decides.
+        """
+        group = self.group or self._counted_in
+        member = home.member
         return group is not None and member is not None and member.member_id in group.round.members
 
     def renumbered(self, task: TaskId) -> TaskId:
-        """Of the version before; it has no sub-topology that this one has not."""
+        """Return the id in this version of the app for a task of the version before.
+
+        Each sub-topology of the version before is in this version too.
+        """
         topic = self._topics_before[task.subtopology][0]
         return TaskId(self.numbers[topic], task.partition)
 
@@ -197,7 +226,11 @@ class World:
         return [TopicPartition(topic, n) for n in range(self.nodes.partitions(topic))]
 
     def log(self, tp: TopicPartition) -> Log | None:
-        """None where nobody could read it: while the broker is gone, or the log out of service."""
+        """Return the log of a partition.
+
+        Returns:
+            None while no client could read the log: the broker is gone, or the log out of service.
+        """
         service = self.nodes.service
         topic = None if service is None else service.topics.by_name.get(tp.topic)
         log = None if topic is None else topic.logs[tp.partition]
@@ -210,7 +243,7 @@ class World:
     def records(
         self, tp: TopicPartition, start: int, end: int
     ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """Offset, key, value; without what was aborted."""
+        """Yield offset, key and value of each record, without aborted ones."""
         if (log := self.log(tp)) is None:
             return
         at = max(start, log.start)
@@ -225,11 +258,11 @@ class World:
             at = batch.next_offset
 
     def record(self, tp: TopicPartition, offset: int) -> bytes | None:
-        """Its value; None if it is gone."""
+        """Return the value of a record, or None if the record is gone."""
         return next((value for _, _, value in self.records(tp, offset, offset + 1)), None)
 
     def newest(self, tp: TopicPartition, end: int) -> dict[bytes, bytes]:
-        """Of each key of a changelog, up to an offset."""
+        """Return the newest value of each key of a changelog up to an offset; skip deleted keys."""
         rows = {key: value for _, key, value in self.records(tp, 0, end)}
         return {key: value for key, value in rows.items() if key is not None and value is not None}
 
@@ -243,17 +276,21 @@ class World:
     # -- the run
 
     def run(self) -> None:
-        """Faults, then peace. Raises Violation.
+        """Run the faults, then the calm, and check the end.
 
-        Events of their own, for a turn may be in the middle of its time then. "A broker is stopped
-        in a turn, again and again before it goes on; the faults of which that is one end when its
-        turn does" (seed 81461, 39 s late).
+        Healing and the end of the input are events of their own, because a turn may be in the
+        middle of its time then. Seed 81461: the broker is frozen in a turn, again and again before
+        the turn goes on; the faults would end only with that turn, 39 s late.
+
+        Raises:
+            Violation: An invariant was broken.
         """
         self.at(FAULTS_S, self.heal)
         self.at(FAULTS_S + CALM_S, setattr, self.client, "feeding", False)
-        # Each may wait for callbacks, and eager members go through several, one behind the other
-        # (101297: seven of 6 s when the last one was back, 29 s behind the faults). In each the one
-        # who asks for it waits for its own, and then for theirs (1008: six learners, 10 s each).
+        # Each rebalance may wait for callbacks, and eager members go through several in a row
+        # (seed 101297: seven of 6 s when the last worker was back, 29 s after the faults). In each
+        # one the member that asks for the rebalance waits for its own callback, and then for those
+        # of the others (seed 1008: six learners, 10 s each).
         callbacks = 1 if self.scene.eager == "none" else 2
         rounds_s = ROUNDS * callbacks * self.scene.slow_revoke_s
         self.run_until(FAULTS_S + CALM_S + SETTLE_S + rounds_s)
@@ -266,7 +303,11 @@ class World:
             self.faults.heal()
 
     def settle(self) -> None:
-        """What must hold at the end. Raises Violation."""
+        """Check the end of the run.
+
+        Raises:
+            Violation: An invariant was broken.
+        """
         for check in self.checks:
             check.settled()
             self.run_until(self.now)
@@ -276,16 +317,16 @@ class World:
 
 
 def subtopologies(scene: Scene) -> tuple[dict[str, int], dict[int, tuple[str, ...]]]:
-    """Of the app: the number of each source topic, and the topics of each number."""
+    """Return the sub-topology of each source topic of the app, and the topics of each."""
     topology = app_of(scene, lambda *_: None, random.Random(0)).topology()
     topics = {plan.number: plan.topics for plan in topology.subtopologies}
     return {topic: number for number, some in topics.items() for topic in some}, topics
 
 
-class _Told(logging.Handler):
-    """What the product logs, into the story and not into the digest.
+class _StoryHandler(logging.Handler):
+    """Log handler that adds the product's log lines to the story, and not to the digest.
 
-    A broker that says that it has failed, and goes on, has failed.
+    An error that the broker logs is a violation, even if the broker goes on.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -306,10 +347,10 @@ class _Told(logging.Handler):
 def world(
     seed: int, scene: Scene | None = None, *, logs: bool = False, without: Without = frozenset()
 ) -> Iterator[World]:
-    """One to run, in a folder of its own; nothing of it is left behind.
+    """Make a world in a folder of its own, and remove the folder afterwards.
 
-    What a process has once (`engine.faults.point`, logging, the garbage collector, whose
-    finalizers would come at other times each time) is set for as long as it lasts.
+    State that a process has once is set for as long as the world lasts: `crash_points.point`,
+    logging, and the garbage collector, which is off: finalizers would run at random times.
     """
     with contextlib.ExitStack() as stack:
         for redirect in (contextlib.redirect_stdout, contextlib.redirect_stderr):
@@ -321,7 +362,8 @@ def world(
         points.point = made.point
         if made.scene.sync or made.scene.unsynced:
             stack.enter_context(made.nodes.disk.watching())
-        logger, handler = logging.getLogger("streamsx"), _Told(made.scheduler)
+        logger = logging.getLogger("streamsx")
+        handler = _StoryHandler(made.scheduler)
         stack.callback(logger.setLevel, logger.level)
         logger.setLevel(logging.INFO if logs else logging.ERROR)
         stack.callback(setattr, logger, "propagate", logger.propagate)
@@ -335,22 +377,25 @@ def world(
 
 
 def _end(made: World) -> None:
-    """Coroutines of processes that were killed are torn down; what they say of it is not heard."""
+    """Tear down the coroutines of killed processes, and ignore their warnings."""
     made.dies_at = ""
-    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    hook = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # never awaited, never closed
+        warnings.simplefilter("ignore")  # coroutines never awaited, files never closed
         made.scheduler.close()
         for part in (made.scheduler, made.network, *made.homes, made):
-            vars(part).clear()  # whoever holds one, as a traceback does, holds nothing else
+            vars(part).clear()  # a traceback may hold one: keep nothing else alive
         gc.collect()
     sys.unraisablehook = hook
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a seed. `surplus`: words counted more than once; `cpu_s`: of this process;
-    `turns`: of all threads; `struck`: faults that were due.
+    """Outcome of a seed.
+
+    `surplus`: words counted more than once; `cpu_s`: CPU time of this process in seconds; `turns`:
+    turns of all threads; `struck`: faults that were due.
     """
 
     seed: int
@@ -369,8 +414,9 @@ class Result:
 def play(
     seed: int, *, story: int = 40, logs: bool = False, without: Without = frozenset()
 ) -> Result:
-    """One seed. `story`: so many of its last lines are kept; with `logs` also what was logged."""
-    began, violation = process_time(), None
+    """Play one seed. `story`: number of its last lines to keep; `logs`: include log lines."""
+    began = process_time()
+    violation = None
     with world(seed, logs=logs, without=without) as made:
         try:
             made.run()
@@ -378,7 +424,8 @@ def play(
             violation = wrong
         told = made.scheduler.trace[-story:] if story else []
         lines = tuple(f"{at:9.3f} {who:12} {what}" for at, who, what in told)
-        cpu_s, digest = process_time() - began, made.scheduler.digest
+        cpu_s = process_time() - began
+        digest = made.scheduler.digest
         return Result(
             seed,
             digest,
