@@ -1,4 +1,4 @@
-"""`streamsx leave`: asks instances of an app to leave as soon as others have learned their tasks.
+"""`streamsx leave`: tells instances of an app to leave, as soon as others have learned their tasks.
 
 The command needs the broker and no connection to the workers. An interrupted command withdraws
 nothing; `--cancel` withdraws the request.
@@ -72,15 +72,11 @@ async def ask(
     rng: Random | None = None,
     swap_to: str | None = None,
 ) -> int:
-    """Ask the instances to leave, or to stay after all, and print the progress.
-
-    Returns:
-        Exit code, see `exit_code`.
+    """Ask the instances to leave, or to stay after all, and return the exit code.
 
     Raises:
         NotFound: the cluster does not know the app.
-        BrokerUnreachable: no broker answers.
-        StreamsxError: any other error of `streamsx.group.admin.leave`.
+        StreamsxError: any other error, such as BrokerUnreachable.
     """
     from streamsx.group.admin.leave import leave
 

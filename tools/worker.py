@@ -67,12 +67,13 @@ class UsersCode:
 def work(options: argparse.Namespace, users: UsersCode) -> int:
     """Run a worker; return its exit code.
 
-    Raises UsageError and others; see CONTRACTS of the exit codes in `tools.cli.command`.
+    Raises:
+        UsageError: an option is wrong, or the app cannot be imported.
+        StreamsxError: any other error; `tools.cli.command` lists the exit codes.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # before the worker has joined a group
-    gc.set_threshold(
-        *GC_THRESHOLDS
-    )  # with Python's own thresholds imports alone cause 100 collections
+    # With Python's own thresholds, imports alone cause 100 collections.
+    gc.set_threshold(*GC_THRESHOLDS)
 
     import asyncio
 
@@ -111,9 +112,7 @@ def work(options: argparse.Namespace, users: UsersCode) -> int:
     try:
         return runner.run(worker.run())
     finally:
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # the worker has ended: ignore further requests
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker has ended already
         users.left = bool(worker.left_behind)
         users.patience_s = worker.patience_s()
         if not users.left:

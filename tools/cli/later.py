@@ -65,9 +65,8 @@ class LateSession:
         interrupt = signal.getsignal(signal.SIGINT)
         made = session(wanted, debug=given["debug"])
         signal.signal(signal.SIGINT, interrupt)  # Spark's handler calls the JVM, even amid a call
-        uri = given.get(
-            "state", given.get("out")
-        )  # folder of snapshots; `state` writes rows to `out`
+        # Snapshots are in `state`, else in `out`, where the command `state` writes rows instead.
+        uri = given.get("state", given.get("out"))
         asks = "app" in given and "connector" not in given  # the others probe the cluster
         if asks and uri:
             probe_cluster(made, given["app"], absolute(uri))
