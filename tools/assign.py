@@ -1,7 +1,8 @@
-"""`streamsx assign`: the assignor as a filter. Groups in, one JSON object a line; plans out.
+"""`streamsx assign`: the assignor as a filter: groups in, plans out, one JSON object a line.
 
-What a group of yours would do if a host joined, or left, without a broker and without a worker:
-feed the plan's `memory`, and the roles that it gives, into the next round.
+The command answers how a group would react if a host joined or left. No broker and no worker is
+needed. To play several rounds, feed the plan's `memory`, and the roles that the plan assigns, into
+the next round.
 """
 
 import argparse
@@ -20,7 +21,7 @@ EXAMPLE = (
 
 
 def main() -> None:
-    """One plan for each group; 2 where one of the lines was none."""
+    """Run the command: print a plan for each group; exit with 2 if a line was no group."""
     command = Command("assign", "Plan groups: a JSON object a line in, a plan a line out.")
     command.epilog = f"A line is such as {EXAMPLE}"
     add = command.add_argument
@@ -29,7 +30,14 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Raises UsageError for a file that cannot be read."""
+    """Print an answer for each line of the input.
+
+    Returns:
+        Exit code: 2 if at least one answer is an error, else 0.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
     wrong = 0
     with ExitStack() as stack:
         lines: Iterable[bytes] = sys.stdin.buffer
@@ -45,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def answers(lines: Iterable[str | bytes]) -> Iterator[dict[str, object]]:
-    """Of each line that says something, a plan or an `error`."""
+    """Yield a plan, or an object with `error`, for each line that is not blank."""
     from streamsx.assignor.assign import assign
     from streamsx.assignor.document import document_of, group_of
 

@@ -1,7 +1,7 @@
 """`streamsx broker`: the embedded Kafka-protocol broker as a process.
 
-The first line on stdout is `ready HOST:PORT`; what an operator wants to know goes to stderr. All
-that is imported for it waits until the options are known to be right.
+The first line on stdout is `ready HOST:PORT`; the log goes to stderr. The broker's own modules are
+imported only after the options have been checked.
 """
 
 import argparse
@@ -14,7 +14,9 @@ from streamsx.tools.cli.command import INTERRUPTED, Command, port, value
 
 DATA = "streamsx-broker"
 
-at_least_1, duration, size = value(whole(1)), value(positive(seconds)), value(positive(size_bytes))
+at_least_1 = value(whole(1))
+duration = value(positive(seconds))
+size = value(positive(size_bytes))
 LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "connections_max": ("connections; the next one is closed (512)", at_least_1),
     "connections_max_idle_s": ("how long a connection may be idle (10m)", duration),
@@ -35,7 +37,7 @@ LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def main() -> None:
-    """Serves until SIGTERM, then brings everything to the disk and exits with 0."""
+    """Run the command: serve until SIGTERM, then flush everything to the disk and exit with 0."""
     command = Command("broker", "Run the embedded Kafka-protocol broker.")
     add = command.add_argument
     add("--data", type=Path, default=DATA, metavar="DIR", help=f"its directory (./{DATA})")
@@ -75,7 +77,11 @@ def main() -> None:
 
 
 def topic(text: str) -> tuple[str, int]:
-    """NAME:PARTITIONS; which names can be is the broker's to say."""
+    """Parse NAME:PARTITIONS. The broker itself decides which topic names are valid.
+
+    Raises:
+        argparse.ArgumentTypeError: the text has another form.
+    """
     name, _, partitions = text.rpartition(":")
     if not name or not partitions.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r}: NAME:PARTITIONS is wanted, as in orders:4")
@@ -83,16 +89,27 @@ def topic(text: str) -> tuple[str, int]:
 
 
 def address(text: str) -> tuple[str, int]:
-    """HOST:PORT."""
+    """Parse HOST:PORT.
+
+    Raises:
+        argparse.ArgumentTypeError: the text has another form.
+    """
     host, _, number = text.rpartition(":")
     good = number.isdecimal() and 0 < int(number) < 1 << 16
-    if not host or not good or set("/, ") & set(host):  # a URL, or several
+    if not host or not good or set("/, ") & set(host):  # a URL, or several addresses
         raise argparse.ArgumentTypeError(f"{text!r}: HOST:PORT is wanted, as in broker.lan:9092")
     return host.strip("[]"), int(number)
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Runs the broker; 130 if it was interrupted from the keyboard."""
+    """Run the broker until a signal arrives.
+
+    Returns:
+        Exit code: 0 after SIGTERM, 130 after SIGINT from the keyboard.
+
+    Raises:
+        UsageError: `--tls-key` stands without `--tls-cert`, or a topic is given twice.
+    """
     import asyncio
     import signal
 
@@ -130,7 +147,8 @@ def serve(options: argparse.Namespace) -> int:
     )
 
     async def until_told() -> int:
-        loop, codes = asyncio.get_running_loop(), asyncio.Queue[int]()
+        loop = asyncio.get_running_loop()
+        codes = asyncio.Queue[int]()
         loop.add_signal_handler(signal.SIGTERM, codes.put_nowait, 0)
         loop.add_signal_handler(signal.SIGINT, codes.put_nowait, INTERRUPTED)
         async with broker:

@@ -1,7 +1,8 @@
 """`streamsx explain`: why a rebalance did what it did, for one task or all.
 
-The newest plan is asked of the group, which keeps no other; those of a night are in the files that
-workers write with `--events`, the leader's each time: give them all.
+The newest plan comes from the group, which keeps no older one. Older plans are in the files that
+workers write with `--events`. Each plan is in the file of the worker that was the leader at the
+time, so give the files of all workers.
 """
 
 import argparse
@@ -24,13 +25,13 @@ from streamsx.tools.status import NOBODY
 
 PLAN = "plan"
 FIELDS = ("task", "decision", "why", "owner", "to", "lag")
-"""Of a decision."""
+"""Fields of a decision."""
 STAYS = "each task stays where it is, and nothing is learned"
 SETTLE_S = 10.0
 
 
 def main() -> None:
-    """Ends with 3 when the cluster does not know the app, or nobody runs it."""
+    """Run the command: exit with 3 if the cluster does not know the app, or no worker runs."""
     command = ClusterCommand("explain", "Say why a rebalance did what it did.")
     command.add_app(required=False)
     add = command.add_argument
@@ -45,7 +46,13 @@ def task(text: object) -> TaskId:
 
 
 async def explain(options: argparse.Namespace, clock: Clock) -> None:
-    """Raises UsageError for files that hold no plan, NotFound and what `status` does."""
+    """Print the decisions of the newest plan, or of the plans in the given files.
+
+    Raises:
+        UsageError: the options contradict each other, or the files hold no plan.
+        NotFound: the app is unknown, or no worker runs.
+        StreamsxError: any other error of `status`.
+    """
     if bool(options.events) == bool(options.app):
         forms = "--app ID for the newest rebalance, or --events FILE"
         raise UsageError(f"explain what? give {forms}{', not both' * bool(options.events)}")
@@ -66,7 +73,11 @@ async def explain(options: argparse.Namespace, clock: Clock) -> None:
 
 
 async def newest(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
-    """Of the group, as its leader has told it."""
+    """Return the newest plan of the group, as its leader has published the plan.
+
+    Raises:
+        NotFound: the app is unknown, or no worker runs.
+    """
     from streamsx.assignor.document import decision_of
     from streamsx.group.admin.describe import settled
 
@@ -87,7 +98,13 @@ async def newest(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
 
 
 def in_files(paths: Iterable[Path], generation: int | None) -> list[dict[str, Any]]:
-    """The newest first. Lines that were torn by a kill are passed over."""
+    """Return the plans of the files, the newest first.
+
+    Lines that a kill of their worker has cut off are skipped.
+
+    Raises:
+        UsageError: a file is missing, or there is no plan, or none of `generation`.
+    """
     from streamsx.tools.demonstration.group import EventsFile
 
     told = []
@@ -105,7 +122,10 @@ def in_files(paths: Iterable[Path], generation: int | None) -> list[dict[str, An
 
 
 def plan_of(event: Any) -> dict[str, Any] | None:
-    """The plan that an event tells of. A file may hold what somebody else wrote."""
+    """Return the plan in an event; None if the event holds no plan.
+
+    A file may hold lines of other programs, so any field may be missing or have another type.
+    """
     with suppress(KeyError, TypeError, ValueError, OverflowError):
         if event["event"] == PLAN:
             decisions = [{name: told[name] for name in FIELDS} for told in event["decisions"]]

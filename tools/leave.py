@@ -1,6 +1,7 @@
 """`streamsx leave`: tells instances of an app to leave, as soon as others have learned their tasks.
 
-It needs the broker and no way to the workers. Interrupted, it takes nothing back: `--cancel` does.
+The command needs the broker and no connection to the workers. An interrupted command withdraws
+nothing; `--cancel` withdraws the request.
 """
 
 import argparse
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from streamsx.group.admin.leave import Going
 
 TIMEOUT_MAX_S = 7 * 86_400.0
-"""The group remembers for so long who was told to leave, whoever has forgotten it; and a deadline
-has to fit into the number it travels as."""
+"""Longest accepted deadline. The group remembers a mark until the deadline, even if its author has
+forgotten the mark. A deadline must also fit into the number that carries it on the wire."""
 
 
 def main() -> None:
-    """Ends with 0 when all have left, 1 when one was out of time, 3 when one is not there."""
+    """Run the command: exit with 0 if all have left, 1 if one was too late, 3 if one is missing."""
     purpose = "Tell instances to leave, once others have learned their tasks."
     command = ClusterCommand("leave", purpose)
     command.add_app(required=True)
@@ -47,7 +48,11 @@ def main() -> None:
 
 
 def names(text: str) -> list[str]:
-    """Of instances, with commas; each once."""
+    """Parse names of instances, separated by commas; return each name once.
+
+    Raises:
+        argparse.ArgumentTypeError: there is no name.
+    """
     found = sorted({name.strip() for name in text.split(",")} - {""})
     if not found:
         raise argparse.ArgumentTypeError("no name: write --instances a,b")
@@ -67,7 +72,12 @@ async def ask(
     rng: Random | None = None,
     swap_to: str | None = None,
 ) -> int:
-    """The exit code. Raises NotFound for an unknown app, BrokerUnreachable and others."""
+    """Ask the instances to leave, or to stay after all, and return the exit code.
+
+    Raises:
+        NotFound: the cluster does not know the app.
+        StreamsxError: any other error, such as BrokerUnreachable.
+    """
     from streamsx.group.admin.leave import leave
 
     first: list[Going] = []
@@ -118,7 +128,7 @@ async def ask(
 
 
 def as_data(app: str, departures: Mapping[str, LeaveProgress]) -> dict[str, object]:
-    """What `--json` prints."""
+    """Return the object that `--json` prints."""
     instances = {
         name: {
             "state": departure.state.value,
@@ -140,7 +150,10 @@ def exit_code(departures: Mapping[str, LeaveProgress], *, cancel: bool) -> int:
 
 
 def line_of(going: "Going", report: "GroupReport") -> str:
-    """Who is on the way with how many tasks, and who learns them by now (records behind)."""
+    """Return a line of progress: tasks still to move, by instance, and the learners of these tasks.
+
+    A learner stands there with its lag in records.
+    """
     waits = [departure for departure in going.values() if not departure.ended]
     moves = [f"{d.instance}: {len(d.left)} of {len(d.tasks)} tasks still to move" for d in waits]
     wanted = frozenset[object]().union(*(departure.left for departure in waits))
@@ -155,7 +168,7 @@ def line_of(going: "Going", report: "GroupReport") -> str:
 
 
 def nobody_stays(going: "Going", report: "GroupReport") -> str:
-    """What there is to warn of: none of the group's workers is to stay. Empty: nothing."""
+    """Return a warning if all workers of the group are going to leave; else an empty text."""
     tasks = [task for here in report.instances for task in here.active]
     here = [each.member for each in report.instances]
     if not tasks or any(not (m.leaving or m.instance in going) for m in here):
@@ -164,6 +177,6 @@ def nobody_stays(going: "Going", report: "GroupReport") -> str:
 
 
 def result_of(name: str, departure: LeaveProgress) -> str:
-    """For people."""
+    """Return the line that people read about the outcome for one instance."""
     moved = f"{departure.tasks_moved} of {len(departure.tasks)} tasks moved"
     return f"{name}: {departure.state.value}: {moved}, {departure.ms / 1000:.1f} s"

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 16
 SILENT_S = 10.0
-"""Without any acknowledgement."""
+"""Longest wait without any acknowledgement."""
 STDIN = "-"
 JSON_STARTS = ("{", "[", '"')
 
 
 def main() -> None:
-    """3 for a topic that is not there."""
+    """Run the command: exit with 3 if the topic does not exist."""
     command = ClusterCommand("send", "Write records into a topic: bytes as they are given.")
     add = command.add_argument
     add("topic", metavar="TOPIC")
@@ -46,11 +46,20 @@ def main() -> None:
 
 
 async def send(options: argparse.Namespace, clock: Clock) -> None:
-    """Raises NotFound, UsageError, BrokerUnreachable and others."""
+    """Write the records into the topic and wait until the broker has acknowledged all of them.
+
+    Raises:
+        NotFound: the topic does not exist.
+        UsageError: the partition does not exist, or stdin is closed.
+        BrokerUnreachable: there was no acknowledgement for 10 s.
+        StreamsxError: any other refusal of the broker.
+    """
     from streamsx.client.range_reader import writing
     from streamsx.protocol.partitioner import check_place, partition_of
 
-    topic, room, sent = options.topic, asyncio.Event(), Counter[int]()
+    topic = options.topic
+    room = asyncio.Event()
+    sent = Counter[int]()
     async with connected(options) as cluster, progress(sys.stderr, f"writing to {topic}") as say:
         await cluster.follow([topic])
         partitions = cluster.partitions(topic)
@@ -81,8 +90,12 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
 async def in_time(
     work: Awaitable[object], cluster: "Cluster", topic: str, sent: Counter[int]
 ) -> None:
-    """What waits for brokers; who waits for the next line has all the time there is. Raises
-    BrokerUnreachable.
+    """Await work that depends on brokers, for at most 10 s.
+
+    Reading the next line of the input has no such limit.
+
+    Raises:
+        BrokerUnreachable: the work was not done in time.
     """
     try:
         async with asyncio.timeout(SILENT_S):
@@ -96,24 +109,29 @@ async def in_time(
 
 
 async def records(values: list[str]) -> AsyncIterator[tuple[bytes | None, bytes]]:
-    """Those of the command line, or the lines of stdin where it says `-`."""
+    """Yield keys and values from the command line, and from the lines of stdin for a `-`."""
     for value in values:
         if value == STDIN:
             async for line in lines():
                 key, tab, rest = line.partition(b"\t")
                 yield (key, rest) if tab else (None, line)
         else:
-            data = os.fsencode(value)  # the bytes that were given, whatever they are
+            data = os.fsencode(value)  # exactly the given bytes, even if they are no valid text
             key, sign, rest = data.partition(b"=")
             keyed = sign and not value.startswith(JSON_STARTS)
             yield (key, rest) if keyed else (None, data)
 
 
 async def lines() -> AsyncIterator[bytes]:
-    """As they come: who types them waits for none to be sent."""
+    """Yield the lines of stdin as they arrive, so a typed line is sent before more input comes.
+
+    Raises:
+        UsageError: stdin is closed.
+    """
     if sys.stdin is None:
         raise UsageError("nothing to read: stdin is closed: give values, or lines")
-    descriptor, rest = sys.stdin.fileno(), b""
+    descriptor = sys.stdin.fileno()
+    rest = b""
     while len(rest) <= RECORD_BYTES_MAX and (block := await block_of(descriptor)):
         *whole, rest = (rest + block).split(b"\n")
         for line in whole:
@@ -123,11 +141,13 @@ async def lines() -> AsyncIterator[bytes]:
 
 
 async def block_of(descriptor: int) -> bytes:
-    """What is there to read, as soon as there is something; nothing at the end.
+    """Return the bytes that can be read, as soon as there are some; no bytes at the end of input.
 
-    Not in a thread: an interrupt would wait for it, and it for who types.
+    The read is not done in a thread: an interrupt would wait for the thread, and the thread for
+    the person at the keyboard.
     """
-    loop, mode = asyncio.get_running_loop(), os.fstat(descriptor).st_mode
+    loop = asyncio.get_running_loop()
+    mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor):
         ready = asyncio.Event()
         loop.add_reader(descriptor, ready.set)
@@ -135,6 +155,6 @@ async def block_of(descriptor: int) -> bytes:
             await ready.wait()
         finally:
             loop.remove_reader(descriptor)
-    else:  # a file, of which the loop watches none
+    else:  # a regular file: the event loop cannot watch one
         await asyncio.sleep(0)
     return os.read(descriptor, BLOCK_BYTES)

@@ -1,8 +1,8 @@
 """`streamsx simulate`: what a group would do, in virtual time, without brokers and workers.
 
-`scale`: how long it takes, and how many rebalances, when a group of your size grows or shrinks.
-`seeds`, `story`: workers as they ship, in groups of which a number draws everything: what they run,
-how they are set, what goes wrong; each must hold what is promised.
+`scale` computes the time, and the number of rebalances, when a group of your size grows or shrinks.
+`seeds` and `story` simulate the workers that ship. A number, the seed, determines everything about
+a group: its apps, its settings, its faults. Every group must keep the guarantees.
 """
 
 import argparse
@@ -17,11 +17,11 @@ from streamsx.tools.cli.progress import blocking_progress
 
 SHRINK_TRIES = 60
 RESTORE_MAX_S = 365 * 86_400.0
-"""What takes longer is no plan, and its sums are no numbers."""
+"""Longest accepted time to restore: beyond it plans make no sense, and sums are no numbers."""
 
 
 class SimulateCommand(NamedTuple):
-    """`add` gives a command its options, `work` ends with an exit code."""
+    """Kind of simulation: `add` adds the options to a command, `work` returns an exit code."""
 
     purpose: str
     add: Callable[[Command], None]
@@ -29,7 +29,7 @@ class SimulateCommand(NamedTuple):
 
 
 def main() -> None:
-    """Ends with 2 for a kind that is not there, or a group that cannot be."""
+    """Run the command: exit with 2 for an unknown kind, or for an impossible group."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in KINDS:
         told = "\n".join(f"  {kind:7}{it.purpose}" for kind, it in KINDS.items())
@@ -47,7 +47,8 @@ def main() -> None:
 
 def add_scale(command: Command) -> None:
     add = command.add_argument
-    number, count = value(whole(0)), value(whole(1))
+    number = value(whole(0))
+    count = value(whole(1))
     add("--tasks", type=count, required=True, metavar="N", help="tasks with state, of equal size")
     add("--workers", type=count, required=True, metavar="N", help="workers at the beginning")
     add("--add", type=number, default=0, metavar="N", help="workers that join (0)")
@@ -105,19 +106,25 @@ def add_story(command: Command) -> None:
 
 
 def add_world(command: Command) -> None:
-    """What has a stand-in is unproven: there is no other level."""
+    """Add `--world`, which changes nothing: simulations always run the worker that ships.
+
+    There is no level with stand-ins, because code behind a stand-in would be unproven.
+    """
     command.add_argument("--world", action="store_true", help="the worker that ships, as always")
 
 
 def seeds(options: argparse.Namespace) -> int:
-    """1 if one of them fails."""
+    """Simulate the groups of a range of seeds; return 1 if one of them fails, else 0."""
     from streamsx.simulation.world import play
 
-    failures, turns, virtual_s = [], 0, 0.0
+    failures = []
+    turns = 0
+    virtual_s = 0.0
     with blocking_progress(sys.stderr, "simulating") as say:
         for number in range(options.first, options.first + options.count):
             result = play(number, story=0)
-            turns, virtual_s = turns + result.turns, virtual_s + result.virtual_s
+            turns = turns + result.turns
+            virtual_s = virtual_s + result.virtual_s
             if wrong := result.violation:
                 failures.append({"seed": number, "invariant": wrong.rule, "at": round(wrong.at, 3)})
                 print(f"{wrong}", file=options.people, flush=True)
@@ -130,15 +137,19 @@ def seeds(options: argparse.Namespace) -> int:
 
 
 def story(options: argparse.Namespace) -> int:
-    """1 if it fails. A line per event: time, who (w1.2/data: the data loop of worker 1 in its
-    second life), what it said or met.
+    """Print the story of one seed; return 1 if the group fails, else 0.
+
+    The story has a line per event: time, actor, and the message or the fault. The actor w1.2/data
+    is the data loop of worker 1 in its second life.
     """
     from streamsx.simulation.shrink import Without, needed
     from streamsx.simulation.world import play
 
-    result, without = play(options.seed, story=options.last), Without()
+    result = play(options.seed, story=options.last)
+    without = Without()
     if options.shrink and result.violation:
-        rule, count = result.violation.rule, result.struck
+        rule = result.violation.rule
+        count = result.struck
 
         def fails(left_out: Without) -> bool:
             wrong = play(options.seed, story=0, without=left_out).violation
@@ -157,7 +168,11 @@ def story(options: argparse.Namespace) -> int:
 
 
 def scale(options: argparse.Namespace) -> None:
-    """Raises UsageError for a group of nobody, or that does not change."""
+    """Simulate a group that grows or shrinks, and print the cost.
+
+    Raises:
+        UsageError: no worker would be left, or the group does not change.
+    """
     from streamsx.assignor.model import Rules
     from streamsx.simulation.scale import Resize, Scaling
 

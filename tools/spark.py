@@ -1,10 +1,10 @@
 """`streamsx spark`: runs what is too much for one machine, or is a table, on Spark.
 
-Each of its commands is a row of COMMANDS, their options are rows of OPTIONS. pyspark is imported by
-the one that runs, behind its options, and the JVM starts when Spark is first asked for something:
-what is wrong with arguments is said before.
+Each subcommand is a row of COMMANDS, and each option a row of OPTIONS. A subcommand imports pyspark
+only after its options have been parsed, and the JVM starts at the first use of Spark. Wrong
+arguments are therefore reported before both.
 
-Run as a file, by spark-submit, it is the same; `entry` says where it is.
+spark-submit can run this file with the same effect; `entry` prints the path of the file.
 """
 
 import argparse
@@ -33,16 +33,20 @@ from streamsx.tools.cli.later import LateSession, interrupts
 from streamsx.tools.cli.progress import blocking_progress
 
 Say = Callable[[str], None]
-"""What is being done now, for people who wait."""
+"""Function that shows people the current step of the work."""
 SparkResult = dict[str, Any]
-"""The object of --json."""
-SETTLED, GAPS = "rebalances.png", "gaps.png"
+"""Object that `--json` prints."""
+SETTLED = "rebalances.png"
+GAPS = "gaps.png"
 
 
 class SparkCommand(NamedTuple):
-    """`needs`, `takes`: names of OPTIONS; `work`: raises StreamsxError for what is wrong, and gets
-    the session; `told`: what people read of the result; `texts`: what differs of its options;
-    `settings`: of Spark; `alone`: it imports nothing of Spark.
+    """Subcommand of `spark`.
+
+    `needs` and `takes` name required and optional OPTIONS. `work` receives the session, and raises
+    StreamsxError for an expected failure. `told` turns the result into text for people. `texts`
+    overrides fields of its OPTIONS. `settings` are settings of Spark. A command that is `alone`
+    imports nothing of Spark.
     """
 
     purpose: str
@@ -56,7 +60,7 @@ class SparkCommand(NamedTuple):
 
 
 def main() -> None:
-    """`spark COMMAND`: 2 for a command that is not there."""
+    """Run `spark COMMAND`: exit with 2 for an unknown command."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-h", "--help"):
         print(usage())
@@ -71,7 +75,7 @@ def main() -> None:
 
 
 def command_of(name: str) -> Command:
-    """With its options."""
+    """Return the parser of a command, with its options."""
     job = COMMANDS[name]
     command = Command(f"spark {name}", job.purpose)
     needs = job.needs.split()
@@ -83,7 +87,15 @@ def command_of(name: str) -> Command:
 
 
 def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
-    """2 where something is not `ok`. Raises StreamsxError, and KeyboardInterrupt on SIGTERM too."""
+    """Run a command and print its result.
+
+    Returns:
+        Exit code: 2 for a result that is not `ok`, else 0.
+
+    Raises:
+        StreamsxError: the command failed.
+        KeyboardInterrupt: SIGINT or SIGTERM arrived.
+    """
     begin = time.monotonic()
     with ExitStack() as stack:
         say = stack.enter_context(blocking_progress(sys.stderr, f"{name}: starting"))
@@ -101,7 +113,7 @@ def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
                 if stopped.is_set():
                     raise KeyboardInterrupt from error
                 raise translate_error(error) from error
-    if "uri" in result:  # what makes snapshots
+    if "uri" in result:  # of a command that writes snapshots
         result |= {"uri": masked(result["uri"]), "seconds": round(time.monotonic() - begin, 3)}
     ok = result.get("ok", True)
     print(job.told(result), file=options.people if ok else sys.stderr)
@@ -110,7 +122,7 @@ def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
 
 
 def usage() -> str:
-    """A line per command."""
+    """Return the help text, with a line per command."""
     lines = [f"  {name:<12}{job.purpose.rstrip('.')}" for name, job in COMMANDS.items()]
     hint = "streamsx spark COMMAND --help: its options"
     return "\n".join(["usage: streamsx spark COMMAND ...", "", *lines, "", hint])
@@ -120,7 +132,11 @@ def usage() -> str:
 
 
 class Once(argparse.Action):
-    """Pairs as a dict. A name that is given twice is refused: the second would win in silence."""
+    """Action that collects pairs into a dict.
+
+    A name that is given twice is refused, because the second value would silently replace the
+    first.
+    """
 
     def __call__(
         self, parser: object, options: argparse.Namespace, given: Any, option: object = None
@@ -134,8 +150,9 @@ class Once(argparse.Action):
 
 
 def pair(form: str, parse: Callable[[object], object], prefix: str = "") -> dict[str, Any]:
-    """An option of two words with a sign between them, as `form` shows; the first one begins with
-    `prefix`.
+    """Return an option of two words with a sign between them, as `form` shows.
+
+    The first word must begin with `prefix`.
     """
 
     def parsed(given: str) -> tuple[str, Any]:
@@ -151,7 +168,11 @@ def pair(form: str, parse: Callable[[object], object], prefix: str = "") -> dict
 
 
 def moment(text: str) -> int:
-    """In ms since 1970; without a zone it is in UTC."""
+    """Parse an ISO time, in UTC unless the text has a zone; return ms since 1970.
+
+    Raises:
+        argparse.ArgumentTypeError: the text has another form.
+    """
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -231,7 +252,11 @@ PIPELINE: Final = f"--connector --jars --scratch --task-memory --no-publish --fo
 
 
 def check(options: argparse.Namespace, _: Say, __: None) -> SparkResult:
-    """Raises UsageError for what is no app."""
+    """Check whether an app can run on Spark; list its stages, or the reasons against it.
+
+    Raises:
+        UsageError: the name does not lead to an app.
+    """
     from streamsx.app.lookup import app_named
     from streamsx.spark import plan
 
@@ -276,7 +301,11 @@ def check_told(result: SparkResult) -> str:
 
 
 def events(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
-    """Raises UsageError and others, before anything is written."""
+    """Write tables and plots of event logs into a new folder.
+
+    Raises:
+        StreamsxError: the request is wrong, such as UsageError; nothing has been written then.
+    """
     from streamsx.spark.events import events, files_of, save, summary
     from streamsx.tools.cli.plots import gap_lengths, require_plots, settle_times
 
@@ -287,7 +316,8 @@ def events(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         read = events(spark, paths)
         tables, files = save(read, draft, say)
         say("drawing")
-        rounds, gaps = tables["rebalances"].to_pydict(), tables["gaps"].to_pydict()
+        rounds = tables["rebalances"].to_pydict()
+        gaps = tables["gaps"].to_pydict()
         settle_times(draft / SETTLED, rounds["generation"], rounds["ms"], rounds["moved"])
         kinds = list(zip(gaps["gap_ms"], gaps["clean"], gaps["nobody"], strict=True))
         reported, silent = ([ms for ms, *kind in kinds if kind == [each, False]] for each in (1, 0))
@@ -317,7 +347,11 @@ def events_told(result: SparkResult) -> str:
 
 
 def compact(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
-    """Raises UsageError and others, before anything is written."""
+    """Write a snapshot of an app's changelogs.
+
+    Raises:
+        StreamsxError: the request is wrong, such as UsageError; nothing has been written then.
+    """
     from streamsx.spark.compact import compact, sizes
 
     say("compacting changelogs")
@@ -326,7 +360,11 @@ def compact(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
 
 
 def rescale(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
-    """Raises UsageError and others, before anything is written."""
+    """Write the state of a snapshot for other numbers of partitions.
+
+    Raises:
+        StreamsxError: the request is wrong, such as UsageError; nothing has been written then.
+    """
     from streamsx.spark.compact import sizes
     from streamsx.spark.rescale import procedure, rescale
 
@@ -338,12 +376,17 @@ def rescale(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
 
 
 def copy(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
-    """Raises UsageError and others, before anything is written."""
+    """Copy the records behind a snapshot into other topics.
+
+    Raises:
+        StreamsxError: the request is wrong, such as UsageError; nothing has been written then.
+    """
     from streamsx.spark.rescale import copy
 
     if astray := options.partitions.keys() - options.topics.values():
         raise UsageError(f"--partitions of {', '.join(sorted(astray))}: nothing is copied there")
-    records, positions = 0, {}
+    records = 0
+    positions = {}
     for old, new in options.topics.items():
         say(f"copying {old} to {new}")
         how = {"spark": spark, "partitions": options.partitions.get(new)}
@@ -353,7 +396,11 @@ def copy(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
 
 
 def state(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
-    """Raises UsageError and others, before anything is written."""
+    """Return rows of a store, or write all of them as parquet with `--out`.
+
+    Raises:
+        StreamsxError: the request is wrong, such as UsageError; nothing has been written then.
+    """
     from streamsx.spark.session import probe_cluster
     from streamsx.spark.state import state
 
@@ -369,9 +416,9 @@ def state(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
         if options.sql:
             frame = spark.sql(options.sql)
         if draft:
-            # Executors that have another disk there would write to it: what we find is empty.
+            # Executors with another disk here would write there: our folder would stay empty.
             probe_cluster(spark, options.app, str(draft.parent), "a shared mount as --out")
-            frame.write.mode("append").parquet(str(draft))  # which is empty
+            frame.write.mode("append").parquet(str(draft))  # the draft is empty
             return {"store": store, "file": options.out}
     rows = frame.limit(options.limit).selectExpr("to_json(struct(*)) row").collect()
     return {"store": store, "rows": [json.loads(each.row) for each in rows]}
@@ -383,7 +430,7 @@ def state_told(result: SparkResult) -> str:
 
 
 def line_told(result: SparkResult) -> str:
-    """And a line for each step of what is to be done next."""
+    """Return a line with the result, and a line for each step of the procedure that follows."""
     line = ", ".join(f"{name}: {found}" for name, found in result.items() if name != "procedure")
     steps = (f"  {n}. {step}" for n, step in enumerate(result.get("procedure", ()), 1))
     none = ["no state: what was read has no rows"] if result.get("rows") == 0 else []
@@ -394,7 +441,11 @@ def line_told(result: SparkResult) -> str:
 
 
 def pipeline(options: argparse.Namespace, say: Say, spark: Any) -> dict[str, Any]:
-    """What both of them take. Raises UsageError for an app that cannot run there."""
+    """Return the arguments that `bootstrap` and `run` share.
+
+    Raises:
+        UsageError: the app cannot run on Spark.
+    """
     from streamsx.app.lookup import app_named
     from streamsx.spark.plan import check, refuse
 
@@ -405,7 +456,11 @@ def pipeline(options: argparse.Namespace, say: Say, spark: Any) -> dict[str, Any
 
 
 def bootstrap(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
-    """Raises StreamsxError, before anything is written."""
+    """Make the state of an app out of history, as a snapshot.
+
+    Raises:
+        StreamsxError: the request is wrong; nothing has been written then.
+    """
     from streamsx.spark.bootstrap import bootstrap
     from streamsx.spark.compact import sizes
 
@@ -422,7 +477,10 @@ def bootstrap(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
 
 
 def run_query(options: argparse.Namespace, say: Say, spark: Any) -> SparkResult:
-    """Until all is read, or SIGTERM, which lets the batch end. Raises what ends the query."""
+    """Run an app as a query until all records are read, or until SIGTERM.
+
+    SIGTERM lets the current batch end. An error that ends the query is raised.
+    """
     from streamsx.spark.runner import run
     from streamsx.spark.session import translate_error
 
@@ -463,7 +521,11 @@ def before_workers(app: str, uri: str) -> list[str]:
 
 
 def handover(options: argparse.Namespace, say: Say, _: Any) -> SparkResult:
-    """Needs no session. Raises StreamsxError, before anything is written."""
+    """Hand the newest snapshot over to workers: changelogs and offsets. No session is needed.
+
+    Raises:
+        StreamsxError: the request is wrong; nothing has been written then.
+    """
     from streamsx.spark.handover import handover
 
     say("changelogs and offsets")
@@ -518,7 +580,7 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
         "Turn event logs of workers into tables and plots: rebalances, moves, gaps, restores.",
         "paths --out", SESSION, events, events_told,
         {"--out": {"metavar": "DIR", "help": "a new folder, for tables (parquet) and plots"}},
-        # Logs of a night are small: most of the time went into empty partitions and compilers.
+        # Logs of a night are small. Empty partitions and code generation took most of the time.
         {
             "spark.sql.shuffle.partitions": "2", "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -1,7 +1,7 @@
 """`streamsx status`: who is in the group of an app, and what each runs and learns.
 
-It needs the broker and no way to the workers. Lags of learners are those of the last rebalance,
-those of tasks what their group has not committed by now.
+The command needs the broker and no connection to the workers. The lag of a learner dates from the
+last rebalance. The lag of a task counts the records that the group has not committed by now.
 """
 
 import argparse
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from streamsx.group.admin.describe import GroupDescription
 
 SETTLE_S = 10.0
-"""How long to ask again while the group rebalances."""
+"""Longest time to wait, by asking again, while the group rebalances."""
 WATCH_EVERY_S = 2.0
 WORST_MAX = 3
-"""Tasks that are shown with their lag; `--json` has all."""
+"""Most tasks that are shown with their lag; `--json` has all of them."""
 STOPPED = "task stopped: {}: the log of this worker says why, and what to do"
 STALLED = "learner {} has not come nearer for a minute: its worker or the broker may be too busy"
 NOBODY = "no worker runs, and the app's tasks stand still: streamsx worker MODULE starts one"
 
 
 def main() -> None:
-    """Ends with 3 when the cluster does not know the app."""
+    """Run the command: exit with 3 if the cluster does not know the app."""
     purpose = "Show who is in the group of an app, and what each runs."
     command = ClusterCommand("status", purpose)
     command.add_app(required=True)
@@ -45,8 +45,14 @@ def main() -> None:
 
 
 async def show(options: argparse.Namespace, clock: Clock) -> None:
-    """Once, or each time that something has changed. A group that rebalances shows no more than
-    that: with `--watch` what was known before stays. Raises NotFound for an unknown app and others.
+    """Print the status once, or with `--watch` after every change.
+
+    A rebalancing group reveals only that it is rebalancing. With `--watch` the earlier details
+    stay on the screen meanwhile.
+
+    Raises:
+        NotFound: the cluster does not know the app.
+        StreamsxError: any other error, such as BrokerUnreachable.
     """
     from streamsx.group.admin.describe import look, settled
     from streamsx.tools.cli.lags import lags
@@ -75,7 +81,7 @@ async def show(options: argparse.Namespace, clock: Clock) -> None:
 
 @contextmanager
 def painter(stream: TextIO, *, live: bool) -> Iterator[Callable[[Group], None]]:
-    """Draws over what it drew before if it is live and the stream a terminal."""
+    """Give a function that draws; with `live` on a terminal each drawing replaces the last one."""
     console = console_on(stream)
     if not (live and console.is_terminal):
         yield console.print
@@ -87,7 +93,10 @@ def painter(stream: TextIO, *, live: bool) -> Iterator[Callable[[Group], None]]:
 def as_data(
     app: str, seen: "GroupDescription", lags: Mapping[TaskId, int | None]
 ) -> dict[str, Any]:
-    """What `--json` prints. While it is not known who is who, instances have their member ids."""
+    """Return the object that `--json` prints.
+
+    Instances appear under their member ids while their names are not known.
+    """
     report = seen.report
     named = report.labels
     active = sum(len(here.active) for here in report.instances)
@@ -134,7 +143,7 @@ def instance_data(here: "Instance", lags: Mapping[TaskId, int | None]) -> dict[s
 
 
 def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
-    """What a row does not show: that its name is not its own, or why it is empty."""
+    """Return a note on an instance: several workers share the name, or why the row is empty."""
     member = here.member
     if bearers := report.shared.get(member.instance or ""):
         return (
@@ -151,7 +160,7 @@ def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
 
 
 def drawn(data: dict[str, Any]) -> Group:
-    """For people: a line, and one row per instance."""
+    """Return the drawing for people: a line, and one row per instance."""
     if data["note"]:
         return Group(f"{data['app']}: {data['state']}: {data['note']}")
     where = f"generation {data['generation']}, leader {data['leader'] or 'not known'}"
@@ -173,7 +182,8 @@ def drawn(data: dict[str, Any]) -> Group:
         state = here["state"] + f", {len(here['stopped'])} stopped" * bool(here["stopped"])
         lags = ((each["task"], each["lag"]) for each in here["learner"])
         learns = ", ".join(f"{task} ({'?' if lag is None else lag})" for task, lag in lags)
-        active, far = brief(here["active"]), far_of(here["lag"])
+        active = brief(here["active"])
+        far = far_of(here["lag"])
         follows = (brief(here["standby"]),) * len(standbys)
         table.add_row(name, state, active, far, learns, *follows, here["version"])
     notes = [
@@ -186,7 +196,7 @@ def drawn(data: dict[str, Any]) -> Group:
 
 
 def far_of(lags: Mapping[str, int | None]) -> str:
-    """Records behind, of all tasks; and which of them are, the farthest first."""
+    """Return the lag of all tasks in records, and the tasks that lag most, the farthest first."""
     known = {task: lag for task, lag in lags.items() if lag}
     worst = sorted(known, key=lambda task: -known[task])
     words = [f"{task} {known[task]}" for task in worst[:WORST_MAX]]

@@ -1,7 +1,8 @@
 """`streamsx swap`: one instance gives its tasks to another one, which has joined, and leaves.
 
-Host by host: the new one learns what the old one runs, while that runs on, and nobody else gives
-or gets anything. It needs the broker and no way to the workers; `leave --cancel` takes it back.
+This replaces hosts one by one. The new instance learns the tasks of the old one while the old one
+runs on, and no other instance gives or receives a task. The command needs the broker and no
+connection to the workers; `leave --cancel` withdraws the request.
 """
 
 import argparse
@@ -15,7 +16,7 @@ from streamsx.tools.leave import ask, limit
 
 
 def main() -> None:
-    """Ends with 0 when the old one has left, 1 when it was out of time, 3 when one is not there."""
+    """Run the command: exit with 0 if the old instance left, 1 if too late, 3 if one is missing."""
     command = ClusterCommand("swap", "Give the tasks of an instance to one other, then it leaves.")
     command.add_app(required=True)
     add = command.add_argument
@@ -30,7 +31,13 @@ def main() -> None:
 
 
 async def swap(options: argparse.Namespace, clock: Clock) -> int:
-    """The exit code. Raises UsageError, NotFound and what `leave` does."""
+    """Swap the instances; return the exit code as `leave` does.
+
+    Raises:
+        UsageError: both names are the same.
+        NotFound: the app or the new instance is unknown.
+        StreamsxError: any other error of `leave`.
+    """
     if options.old == options.new:
         raise UsageError(f"--old and --new are one: {options.old}: name the one that takes over")
     options.instances = [options.old]

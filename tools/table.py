@@ -1,6 +1,6 @@
 """`streamsx table`: the entries of an app's table, or one of them, as its changelog has them.
 
-It needs the broker and no way to the workers; what they have not committed yet is not shown.
+The command needs the broker and no connection to the workers. Uncommitted changes are not shown.
 """
 
 import argparse
@@ -19,7 +19,10 @@ UNDECODABLE = "backslashreplace"
 
 
 def main() -> None:
-    """One line for each entry: key, tab, value; 3 for an app or a table that is not there."""
+    """Run the command: print a line per entry; exit with 3 for an unknown table or app.
+
+    A line is key, tab, value.
+    """
     purpose = "Show the entries of a table, as they were last committed."
     command = ClusterCommand("table", purpose)
     command.add_app(required=False)
@@ -33,15 +36,20 @@ def main() -> None:
 
 
 async def show(options: argparse.Namespace, clock: Clock) -> None:
-    """By key. Raises StreamsxError for one that is not there; NotFound, BrokerUnreachable and
-    others.
+    """Print the entries of the table, sorted by key.
+
+    Raises:
+        NotFound: the table or the app is unknown.
+        BrokerUnreachable: no broker answers.
+        StreamsxError: the key is not in the table, or another error.
     """
     from streamsx.tools.cli.records import newest
     from streamsx.topology.internal_topics import changelog_name
 
     app, *rest = [options.app, *options.words] if options.app else options.words
     if len(rest) not in (1, 2):
-        words, form = " ".join(options.words), "NAME [KEY]" if options.app else "APP NAME [KEY]"
+        words = " ".join(options.words)
+        form = "NAME [KEY]" if options.app else "APP NAME [KEY]"
         raise UsageError(f"cannot tell app, table and key: {words}: say {form}")
     name, *wanted = rest
     topic = changelog_name(app, name)
@@ -67,7 +75,7 @@ async def show(options: argparse.Namespace, clock: Clock) -> None:
 
 
 def parsed(text: str) -> Any:
-    """As JSON has it, where it is JSON."""
+    """Decode JSON; return the text itself if the text is no JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -75,6 +83,6 @@ def parsed(text: str) -> Any:
 
 
 def plain(key: str) -> str:
-    """A text without the quotes that JSON puts around it."""
+    """Return a JSON string without its quotes; return any other key as it is."""
     known = parsed(key)
     return known if isinstance(known, str) else key

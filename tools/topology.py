@@ -1,6 +1,6 @@
 """`streamsx topology`: what an app becomes, without a broker.
 
-Partition counts are those that topics would get if none of them were there.
+Partition counts are computed as if none of the topics existed yet.
 """
 
 import argparse
@@ -13,7 +13,7 @@ FORMATS = ("text", "mermaid", "json")
 
 
 def main() -> None:
-    """Prints sub-topologies, tasks, stores and topics of an app."""
+    """Run the command: print sub-topologies, tasks, stores and topics of an app."""
     command = Command("topology", "Show what an app becomes: sub-topologies, stores, topics.")
     add = command.add_argument
     add("app", metavar="MODULE[:ATTR]", help="the app, as in an import")
@@ -24,7 +24,11 @@ def main() -> None:
 
 
 def show(options: argparse.Namespace) -> None:
-    """Raises UsageError for what is no app, or cannot become a topology."""
+    """Print the topology of an app.
+
+    Raises:
+        UsageError: the name does not lead to an app, or the app has no valid topology.
+    """
     from streamsx.app.lookup import app_named
     from streamsx.processing.compile import source_text
     from streamsx.topology.describe import as_data, as_mermaid, as_text

@@ -1,7 +1,7 @@
 """`streamsx worker`: one worker of an app, until it is told to leave.
 
-SIGTERM and SIGINT leave gracefully: others learn the tasks first, if others can take over. A second
-signal stops now.
+SIGTERM and SIGINT make the worker leave gracefully: if others can take over, they learn the tasks
+first. A second signal stops the worker at once.
 """
 
 import argparse
@@ -28,7 +28,7 @@ GC_THRESHOLDS = (100_000, 50, 100)
 
 
 def main() -> None:
-    """Ends with 0 after a clean leave."""
+    """Run the command: exit with 0 after a clean leave."""
     command = Command("worker", "Run a worker of an app.")
     add = command.add_argument
     add("app", metavar="MODULE[:ATTR]", help="the app, as in an import")
@@ -56,21 +56,24 @@ def main() -> None:
 
 @dataclass(slots=True)
 class UsersCode:
-    """Users' code at the end of a worker."""
+    """State of users' code at the end of a worker."""
 
     left: bool = False
-    """Some goes on in the event loop, and will not end."""
+    """User code still runs in the event loop, and will not end."""
     patience_s: float | None = None
-    """How long its threads may still take; None while no worker has run."""
+    """Seconds that threads of user code may still take; None while no worker has run."""
 
 
 def work(options: argparse.Namespace, users: UsersCode) -> int:
     """Run a worker; return its exit code.
 
-    Raises UsageError and others; see CONTRACTS of the exit codes in `tools.cli.command`.
+    Raises:
+        UsageError: an option is wrong, or the app cannot be imported.
+        StreamsxError: any other error; `tools.cli.command` lists the exit codes.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until there is something to leave
-    gc.set_threshold(*GC_THRESHOLDS)  # imports alone make 100 collections with Python's own
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # before the worker has joined a group
+    # With Python's own thresholds, imports alone cause 100 collections.
+    gc.set_threshold(*GC_THRESHOLDS)
 
     import asyncio
 
@@ -85,7 +88,8 @@ def work(options: argparse.Namespace, users: UsersCode) -> int:
     app = app_named(options.app)
     given = ((name, getattr(options, name)) for name in SETTINGS)
     app.override(**{name: value for name, value in given if value is not None})
-    config, topology = app.conf, app.topology()
+    config = app.conf
+    topology = app.topology()
     set_up(config.log_level, config.log_format)
     for note in (*app.settled.notes, *topology.notes):
         LOG.warning("%s", note)
@@ -108,17 +112,19 @@ def work(options: argparse.Namespace, users: UsersCode) -> int:
     try:
         return runner.run(worker.run())
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended, whoever asks again
-        users.left, users.patience_s = bool(worker.left_behind), worker.patience_s()
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the worker has ended already
+        users.left = bool(worker.left_behind)
+        users.patience_s = worker.patience_s()
         if not users.left:
-            runner.get_loop().close()  # `runner.close` would wait for threads, without an end
+            runner.get_loop().close()  # `runner.close` would wait for threads without a limit
         journal.close()
         directory.release()
 
 
 def end_without(users: UsersCode, end: SystemExit) -> None:
-    """End the process at once where users' tasks go on, and in a while where their threads do:
-    Python itself would wait for both.
+    """End the process at once if users' tasks still run, or later if users' threads still run.
+
+    Python itself would wait for both. Threads have `patience_s` to end.
     """
     code = end.code if isinstance(end.code, int) else int(end.code is not None)
     if users.left:
@@ -131,7 +137,7 @@ def end_without(users: UsersCode, end: SystemExit) -> None:
 
 
 def _exit_beside_threads(code: int) -> None:
-    """End the process, and name the threads that still run; idle ones have ended by then."""
+    """End the process, and log the threads that still run; idle threads have ended by then."""
     from streamsx.journal import LOG
 
     threads = {each.name for each in threading.enumerate() if not each.daemon}
@@ -141,21 +147,22 @@ def _exit_beside_threads(code: int) -> None:
 
 
 def _exit(code: int) -> None:
-    """End the process, whatever still runs in it."""
+    """End the process at once, even if threads or tasks still run."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def calm_gc() -> None:
-    """What is there now stays; a full collection would hold the data loop for long."""
+    """Freeze all objects that exist now: a full collection would block the data loop for long."""
     gc.collect()
     gc.freeze()
 
 
 def directory_of(config: "Config") -> "StateDirectory":
-    """Return the one that was asked for, or a slot beside the others of this folder: that of the
-    instance, else the first free one.
+    """Return the state directory from the settings, or a slot of the folder `ID-data`.
+
+    The slot is the instance's own, else the first free one.
     """
     from streamsx.journal import LOG
     from streamsx.state.directory import StateDirectory
@@ -172,7 +179,10 @@ def directory_of(config: "Config") -> "StateDirectory":
 
 
 def named(directory: "StateDirectory", config: "Config") -> str:
-    """The name given, the one kept, or host and some digits."""
+    """Return the name of the instance, and store the name in its state directory.
+
+    The name comes from the settings, else from the directory, else from the host and some digits.
+    """
     made = f"{socket.gethostname()}-{os.urandom(NAME_DIGITS // 2).hex()}"
     instance = config.instance_id or directory.instance_id or made
     directory.name_instance(instance)

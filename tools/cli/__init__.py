@@ -1,1 +1,1 @@
-"""What commands share: options, ends, logs, processes. A folder is never a command."""
+"""Code that commands share: options, exit codes, logs, processes. A folder is never a command."""

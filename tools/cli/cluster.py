@@ -1,7 +1,7 @@
-"""What the commands that ask a cluster have in common: which one, as whom, and which app of it.
+"""Options of the commands that ask a cluster: its address, the credentials, and the app.
 
-No app has to be imported for them: its id is enough, so they run where its code is not. Who has
-the code says `-A MODULE`, and what the app sets counts as it does for a worker.
+These commands need not import the app. The id of the app is enough, so they run on hosts without
+the code of the app. With the code, `-A MODULE` applies the app's settings as a worker does.
 """
 
 import argparse
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ClusterCommand(Command):
-    """One that asks a cluster; most do so for an app."""
+    """Command that asks a cluster, in most cases about an app."""
 
     def __init__(self, name: str, purpose: str) -> None:
         super().__init__(name, purpose)
@@ -45,12 +45,12 @@ class ClusterCommand(Command):
         self.add_json()
 
     def add_app(self, *, required: bool) -> None:
-        """By its id, where its code is not."""
+        """Add `--app ID`, for hosts without the code of the app."""
         self._app.add_argument("--app", metavar="ID", help="the id of the app, as in App('ID')")
         self._app.required = required
 
     def ask(self, work: "AskWork") -> NoReturn:
-        """As `run`, on an event loop; `app`, `bootstrap` and `security` as they count."""
+        """Run `work` as `run` does, on an event loop and with resolved options (see `settle`)."""
 
         def asked(options: argparse.Namespace) -> int | None:
             from streamsx.clock import SystemClock
@@ -62,8 +62,13 @@ class ClusterCommand(Command):
 
 
 def settle(options: argparse.Namespace) -> argparse.Namespace:
-    """The command line counts most, then its file, the environment, the app. Without an app only
-    the address is looked at: what else the environment says is for workers. Raises UsageError.
+    """Resolve the options `app`, `bootstrap` and `security`; return the same options.
+
+    The command line takes precedence, then its file, the environment, the app. Without an app only
+    the address is taken from the environment: all other variables are for workers.
+
+    Raises:
+        UsageError: the app or the file is wrong.
     """
     from streamsx.app.lookup import app_named
     from streamsx.app.settings import PREFIX, resolve_config
@@ -98,8 +103,13 @@ def settle(options: argparse.Namespace) -> argparse.Namespace:
 async def connected(
     options: argparse.Namespace, rng: "Random | None" = None
 ) -> "AsyncIterator[Cluster]":
-    """To their `bootstrap`, by their `security`. Raises BrokerUnreachable after 10 s, SettingError.
-    `rng`: which broker is asked first.
+    """Connect to the cluster of `options.bootstrap` with `options.security`.
+
+    `rng` draws the broker that is asked first.
+
+    Raises:
+        BrokerUnreachable: no broker has answered for 10 s.
+        SettingError: a setting is wrong.
     """
     from streamsx.client.cluster import Cluster
 

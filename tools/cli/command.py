@@ -1,7 +1,7 @@
 """Options and endings that all commands share: one error line, exit codes, types of options.
 
-0 done, 1 tried and failed, 2 wrong usage, 3 not found, 4 cluster unreachable, 130 interrupted, 141
-nobody reads on. What a command prints when it succeeds is its own affair.
+Exit codes: 0 done, 1 tried and failed, 2 wrong usage, 3 not found, 4 cluster unreachable, 130
+interrupted, 141 reader of the output gone. Each command decides alone about its output on success.
 """
 
 import argparse
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Command(argparse.ArgumentParser):
-    """Says what is wrong in one line, and ends with 2. Every command has --debug."""
+    """Parser that reports wrong options in one line and exits with 2. Every command has --debug."""
 
     def __init__(self, name: str, purpose: str) -> None:
         super().__init__(prog=f"streamsx {name}", description=purpose, allow_abbrev=False)
@@ -33,14 +33,16 @@ class Command(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help=what)
 
     def error(self, message: str) -> NoReturn:
-        """As argparse demands it: called for each wrong option."""
+        """Report a wrong option and exit with 2; argparse calls this method for wrong options."""
         self.exit(
             UsageError.exit_code, f"error: {message}: {self.prog}: --help shows what can be\n"
         )
 
     def run(self, work: Callable[[argparse.Namespace], int | None]) -> NoReturn:
-        """Does the work and ends the process with its exit code, or with that of what it raised.
-        What is for people alone goes to `people`.
+        """Do the work and end the process with the exit code of the work, or of its error.
+
+        `options.people` is the stream for output that only people read: stderr with `--json`, else
+        stdout.
         """
         options = self.parse_args()
         options.people = sys.stderr if vars(options).get("json") else sys.stdout
@@ -60,7 +62,7 @@ class Command(argparse.ArgumentParser):
 
 @contextmanager
 def ending() -> Iterator[None]:
-    """Ends the process, quietly, for who interrupts what is inside or reads its output no more."""
+    """End the process quietly after an interrupt, or if the reader of its output has gone."""
     try:
         try:
             yield
@@ -68,12 +70,15 @@ def ending() -> Iterator[None]:
             _flush()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # as `| head` does it, which has seen enough
+    except BrokenPipeError:  # such as from `| head`, which has read enough
         sys.exit(UNREAD)
 
 
 def _flush() -> None:
-    """What cannot be written is thrown away: else Python tries again at its end, and complains."""
+    """Flush stdout; discard output that cannot be written.
+
+    Otherwise Python would try to write the output again at exit, and print an error.
+    """
     try:
         print(end="", flush=True)
     except OSError as error:
@@ -83,13 +88,16 @@ def _flush() -> None:
 
 
 def tell(options: argparse.Namespace, result: object) -> None:
-    """Programs, which asked for it with --json."""
+    """Print a result for programs, if the command has `--json`."""
     if options.json:
         print(json.dumps(result), flush=True)
 
 
 def line_of(error: Exception) -> str:
-    """One line. What is not one of ours was not expected: it says where more can be learned."""
+    """Return an error as one line.
+
+    An error other than StreamsxError is unexpected, so the line recommends `--debug`.
+    """
     text = " ".join(str(error).split())
     if isinstance(error, StreamsxError):
         return text
@@ -97,7 +105,10 @@ def line_of(error: Exception) -> str:
 
 
 def value(parse: Callable[[object], T]) -> Callable[[str], T]:
-    """A parser of `streamsx.config` as the type of an option: argparse hides what others raise."""
+    """Wrap a parser of `streamsx.config` as the type of an option.
+
+    The wrapper raises ArgumentTypeError, because argparse hides the text of other errors.
+    """
 
     def parsed(text: str) -> T:
         try:
@@ -109,7 +120,11 @@ def value(parse: Callable[[object], T]) -> Callable[[str], T]:
 
 
 def port(text: str) -> int:
-    """Of TCP; 0 stands for a free one."""
+    """Parse a TCP port; 0 stands for a free one.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is no number, or too large.
+    """
     if not text.isdecimal() or int(text) > PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text!r}: a port is a number up to {PORT_MAX}")
     return int(text)

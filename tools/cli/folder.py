@@ -1,4 +1,4 @@
-"""A folder that a command makes: it is there whole, or not at all."""
+"""Output folder of a command: complete, or absent."""
 
 import shutil
 import uuid
@@ -11,8 +11,12 @@ from streamsx.errors import UsageError
 
 @contextmanager
 def new_folder(given: str) -> Iterator[Path]:
-    """A draft beside it, which takes its name at the end. Raises UsageError, before that, where it
-    cannot be made; nothing is written over.
+    """Create a draft folder beside the given path, and rename the draft at the end.
+
+    An existing folder is never overwritten. After an error the draft is deleted.
+
+    Raises:
+        UsageError: the path exists, or is a URI, or the draft cannot be created.
     """
     out = Path(given)
     if ":/" in given:

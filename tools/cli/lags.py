@@ -1,6 +1,6 @@
-"""How far an app is behind its input: what is there, and what its group has committed of it.
+"""Lag of an app behind its input: end offsets, less the offsets that its group has committed.
 
-Both are the brokers' to say, so nobody has to be asked who is busy or gone.
+Both numbers come from the brokers, so a worker that is busy or gone need not answer.
 """
 
 from collections.abc import Iterable
@@ -15,8 +15,10 @@ from streamsx.model import TaskId, TopicPartition
 
 
 async def lags(cluster: Cluster, app: str, report: GroupReport) -> dict[TaskId, int | None]:
-    """Of each task, in records, all that is there where nothing is committed; None where that
-    cannot be told now."""
+    """Return the lag of each task in records; None where the lag is not known now.
+
+    A partition without a committed offset counts with all its records.
+    """
     tasks = {task for here in report.instances for task in here.active}.union(report.withheld)
     await cluster.follow({topic for topics in report.topics.values() for topic in topics})
     reads = {
@@ -28,7 +30,7 @@ async def lags(cluster: Cluster, app: str, report: GroupReport) -> dict[TaskId, 
         for task in sorted(tasks)
     }
     left: dict[TopicPartition, int] = {}
-    with suppress(WorldError):  # the coordinator is moving
+    with suppress(WorldError):  # such as while the coordinator moves
         left = await uncommitted(cluster, app, chain.from_iterable(reads.values()))
     return {
         task: sum(left[tp] for tp in tps) if left.keys() >= set(tps) else None
@@ -39,12 +41,16 @@ async def lags(cluster: Cluster, app: str, report: GroupReport) -> dict[TaskId, 
 async def uncommitted(
     cluster: Cluster, group: str, tps: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Records of each that the group has not committed, where that can be told now. Raises
-    WorldError.
+    """Return the records of each partition that the group has not committed.
 
-    What is committed is asked before what there is: no more can be committed than there is, and
-    what comes of a record is there when that is committed. So where nothing is left of an app's
-    topics, of all of them, nothing more can come.
+    Partitions whose bounds are not known now are left out.
+
+    Committed offsets are fetched first, end offsets second. Two facts hold: an offset beyond the
+    end cannot be committed, and the output of a record is in its topic once the record is
+    committed. Therefore, if no record is left in any topic of an app, none can follow.
+
+    Raises:
+        WorldError: the coordinator does not answer, or refuses.
     """
     done = await admin.committed(cluster, group)
     bounds, _ = await admin.bounds_now(cluster, tps)

@@ -1,6 +1,6 @@
-"""The Spark session of a command, begun when it is first asked for something, and its end.
+"""Spark session of a command, from its start at first use to its end.
 
-Not here: which commands there are, and what they ask.
+Not here: the commands and their use of the session.
 """
 
 import argparse
@@ -16,16 +16,21 @@ LOOK_EVERY_S: Final = 1.0
 
 
 class LateSession:
-    """The session, begun when it is first asked for something. It tells meanwhile how many tasks
-    of Spark are done: a job of minutes says nothing else.
+    """Session that starts at the first access to one of its attributes.
+
+    A thread reports the number of finished Spark tasks once per second. A job of minutes would
+    otherwise print nothing.
     """
 
     def __init__(
         self, settings: Mapping[str, str], options: argparse.Namespace, say: Callable[[str], None]
     ) -> None:
-        self._settings, self._options, self._say = settings, options, say
+        self._settings = settings
+        self._options = options
+        self._say = say
         self._made: Any = None
-        self._words, self._over = "looking at the app", Event()
+        self._words = "looking at the app"
+        self._over = Event()
         self._watcher = Thread(target=self._watch, name="tasks done", daemon=True)
 
     def __getattr__(self, name: str) -> Any:
@@ -54,13 +59,15 @@ class LateSession:
         given = vars(self._options)
         jars = settings(given["connector"], given["jars"]) if "connector" in given else {}
         master = {"spark.master": given["master"]} if given["master"] else {}
-        words, _ = self._words, self._say("starting Spark")
+        words = self._words
+        self._say("starting Spark")
         wanted = {**self._settings, **jars, **master, **given["conf"]}
         interrupt = signal.getsignal(signal.SIGINT)
         made = session(wanted, debug=given["debug"])
-        signal.signal(signal.SIGINT, interrupt)  # Spark's own asks the JVM, amid another question
-        uri = given.get("state", given.get("out"))  # where snapshots are: `state` has rows in `out`
-        asks = "app" in given and "connector" not in given  # the others look themselves
+        signal.signal(signal.SIGINT, interrupt)  # Spark's handler calls the JVM, even amid a call
+        # Snapshots are in `state`, else in `out`, where the command `state` writes rows instead.
+        uri = given.get("state", given.get("out"))
+        asks = "app" in given and "connector" not in given  # the others probe the cluster
         if asks and uri:
             probe_cluster(made, given["app"], absolute(uri))
         self._say(words)
@@ -70,7 +77,7 @@ class LateSession:
         while not self._over.wait(LOOK_EVERY_S):
             try:
                 found = list(map(self._tracker.getStageInfo, self._tracker.getActiveStageIds()))
-            except Exception:  # of a JVM that is gone: who waits for its work says so
+            except Exception:  # the JVM is gone: the thread that waits for its work reports
                 return
             stages = [stage for stage in found if stage is not None]
             if tasks := sum(stage.numTasks for stage in stages):
@@ -79,8 +86,10 @@ class LateSession:
 
 
 def interrupts() -> Event:
-    """Set by what interrupts us. From then on all that fails, or is logged, fails of that: calls of
-    the JVM that were cut short, and what cleans up behind them.
+    """Install handlers of SIGINT and SIGTERM that raise KeyboardInterrupt; return an event.
+
+    The handlers set the event and disable logging. All later errors and log lines follow from the
+    interrupt: they come from interrupted calls of the JVM, and from the cleanup after them.
     """
     stopped = Event()
 

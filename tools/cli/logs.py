@@ -1,8 +1,8 @@
-"""The log of a command: one line per decision on stderr, as text or as JSON.
+"""Log of a command: one line per decision on stderr, as text or as JSON.
 
 `2026-11-21T08:08:00.123Z INFO  promoted task=1_0 lag=12`: event first, then key=value. Libraries
-are kept at WARNING; the root logger's level is never changed, for whoever lowers it pays for every
-record that a library does not print.
+are kept at WARNING. The level of the root logger is never changed: with a lower level, even records
+that a library does not print would cost time.
 """
 
 import json
@@ -18,7 +18,7 @@ SECOND = "%Y-%m-%dT%H:%M:%S"
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line; the fields of an event stand beside its name."""
+    """Formatter of one JSON object per line; fields of an event stand beside the event's name."""
 
     def format(self, record: logging.LogRecord) -> str:
         told = {"t": round(record.created, 3), "level": record.levelname}
@@ -29,11 +29,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(level: str, form: str) -> None:
-    """`level` and `form` are the settings `log_level` and `log_format`."""
-    handler, text = logging.StreamHandler(sys.stderr), logging.Formatter(TEXT, SECOND)
+    """Set up logging to stderr by the settings `log_level` and `log_format`."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = logging.Formatter(TEXT, SECOND)
     text.converter = time.gmtime
     handler.setFormatter(JsonFormatter() if form == "json" else text)
     for name, threshold in ((OURS, level.upper()), ("aiokafka", "WARNING"), ("asyncio", "WARNING")):
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
+        logger.handlers = [handler]
+        logger.propagate = False
         logger.setLevel(threshold)

@@ -1,6 +1,6 @@
-"""Pictures for people, as PNG. Matplotlib is imported when the first one is drawn.
+"""Plots as PNG files. Matplotlib is imported for the first plot.
 
-Not here: where the numbers come from.
+Not here: the source of the numbers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,16 @@ INCHES: Final = (10.0, 5.0)
 DOTS_PER_INCH: Final = 120
 BINS: Final = 40
 LEAST_MS: Final = 1.0
-"""A shorter gap is drawn as one of this length: there is no 0 on a logarithmic axis."""
+"""Shortest gap that is drawn: shorter ones are drawn with this length, since a logarithmic axis has
+no 0."""
 
 
 def require_plots() -> None:
-    """Before anything is computed for them. Raises UsageError."""
+    """Check for matplotlib, before any numbers are computed.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -30,7 +35,7 @@ def require_plots() -> None:
 
 @contextmanager
 def drawing(file: Path, title: str) -> Iterator["Axes"]:
-    """Axes to draw on; the file is written at the end of this."""
+    """Give axes to draw on; write the file at the end of the `with` block."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -46,9 +51,10 @@ def drawing(file: Path, title: str) -> Iterator["Axes"]:
 def settle_times(
     file: Path, generations: Sequence[int], ms: Sequence[float | None], moved: Sequence[int]
 ) -> None:
-    """How long each rebalance took, as bars in their order; tasks that moved by it, as dots.
+    """Plot rebalances in their order: the duration of each as a bar, the tasks moved as a dot.
 
-    Generations are not the axis: who makes a group anew counts anew.
+    Generations are labels and not positions on the axis, because a recreated group counts its
+    generations from the start again.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -70,10 +76,10 @@ def settle_times(
 def gap_lengths(
     file: Path, told: Sequence[float], silent: Sequence[float], nobody: Sequence[float]
 ) -> None:
-    """How often tasks stood still for how long: handed over, after an owner that fell silent, and
-    while no worker ran.
+    """Plot a histogram of the pauses of tasks.
 
-    Raises nothing where there are none: an empty picture says so too.
+    The three series are handed over, owner fell silent, and no worker ran. Without any gaps the
+    plot is empty; this is no error.
     """
     from matplotlib.ticker import MaxNLocator
 

@@ -1,6 +1,6 @@
-"""Processes that a command or a test has started, each with a log of its own.
+"""Child processes of a command or a test, each with a log of its own.
 
-None outlives the process that started it, however that ends. Not here: which programs they are.
+No child outlives its parent, even if the parent is killed. Not here: the programs that run.
 """
 
 import ctypes
@@ -19,11 +19,11 @@ from streamsx.errors import StreamsxError
 
 LINES_TOLD = 12
 OURS = (sys.executable, "-m", "streamsx")
-"""The beginning of a command of ours."""
+"""First words of a `streamsx` command line."""
 
 
 class Child:
-    """A process from its start to its end."""
+    """Child process, from its start to its end."""
 
     def __init__(
         self,
@@ -35,14 +35,17 @@ class Child:
         folder: Path | None = None,
         prints: bool = False,
     ) -> None:
-        """It reads nothing, and writes to the end of `log`; with `prints` stdout is for `ready`.
+        """Start the process without input; its output is appended to `log`.
 
-        On Linux the kernel kills it when this process ends, even by SIGKILL; elsewhere only who
-        started it does. It is in a process group of its own: Ctrl-C reaches this process alone,
-        which then ends its children in order.
+        With `prints`, stdout goes to `ready` instead. On Linux the kernel kills the child when this
+        process ends, even by SIGKILL; on other systems the code that started the child has to. The
+        child has a process group of its own: Ctrl-C reaches only this process, which then ends its
+        children in order.
         """
-        self.name, self.log, self.cpu_s = name, log, 0.0
-        """`cpu_s`: user and system, once it has ended."""
+        self.name = name
+        self.log = log
+        self.cpu_s = 0.0
+        """CPU seconds, user and system; known after the end."""
         with log.open("ab") as file:
             started = _starter().submit(
                 subprocess.Popen[bytes],
@@ -53,7 +56,7 @@ class Child:
                 env=env,
                 cwd=folder,
                 process_group=0,
-                preexec_fn=_die_with_parent(),  # all it does is call prctl
+                preexec_fn=_die_with_parent(),  # the function only calls prctl
             )
             self._process = started.result()
         self.pid = self._process.pid
@@ -61,7 +64,7 @@ class Child:
         Thread(target=self._watch, name=f"wait-{name}", daemon=True).start()
 
     def _watch(self) -> None:
-        """By wait4, which tells what it cost; nobody else waits for it."""
+        """Wait for the end by wait4, which also returns the CPU time; no other code waits."""
         _, status, used = os.wait4(self.pid, 0)
         self.cpu_s = used.ru_utime + used.ru_stime
         self._process.returncode = os.waitstatus_to_exitcode(status)
@@ -69,12 +72,14 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Exit code of the process, negative for a signal; None while the process runs."""
         return self._ended.result() if self._ended.done() else None
 
     def ready(self) -> str:
-        """What stands behind `ready` on the first line that it prints, once it does. Raises Died,
-        and kills what prints something else.
+        """Wait for the first line, `ready REST`, and return REST.
+
+        Raises:
+            Died: the process ended, or printed another first line; the process is killed then.
         """
         assert self._process.stdout is not None, "it was not to print"
         with self._process.stdout as printed:
@@ -85,17 +90,21 @@ class Child:
         return rest
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Its exit code, once it has ended. Raises TimeoutError."""
+        """Wait for the end and return the exit code.
+
+        Raises:
+            TimeoutError: the process still runs after `timeout_s`.
+        """
         return self._ended.result(timeout_s)
 
     def send(self, number: signal.Signals) -> None:
-        """Nothing, if it has ended."""
+        """Send a signal; do nothing if the process has ended."""
         if self.code is None:
-            with suppress(ProcessLookupError):  # it ended: wait4 has returned, its code is not set
+            with suppress(ProcessLookupError):  # ended: wait4 has returned, `code` is not set yet
                 os.kill(self.pid, number)
 
     def stop(self, timeout_s: float | None = None) -> int:
-        """SIGTERM, and SIGKILL to one that takes longer; its exit code."""
+        """Send SIGTERM, and SIGKILL after `timeout_s`; return the exit code."""
         self.send(signal.SIGTERM)
         try:
             return self.wait(timeout_s)
@@ -103,17 +112,17 @@ class Child:
             return self.kill()
 
     def kill(self) -> int:
-        """SIGKILL; it is over when this returns. Its exit code."""
+        """Send SIGKILL, wait for the end, and return the exit code."""
         self.send(signal.SIGKILL)
         return self.wait()
 
     def tail(self, lines: int = LINES_TOLD) -> list[str]:
-        """The end of its log."""
+        """Return the last lines of the log."""
         return self.log.read_text(errors="replace").splitlines()[-lines:]
 
 
 class Died(StreamsxError):
-    """A process did not end as it should. `tail`: of its log."""
+    """Unexpected end of a process; `tail` holds the last lines of the log."""
 
     def __init__(self, child: Child) -> None:
         code = child.code or 0
@@ -124,8 +133,11 @@ class Died(StreamsxError):
 
 @cache
 def _starter() -> ThreadPoolExecutor:
-    """The parent, to the kernel, is the *thread* that started a child: so that is one which lives
-    as long as the process. One of asyncio.to_thread ends with its loop, and took children along.
+    """Return the executor whose one thread starts all children.
+
+    The kernel regards the *thread* that started a child as the parent, so this thread must live as
+    long as the process. A thread of asyncio.to_thread ends with its event loop; then the kernel
+    killed its children.
     """
     return ThreadPoolExecutor(1, thread_name_prefix="children")
 
@@ -133,5 +145,6 @@ def _starter() -> ThreadPoolExecutor:
 def _die_with_parent() -> Callable[[], None] | None:
     if sys.platform != "linux":
         return None
-    prctl, pr_set_pdeathsig = ctypes.CDLL(None).prctl, 1
+    prctl = ctypes.CDLL(None).prctl
+    pr_set_pdeathsig = 1
     return lambda: prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""What is going on, while a command waits: one live line on a terminal, else one every 5 s.
+"""Progress of a command that waits: one live line on a terminal, else a line every 5 s.
 
-And what can be drawn on at all. Not here: what is drawn.
+The console that all commands draw on is here too. Not here: the drawings.
 """
 
 import asyncio
@@ -15,18 +15,24 @@ from rich.text import Text
 
 SAY_EVERY_S = 5.0
 FILE_COLUMNS = 10_000
-"""A row or note in a file, or in a pipe, is one line: for who searches it."""
+"""Width in a file or a pipe: a row or a note stays one line there, so that grep finds all of it."""
 
 
 class Sheet(Console):
-    """To rich, output that nobody reads on is an end with 1; here commands say which it is."""
+    """Console that raises BrokenPipeError when the reader of the output has gone.
+
+    rich itself would exit with 1; here the command chooses the exit code.
+    """
 
     def on_broken_pipe(self) -> None:
-        raise  # noqa: PLE0704  # it is called where the error is handled
+        raise  # noqa: PLE0704  # rich calls this while it handles the error
 
 
 def console_on(stream: TextIO, *, markup: bool = False) -> Console:
-    """`is_terminal`: it can be drawn on. On a dumb one nothing can, as in a file."""
+    """Return a console on the stream.
+
+    `is_terminal` means that the console can redraw. A dumb terminal counts as a file.
+    """
     draws = stream.isatty() and os.environ.get("TERM") != "dumb"
     width = None if draws else FILE_COLUMNS
     return Sheet(file=stream, force_terminal=draws, markup=markup, highlight=False, width=width)
@@ -34,7 +40,7 @@ def console_on(stream: TextIO, *, markup: bool = False) -> Console:
 
 @asynccontextmanager
 async def progress(stream: TextIO, first: str) -> AsyncIterator[Callable[[str], None]]:
-    """Hands out a function that takes the newest words for it."""
+    """Show progress during the block; give a function that takes the newest text."""
     console = console_on(stream)
     if console.is_terminal:
         with console.status(Text(first)) as status:
@@ -50,13 +56,14 @@ async def progress(stream: TextIO, first: str) -> AsyncIterator[Callable[[str], 
 
 @contextmanager
 def blocking_progress(stream: TextIO, first: str) -> Iterator[Callable[[str], None]]:
-    """The same, for work that holds its thread."""
+    """Show progress as `progress` does, for work that blocks its thread."""
     console = console_on(stream)
     if console.is_terminal:
         with console.status(Text(first)) as status:
             yield lambda text: status.update(Text(text))
         return
-    words, over = [first], Event()
+    words = [first]
+    over = Event()
 
     def speak() -> None:
         while not over.wait(SAY_EVERY_S):

@@ -1,7 +1,7 @@
-"""Security settings from a file, in the words of Kafka's own tools or of librdkafka's.
+"""Security settings from a file, under the names of Kafka's own tools or of librdkafka.
 
-What is not about security is for other programs and passed over; what is, and is not known here, is
-refused: nobody is to believe that it counts.
+Settings for other purposes belong to other programs and are skipped. An unknown security setting is
+refused, because a user would believe that the setting has an effect.
 """
 
 import shlex
@@ -26,9 +26,13 @@ SECRET = ("security.", "sasl.", "ssl.")
 
 
 def properties(path: Path) -> dict[str, str]:
-    """The lines of a file by what they are about: `name=value`; `#` begins a comment, a `\\` at the
-    end goes on. Raises UsageError for a file that cannot be read, SettingError for what is of no
-    use.
+    """Read a file of `name=value` lines; return the values of OURS under their short names.
+
+    A line that begins with `#` or `!` is a comment. A `\\` at the end continues a line.
+
+    Raises:
+        UsageError: the file cannot be read.
+        SettingError: a line is no setting, or a security setting is unknown.
     """
     try:
         text = path.read_text()
@@ -50,7 +54,12 @@ def properties(path: Path) -> dict[str, str]:
 
 
 def security_in(found: Mapping[str, str]) -> Security:
-    """Raises SettingError, UsageError for a certificate that cannot be read."""
+    """Return the security of the settings that `properties` has found.
+
+    Raises:
+        SettingError: the protocol is missing, or a setting is wrong.
+        UsageError: a certificate cannot be read.
+    """
     if found.keys() - {"bootstrap"} and "protocol" not in found:
         remedy = "nothing else counts without it: SASL_SSL, SASL_PLAINTEXT or SSL"
         raise SettingError(f"security.protocol is missing: {remedy}")
@@ -73,7 +82,8 @@ def security_in(found: Mapping[str, str]) -> Security:
 
 
 def _context(found: Mapping[str, str]) -> ssl.SSLContext:
-    ca, certificate = found.get("ca"), found.get("certificate")
+    ca = found.get("ca")
+    certificate = found.get("certificate")
     try:
         context = ssl.create_default_context(cafile=ca)
         if certificate:

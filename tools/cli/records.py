@@ -1,4 +1,4 @@
-"""What a command reads of a topic."""
+"""Reading of a whole topic by a command."""
 
 from itertools import repeat
 
@@ -10,10 +10,13 @@ from streamsx.model import TopicPartition
 
 
 async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[tuple[int, bytes], bytes]:
-    """The newest value by partition and key of a followed topic, as of now; deleted keys are left
-    out.
+    """Return the newest values of a followed topic, by partition and key, up to its end now.
 
-    Raises WorldError, CorruptRecord.
+    Deleted keys are left out.
+
+    Raises:
+        WorldError: the brokers do not answer, or refuse.
+        CorruptRecord: a record batch is damaged.
     """
     tps = [TopicPartition(topic, number) for number in range(cluster.partitions(topic))]
     ranges = {tp: Range(*each) for tp, each in (await admin.bounds(cluster, tps)).items()}

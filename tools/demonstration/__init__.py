@@ -1,1 +1,1 @@
-"""What `streamsx demo` shows: its processes, its lines, its screen, its verdict. No command."""
+"""Parts of `streamsx demo`: processes, input lines, screen, verdict. The package is no command."""

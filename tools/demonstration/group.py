@@ -1,7 +1,7 @@
-"""The group as its workers tell it: who holds what, and whether anything is on the move.
+"""View of the group from its workers' events: the tasks of each worker, and whether any task moves.
 
-Read off the events that workers write (`worker --events`): of all of them, in the order of their
-monotonic times. Not here: what came of a move (`verdict`), how it is drawn (`screen`).
+The events of all workers (`worker --events`) are read in the order of their monotonic times. Not
+here: the results of moves (`verdict`), the drawing (`screen`).
 """
 
 import json
@@ -12,21 +12,27 @@ from pathlib import Path
 from typing import Any
 
 SeenEvent = Mapping[str, Any]
-"""A line of an events file."""
+"""Line of an events file."""
 
 MOVES = frozenset({"rebalance_started", "assigned", "task"})
-LEARNER, TAILING, RUNNING, CLOSED = "learner", "tailing", "running", "closed"
+LEARNER = "learner"
+TAILING = "tailing"
+RUNNING = "running"
+CLOSED = "closed"
 
 
 class EventsFile:
-    """What a worker writes, read as it grows."""
+    """Reader of a worker's events file that still grows."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._read = path, 0
+        self._path = path
+        self._read = 0
 
     def more(self) -> list[SeenEvent]:
-        """Those since the last call; none while there is no file. The last line may be torn, and
-        waits for its end; so was one that a killed worker left, before its successor wrote on.
+        """Return the events since the last call; none while the file does not exist.
+
+        An incomplete last line is left for a later call. A complete line that is no JSON is
+        skipped: a killed worker left part of a line, and its successor wrote on behind that part.
         """
         found: list[SeenEvent] = []
         with suppress(FileNotFoundError), self._path.open("rb") as file:
@@ -42,7 +48,11 @@ class EventsFile:
 
 @dataclass(slots=True)
 class SeenTask:
-    """A task on one worker, with `role` and `state` as in the event `task`; rows to learn."""
+    """Task on one worker.
+
+    `role` and `state` are those of the event `task`. `restored` of `end` changelog rows are
+    learned.
+    """
 
     role: str = ""
     state: str = ""
@@ -52,7 +62,11 @@ class SeenTask:
 
 @dataclass(slots=True)
 class SeenWorker:
-    """`doing`: in a word. `settled`: it has an assignment, and no rebalance has begun since."""
+    """Worker as seen in the events.
+
+    `doing` is its activity in a word. A worker is `settled` if no rebalance has begun since its
+    last assignment.
+    """
 
     doing: str = "starts"
     tasks: dict[str, SeenTask] = field(default_factory=dict)
@@ -69,18 +83,22 @@ class SeenWorker:
             case "rebalance_started":
                 self.settled = False
             case "assigned":
-                self.settled, self.generation = True, event["generation"]
+                self.settled = True
+                self.generation = event["generation"]
                 self.doing = self.doing.replace("starts", "runs")
             case "task" if event["to"] == CLOSED:
                 self.tasks.pop(event["task"], None)
             case "task":
                 held = self.tasks.setdefault(event["task"], SeenTask())
-                held.role, held.state = event["role"], event["to"]
+                held.role = event["role"]
+                held.state = event["to"]
             case "restore_progress" if event["task"] in self.tasks:
                 held = self.tasks[event["task"]]
-                held.restored, held.end = event["restored"], event["end"]
+                held.restored = event["restored"]
+                held.end = event["end"]
             case "commit":
-                self.commits, self.records = self.commits + 1, self.records + event["records"]
+                self.commits = self.commits + 1
+                self.records = self.records + event["records"]
             case "leaving":
                 self.doing = "leaves"
             case "left":
@@ -89,13 +107,13 @@ class SeenWorker:
 
 @dataclass(slots=True)
 class DemoGroup:
-    """Workers by name. `moved_at`: monotonic seconds, when something last changed."""
+    """Workers by name; `moved_at` is the time of the last change, in monotonic seconds."""
 
     workers: dict[str, SeenWorker] = field(default_factory=dict)
     moved_at: float = 0.0
 
     def at_rest(self, names: Sequence[str], tasks: int) -> bool:
-        """These workers share all the tasks, each running once, and nobody learns any more."""
+        """Return whether the named workers run all tasks, each of them once, without learners."""
         members = [self.workers.get(name, SeenWorker()) for name in names]
         held = [(task, each.state) for member in members for task, each in member.tasks.items()]
         return (
@@ -107,7 +125,7 @@ class DemoGroup:
 
 
 def group_of(events: Iterable[SeenEvent]) -> DemoGroup:
-    """As it stands after these events."""
+    """Return the group as of the last of these events."""
     group = DemoGroup()
     for event in events:
         group.workers.setdefault(event["instance"], SeenWorker()).hear(event)

@@ -1,8 +1,8 @@
-"""What people see: one live screen on a terminal, a line now and then elsewhere, and a summary.
+"""Screen of the demo: live on a terminal, a line now and then elsewhere, and a summary at the end.
 
-Nothing is wider than 80 columns, without a terminal there are no control characters, and the
-terminal is as it was when the `with` ends. Not here: what there is to see (`story`), what was
-proven (`verdict`).
+No line is wider than 80 columns. Without a terminal there are no control characters. The terminal
+is restored at the end of the `with` block. Not here: the course of the demo (`story`), its checks
+(`verdict`).
 """
 
 import textwrap
@@ -41,7 +41,7 @@ GAPS = {"calm": "calm", "staying": "of tasks that stay", "moving": "of tasks tha
 
 
 class DemoStage(Enum):
-    """What goes on, in plain words."""
+    """Stages of the demo, with their explanations on the screen."""
 
     START = """Workers start and share the word count. Tasks 0_* cut lines into words and
         keep nothing; tasks 1_* count each word and keep the counts."""
@@ -61,8 +61,11 @@ class DemoStage(Enum):
 
 @dataclass(slots=True)
 class DemoView:
-    """All there is to see. `result`: as far as it is known; `left`: records not committed yet;
-    `feeds_s`: for how long; `stateful`: numbers of sub-topologies.
+    """Contents of the screen.
+
+    `result` holds the figures that are known so far. `left` counts records that are not committed
+    yet. `feeds_s` is the time since the first line, in seconds. `stateful` holds the numbers of the
+    sub-topologies with state.
     """
 
     group: DemoGroup
@@ -77,7 +80,7 @@ class DemoView:
 
 @asynccontextmanager
 async def screen(stream: TextIO) -> AsyncIterator[Callable[[DemoView], None]]:
-    """Hands out a function that takes the newest of what there is to see."""
+    """Open the screen during the block; give a function that shows the newest view."""
     console = console_on(stream, markup=True)
     if console.is_terminal:
         with Live(console=console, screen=True, refresh_per_second=REDRAWS_PER_S) as live:
@@ -88,7 +91,7 @@ async def screen(stream: TextIO) -> AsyncIterator[Callable[[DemoView], None]]:
 
 
 def conclude(stream: TextIO, result: DemoResult, notes: Iterable[str]) -> None:
-    """What it was all about, behind the live screen."""
+    """Print the summary after the live screen has closed."""
     console = console_on(stream)
     word, style = ("ok", "green") if result["ok"] else (f"failed: {result['why']}", "red")
     title = textwrap.fill(f"streamsx demo: {word}", WIDTH)
@@ -101,7 +104,7 @@ def conclude(stream: TextIO, result: DemoResult, notes: Iterable[str]) -> None:
 
 
 def picture(view: DemoView) -> RenderableType:
-    """All of it, at most 80 columns wide."""
+    """Return the whole live screen, at most 80 columns wide."""
     words = textwrap.wrap(" ".join(view.stage.value.split()), WIDTH - 2)
     parts = (
         heading(view), Text("\n".join([*words, ""][:2]), "italic"), traffic(view), workers(view),
@@ -143,12 +146,12 @@ def traffic(view: DemoView) -> RenderableType:
 
 
 def per_s(count: int, view: DemoView) -> str:
-    """Since the first line."""
+    """Return a count as a rate per second since the first line."""
     return f"{count / max(1.0, view.feeds_s):,.0f}/s"
 
 
 def workers(view: DemoView) -> RenderableType:
-    """A row for each, a cell for each task: one sees them move."""
+    """Return a row for each worker with a cell for each task, so that moves are visible."""
     numbers = sorted({int(t[0]) for each in view.group.workers.values() for t in each.tasks})
     kinds = ["with state" if number in view.stateful else "no state" for number in numbers]
     digits = " ".join(map(str, range(PARTITIONS)))
@@ -170,7 +173,7 @@ def cells_of(worker: SeenWorker, number: int, stateful: bool) -> Text:
 
 
 def sign_of(held: SeenTask | None, stateful: bool) -> tuple[str, str]:
-    """And its style."""
+    """Return the sign of a task on a worker, and the style of the sign."""
     if held is None:
         return "·", "dim"
     if held.role == LEARNER:
@@ -205,7 +208,7 @@ def promoted(result: DemoResult) -> Table:
 
 
 def line(view: DemoView) -> str:
-    """What goes on, for whoever has no terminal."""
+    """Return the state of the demo as one line, for output without a terminal."""
     held = ", ".join(
         f"{name} {len(worker.tasks) - len(worker.learns())}+{len(worker.learns())}"
         for name, worker in sorted(view.group.workers.items())
@@ -229,7 +232,7 @@ TOLD = {
 
 
 def summary(result: DemoResult) -> Iterator[str]:
-    """What was proven, in words; nothing about what was not reached."""
+    """Yield the results as sentences; leave out results that the demo has not reached."""
     known = {**result, **result["leave"], "learned": len(result["promotions"]) or None}
     for name in ("learn_ms", "handover_ms"):
         known[name] = max((each[name] for each in result["promotions"]), default=None)

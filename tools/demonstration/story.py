@@ -1,8 +1,8 @@
-"""The demo from its first process to its last: what is done, in which order, when to go on.
+"""Course of the demo from its first process to its last: the steps and their conditions.
 
-Everything that is waited for is read off the workers' events and the group's offsets, a few times
-per second, and never longer than the limit. Whatever happens, the processes end, and what was made
-on somebody's cluster is deleted. Not here: what it proves (`verdict`), how it looks (`screen`).
+The story polls the workers' events and the group's offsets a few times per second, and never waits
+longer than the limit. In any case all processes end, and the topics on a cluster of `--bootstrap`
+are deleted. Not here: the checks (`verdict`), the drawing (`screen`).
 """
 
 import asyncio
@@ -33,30 +33,33 @@ SETTINGS = {
     "STREAMSX_TOPIC_PARTITIONS": str(PARTITIONS),
     "STREAMSX_ACCEPTABLE_RECOVERY_LAG": "100",
 }
-"""Of the workers. By default a learner that is 10,000 records behind is near enough, and would not
-have to learn."""
+"""Environment of the workers. By default a lag of 10,000 records is near enough for a task to
+move, so no task of the demo would have to be learned."""
 
 START_TIMEOUT_S = 25.0
 STOP_TIMEOUT_S = 15.0
 LOOK_EVERY_S = 0.1
 ASK_EVERY_S = 1.0
 CALM_MORE_S = 2.0
-"""Beside the calm that is measured: a worker's begins half a second behind its assignment."""
+"""Addition to the measured calm: the calm of a worker begins half a second after its assignment."""
 SETTLE_S = 2.5
-"""Behind a change: until the gaps that it made are told, and for whoever watches."""
+"""Wait after a change, until its gaps are in the events; people also get the time to watch."""
 
 
 class DemoStory:
-    """One run. `options`: of the command."""
+    """Run of the demo with the options of the command."""
 
     def __init__(self, options: Namespace, topology: Topology, folder: Path, clock: Clock) -> None:
-        self._options, self._folder = options, folder
-        self._clock, self._began = clock, clock.now()
+        self._options = options
+        self._folder = folder
+        self._clock = clock
+        self._began = clock.now()
         self._show: Callable[[DemoView], None]
         self._processes: dict[str, Child] = {}
         self._children = ExitStack()
-        """At its end whoever still runs is killed."""
-        self._app, plans = topology.app_id, topology.subtopologies
+        """Stack that kills all children that still run at its end."""
+        self._app = topology.app_id
+        plans = topology.subtopologies
         self._topics = [spec.name for spec in topology.topics]
         self._sources = [topic for plan in plans for topic in plan.topics]
         (self._changelog,) = (t.name for t in topology.topics if t.kind is TopicKind.CHANGELOG)
@@ -77,10 +80,15 @@ class DemoStory:
         self._view = DemoView(group_of(()), verdict((), self._facts), self._facts.stateful)
         self._looked = asyncio.Event()
         self.notes: list[str] = []
-        """What else there is to say at the end."""
+        """Further lines for the end of the summary."""
 
     async def run(self) -> DemoResult:
-        """Raises BrokerUnreachable and UsageError for a cluster that cannot be used."""
+        """Run the demo and return its result.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
+            UsageError: the cluster cannot be used.
+        """
         me = asyncio.current_task()
         assert me is not None, "called in a task"
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -100,7 +108,8 @@ class DemoStory:
             self._connected = True
             await self._play()
         except Died as error:
-            self._facts.failure, self.notes = str(error), error.tail
+            self._facts.failure = str(error)
+            self.notes = error.tail
         except StreamsxError as error:
             if not self._connected:
                 raise
@@ -114,7 +123,8 @@ class DemoStory:
     # -- the story
 
     async def _play(self) -> None:
-        limit_s, records = self._options.seconds_limit, self._options.records
+        limit_s = self._options.seconds_limit
+        records = self._options.records
         try:
             async with asyncio.timeout(limit_s - (self._clock.now() - self._began)):
                 await self._together()
@@ -129,20 +139,22 @@ class DemoStory:
             if worker.code:
                 raise Died(worker)
         got = await counts(self._cluster, self._clock, self._changelog)
-        want, facts = self._feed.words, self._facts
+        want = self._feed.words
+        facts = self._facts
         wrong = sorted(word for word in want.keys() | got if want[word] != got.get(word, 0))
-        facts.distinct, facts.mismatches = len(want), len(wrong)
+        facts.distinct = len(want)
+        facts.mismatches = len(wrong)
         told = (f"{word!r} is {got.get(word, 0)} and should be {want[word]}" for word in wrong)
         facts.wrong = next(told, "")
 
     async def _together(self) -> None:
-        """The acts, and what goes on beside them."""
+        """Run the acts, and the tasks that poll and feed beside them."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 beside = [tasks.create_task(self._look_on(), name="look on")]
                 for name in self._facts.workers[:-1]:
                     self._work(name)
-                await self._until(lambda: self._view.group.moved_at > 0)  # the topics are there
+                await self._until(lambda: self._view.group.moved_at > 0)  # then the topics exist
                 beside.append(tasks.create_task(self._ask_on(), name="offsets"))
                 await self._until(lambda: len(self._left) == len(self._inputs))
                 beside.append(tasks.create_task(self._feed.run(self._cluster), name="feed"))
@@ -153,31 +165,39 @@ class DemoStory:
             raise first_of(group) from None
 
     async def _acts(self) -> None:
-        facts, clock, view = self._facts, self._clock, self._view
-        first, added, leaver = facts.workers[:-1], facts.workers[-1], facts.leaver
+        facts = self._facts
+        clock = self._clock
+        view = self._view
+        first = facts.workers[:-1]
+        added = facts.workers[-1]
+        leaver = facts.leaver
         await self._at_rest(first, 0.0)
 
-        view.stage, facts.fed_at = DemoStage.CALM, self._feed.begun_at
+        view.stage = DemoStage.CALM
+        facts.fed_at = self._feed.begun_at
         await self._at_rest(first, CALM_S + CALM_MORE_S)
 
-        view.stage, facts.added_at = DemoStage.JOIN, clock.now()
+        view.stage = DemoStage.JOIN
+        facts.added_at = clock.now()
         self._work(added)
         await self._at_rest(facts.workers, SETTLE_S)
 
-        view.stage, facts.marked_at = DemoStage.LEAVE, clock.now()
+        view.stage = DemoStage.LEAVE
+        facts.marked_at = clock.now()
         gone = await leave(self._cluster, clock, self._app, [leaver])
         facts.forced = gone[leaver].state is not LeaveState.LEFT
         await self._until(lambda: self._processes[leaver].code is not None)
         facts.exit_code = self._processes[leaver].code
         await self._at_rest(facts.workers[1:], SETTLE_S)
 
-        view.stage, facts.shown_at = DemoStage.DRAIN, clock.now()
+        view.stage = DemoStage.DRAIN
+        facts.shown_at = clock.now()
         self._feed.shown = True
         await self._until(lambda: self._drained)
         facts.drained_at = clock.now()
 
     async def _at_rest(self, names: Sequence[str], seconds: float) -> None:
-        """These share the tasks, and have done so for a while, with lines coming."""
+        """Wait until the named workers have shared the tasks, under load, for some seconds."""
 
         def rests() -> bool:
             group = self._view.group
@@ -191,7 +211,7 @@ class DemoStory:
             self._looked.clear()
             await self._looked.wait()
 
-    # -- what goes on beside
+    # -- tasks beside the acts
 
     async def _look_on(self) -> None:
         while True:
@@ -203,21 +223,27 @@ class DemoStory:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _look(self) -> None:
-        """At what the workers have written since the last look."""
-        view, now = self._view, self._clock.now()
+        """Read the events that the workers have written since the last call, and redraw."""
+        view = self._view
+        now = self._clock.now()
         if more := [event for file in self._files for event in file.more()]:
             self._events = sorted(self._events + more, key=lambda event: event["mono"])
-            view.group, view.result = group_of(self._events), verdict(self._events, self._facts)
+            view.group = group_of(self._events)
+            view.result = verdict(self._events, self._facts)
         for worker in self._workers():
             view.group.workers.setdefault(worker.name, SeenWorker())
-        view.seconds, view.feeds_s = now - self._began, now - self._feed.begun_at
+        view.seconds = now - self._began
+        view.feeds_s = now - self._feed.begun_at
         view.sent = self._feed.sent
         self._looked.set()
         self._show(view)
 
     async def _ask_on(self) -> None:
-        """How much is left. What cannot be asked now is asked again: "the broker is killed; what
-        is asked of it fails at once; a moment later its end is seen", and is what is told.
+        """Poll the number of records that are not committed; retry after a WorldError.
+
+        The race: the broker is killed; the request to the broker fails at once; a moment later
+        `_look_on` sees the end of the process. The demo then reports the end of the process, and
+        not the failed request.
         """
         while True:
             fed = self._feed.done
@@ -233,7 +259,8 @@ class DemoStory:
         return [self._processes[n] for n in self._facts.workers if n in self._processes]
 
     def _start(self, name: str, *arguments: str, prints: bool = False) -> Child:
-        log, command = self._folder / f"{name}.log", [*OURS, *arguments]
+        log = self._folder / f"{name}.log"
+        command = [*OURS, *arguments]
         self._processes[name] = child = Child(name, log, command, prints=prints)
         self._children.callback(child.kill)
         return child
@@ -247,18 +274,22 @@ class DemoStory:
         )  # fmt: skip
 
     async def _broker(self) -> str:
-        """Start one. Its address. Raises Died."""
+        """Start a broker and return its address.
+
+        Raises:
+            Died: the broker ended, or was not ready within 25 s.
+        """
         data = str(self._folder / "data")
         broker = self._start("broker", "broker", "--data", data, "--port", "0", prints=True)
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                return await asyncio.to_thread(broker.ready)  # ends when the broker is killed
+                return await asyncio.to_thread(broker.ready)  # returns if the broker is killed
         except TimeoutError:
             broker.kill()
             raise Died(broker) from None
 
     async def _stop(self, children: Sequence[Child]) -> None:
-        """All at once; by force who takes too long."""
+        """Stop all children at once; kill the ones that still run after 15 s."""
         for child in children:
             child.send(signal.SIGTERM)
         give_up_at = self._clock.now() + STOP_TIMEOUT_S
@@ -269,7 +300,11 @@ class DemoStory:
             child.kill()
 
     async def _clean_up(self) -> None:
-        """What failed on a broker of its own is killed with it: nobody needs it any more."""
+        """Stop the processes and delete the topics.
+
+        After a failure on the embedded broker there is nothing to save: the broker and the workers
+        are killed at the end of `run`.
+        """
         if self._options.bootstrap or not self._facts.failure:
             await self._stop(self._workers())
             await self._stop(list(self._processes.values()))

@@ -1,7 +1,7 @@
-"""What goes in and what comes out: lines at a pace, the counts at the end.
+"""Input and output of the demo: lines at a limited pace, and the counts at the end.
 
-The lines are the help texts of the standard library, again and again; what must come of them is
-counted as they are sent. Not here: the workers between the two ends.
+The lines are the help texts of the standard library, again and again. The expected counts are
+computed while the lines are sent. Not here: the workers between the two ends.
 """
 
 import asyncio
@@ -16,44 +16,51 @@ from streamsx.clock import Clock
 from streamsx.tools.cli.records import newest
 
 PACE_MAX = 5_000.0
-"""Lines per second. At full speed two workers drain the default before anything can be shown."""
+"""Most lines per second. At full speed two workers would drain the default number of lines before
+any step of the demo could be shown."""
 SHOW_S = 40.0
 RESERVE_S = 10.0
 TICK_S = 0.01
 TICK_MAX_S = 0.1
-"""What a feed that was held up for longer has missed is not made up for."""
+"""Longest time that counts between two ticks: a feed that was held up longer does not catch up."""
 
 
 def lines() -> list[str]:
-    """Of the standard library's help texts; not a blank one among them."""
+    """Return the lines of the standard library's help texts, without blank lines."""
     from pydoc_data.topics import topics
 
     return [line for text in topics.values() for line in text.splitlines() if line.strip()]
 
 
 def pace(records: int, left: int, *, shown: bool) -> float:
-    """Lines per second, so that there are some for as long as there is something to show.
+    """Return the pace in lines per second; lines must last until all steps have been shown.
 
-    All would last for 40 s; the last 10 s of them become ever slower, and never run out. Once
-    everything was shown the rest goes at full pace.
+    At this pace all lines last for 40 s. In the last 10 s the pace decreases with the lines that
+    are left, so that they never run out. After all steps the rest goes at full pace.
     """
     return PACE_MAX if shown else min(PACE_MAX, records / SHOW_S, left / RESERVE_S)
 
 
 class Feed:
-    """Sends lines to all partitions of a topic in turn."""
+    """Feed that sends lines to all partitions of a topic in turn."""
 
     def __init__(self, clock: Clock, topic: str, records: int) -> None:
-        self._clock, self._topic, self._records = clock, topic, records
+        self._clock = clock
+        self._topic = topic
+        self._records = records
         self._lines = cycle(lines())
         self.begun_at = inf
         self.sent = 0
         self.words: Counter[str] = Counter()
         self.shown = self.done = False
-        """`shown`: there is nothing more to show. `done`: all lines are acknowledged."""
+        """`shown`: all steps of the demo have been shown. `done`: all lines are acknowledged."""
 
     async def run(self, cluster: Cluster) -> None:
-        """Until it is done. Raises what the broker refuses for good."""
+        """Send all lines, and wait until the broker has acknowledged them.
+
+        Raises:
+            WorldError: the broker refuses a record for good.
+        """
         async with writing(cluster, self._clock) as producer:
             await producer.start()
             places = range(cluster.partitions(self._topic))
@@ -62,7 +69,8 @@ class Feed:
             due = 1.0
             while self.sent < self._records:
                 await asyncio.sleep(TICK_S)
-                now, left = self._clock.now(), self._records - self.sent
+                now = self._clock.now()
+                left = self._records - self.sent
                 if not producer.full():
                     due += pace(self._records, left, shown=self.shown) * min(now - then, TICK_MAX_S)
                     stamp = int(self._clock.wall() * 1000)
@@ -77,7 +85,12 @@ class Feed:
 
 
 async def counts(cluster: Cluster, clock: Clock, changelog: str) -> dict[str, int]:
-    """The newest value of each key. Raises WorldError, CorruptRecord."""
+    """Return the newest count of each word from the changelog.
+
+    Raises:
+        WorldError: the brokers do not answer, or refuse.
+        CorruptRecord: a record batch is damaged.
+    """
     await cluster.follow([changelog])
     found = await newest(cluster, clock, changelog)
     return {json.loads(key): json.loads(value) for (_, key), value in found.items()}

@@ -1,15 +1,17 @@
-"""What was shown: hand-overs and gaps out of the workers' events, and whether all of it held.
+"""Verdict of the demo: hand-overs and gaps from the workers' events, and whether all checks held.
 
-A task is handed over from its release by the worker that ran it to its first record at the next
-one (to `running` where no input waits), whoever else was to have it in between.
+A hand-over lasts from the release of a task by the worker that ran the task to the first record at
+the next worker, or to `running` if no input waits. Workers that were to receive the task in between
+do not count.
 
-A gap is the longest time between two processed records of a task while input for it is waiting.
-*Calm*: in a stretch of at least 5 s under load before the first change of membership, the floor to
-compare with. *Staying*: of tasks that stayed where they were during a rebalance. *Moving*: from the
-last record at the old owner to the first at the new one; an upper bound, where input pauses.
+A gap is the longest time between two processed records of a task while input for the task waits.
+*Calm* gaps come from a stretch of at least 5 s under load before the first change of membership:
+they are the floor to compare with. *Staying* gaps are those of tasks that stayed on their worker
+during a rebalance. *Moving* gaps last from the last record at the old owner to the first record at
+the new one; they are an upper bound if the input pauses.
 
-Rebalances, promotions and gaps are those from the first change until all was shown: not those of
-the start and the end. Not here: where events come from, how the verdict is told.
+Rebalances, promotions and gaps count from the first change until all steps were shown, so the start
+and the end are left out. Not here: the source of the events, the words of the verdict.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,17 +22,20 @@ from typing import Any
 from streamsx.tools.demonstration.group import LEARNER, RUNNING, SeenEvent
 
 CALM_S = 5.0
-ACTIVE, SUSPENDED, CLOSING = "active", "suspended", "closing"
+ACTIVE = "active"
+SUSPENDED = "suspended"
+CLOSING = "closing"
 
 DemoResult = dict[str, Any]
-"""The object of `--json`. None: what was not reached. `why`: what did not hold, if not `ok`."""
+"""Object that `--json` prints. None stands for a result that was not reached. If not `ok`, `why` is
+the check that failed."""
 
 
 @dataclass(slots=True)
 class HandOver:
-    """A task on its way from one worker to another; monotonic seconds.
+    """Hand-over of a task from one worker to another, with times in monotonic seconds.
 
-    `learn_s`: how long the learner took to be ready; None if nobody learned the task.
+    `learn_s` is the time until the learner was ready; None if the task had no learner.
     """
 
     task: str
@@ -51,12 +56,16 @@ class HandOver:
 
 
 Learner = tuple[str, str]
-"""Instance and task."""
+"""Key of a learner: instance and task."""
 
 
 @dataclass(slots=True)
 class _Moves:
-    """`away`: by task. `since`: when who learns began; `learn_s`: how long it took who is ready."""
+    """Hand-overs that the events have shown so far.
+
+    `done` holds complete hand-overs, and `away` those without a new owner, by task. `since` is the
+    start of each learner, and `learn_s` the time that each ready learner took.
+    """
 
     done: list[HandOver] = field(default_factory=list)
     away: dict[str, HandOver] = field(default_factory=dict)
@@ -65,7 +74,8 @@ class _Moves:
     last_records: dict[Learner, float] = field(default_factory=dict)
 
     def hear(self, event: SeenEvent) -> None:
-        instance, task = event["instance"], event.get("task", "")
+        instance = event["instance"]
+        task = event.get("task", "")
         match event["event"]:
             case "assigned":
                 self._assigned(instance, event)
@@ -76,11 +86,11 @@ class _Moves:
             case "task" if event["to"] == CLOSING and event["from"] in (RUNNING, SUSPENDED):
                 last = self.last_records.pop((instance, task), event["mono"])
                 self.away[task] = HandOver(task, instance, last, event["mono"])
-            case "first_record" | "promoted":  # the second alone where no input waits
+            case "first_record" | "promoted":  # without waiting input only the second one comes
                 self._begun(instance, task, event.get("at", event["mono"]))
 
     def _assigned(self, instance: str, event: SeenEvent) -> None:
-        """A learner that an assignment leaves out was dropped, and begins anew next time."""
+        """Apply an assignment: a learner left out was dropped, and starts anew next time."""
         for key in [key for key in self.since if key[0] == instance]:
             if key[1] not in event[LEARNER] + event[ACTIVE]:
                 self._forget(key)
@@ -88,18 +98,20 @@ class _Moves:
             self.since.setdefault((instance, task), event["mono"])
 
     def _forget(self, key: Learner) -> float | None:
-        """How long it took to be ready."""
+        """Remove a learner; return the time until it was ready, None if it was not."""
         self.since.pop(key, None)
         return self.learn_s.pop(key, None)
 
     def _begun(self, target: str, task: str, at: float) -> None:
-        if move := self.away.pop(task, None):  # none: its first owner
-            move.target, move.begun, move.learn_s = target, at, self._forget((target, task))
+        if move := self.away.pop(task, None):  # None for the first owner of a task
+            move.target = target
+            move.begun = at
+            move.learn_s = self._forget((target, task))
             self.done.append(move)
 
 
 def hand_overs(events: Iterable[SeenEvent]) -> list[HandOver]:
-    """Of events in the order of their times: those that were done, in that order."""
+    """Return the complete hand-overs in the order of their ends; `events` are sorted by time."""
     moves = _Moves()
     for event in events:
         moves.hear(event)
@@ -111,10 +123,11 @@ def hand_overs(events: Iterable[SeenEvent]) -> list[HandOver]:
 
 @dataclass(slots=True, kw_only=True)
 class DemoFacts:
-    """What the events do not tell. Monotonic seconds; `inf`: it was not reached.
+    """Facts that are not in the events.
 
-    `workers`: in the order of their start, the added one last. `failure`: what ended the story.
-    `mismatches`: None if the counts could not be compared; `wrong`: one of them, in words.
+    Times are in monotonic seconds; `inf` stands for a step that was not reached. `workers` are in
+    the order of their start, the added one last. `failure` is the error that ended the story.
+    `mismatches` is None if the counts could not be compared. `wrong` describes one mismatch.
     """
 
     records: int
@@ -140,7 +153,7 @@ class DemoFacts:
 
 
 def verdict(events: Sequence[SeenEvent], facts: DemoFacts) -> DemoResult:
-    """`events`: of all workers, in the order of their times."""
+    """Return the result of the demo from the events of all workers, in the order of their times."""
     shown = [event for event in events if facts.added_at < event["mono"] < facts.shown_at]
     moves = [m for m in hand_overs(events) if facts.added_at < m.begun < facts.shown_at]
     moved = [m for m in moves if m.source == facts.leaver and m.released > facts.marked_at]
@@ -177,8 +190,9 @@ def _promotion(move: HandOver, learn_s: float) -> dict[str, Any]:
 
 
 def _why(facts: DemoFacts, moves: Sequence[HandOver], moved: Sequence[HandOver]) -> str:
-    """What did not hold, the worst first; empty if all did."""
-    added, leaver = facts.workers[-1], facts.leaver
+    """Return the worst check that failed; empty if all checks held."""
+    added = facts.workers[-1]
+    leaver = facts.leaver
     learned = [move for move in moves if move.learn_s is not None]
     cold = [m for m in moves if m not in learned and int(m.task.split("_")[0]) in facts.stateful]
     found = {
@@ -200,7 +214,10 @@ def _named(moves: Iterable[HandOver]) -> str:
 
 
 def _calm_gap(shown: Iterable[SeenEvent], facts: DemoFacts) -> float | None:
-    """Of the stretch that the first change ended at each worker, where it was long enough."""
+    """Return the longest gap in ms of the calm before the first change; None if too short.
+
+    The first calm of each task on each worker counts, if the calm lasted for at least 5 s.
+    """
     told = [e for e in shown if e["event"] == "calm_gap" and e["mono"] < facts.marked_at]
     first = {(e["instance"], e["task"]): e for e in reversed(told)}.values()
     long = [e for e in first if min(e["seconds"], e["mono"] - facts.fed_at) >= CALM_S]
