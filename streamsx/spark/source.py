@@ -57,7 +57,8 @@ from streamsx.state.snapshot import newest, typed
 from streamsx.state.snapshot_files import open_files
 
 NAME: Final = "streamsx-kafka"
-EARLIEST, LATEST = "earliest", "latest"
+EARLIEST = "earliest"
+LATEST = "latest"
 AT: Final = {-2: EARLIEST, -1: LATEST}
 """Numbers of these offsets in JSON, the same as in Kafka's own connector."""
 
