@@ -1,11 +1,13 @@
-"""Ranges of one task's partitions as Arrow rows, in the order in which the task takes them.
+"""Reader of offset ranges of one task's partitions, as Arrow rows in the order of the task.
 
-Where a task reads several topics, `task.merge` takes the one whose running maximum of timestamps is
-smallest, by name where two are equal. Whole columns are merged here, to the same order: a stable
-sort by (running maximum, topic, offset). It begins with the highest timestamps that were taken
-before, so it is the same wherever batches are cut.
+A task that reads several topics takes the next record of the topic whose running maximum of
+timestamps is smallest (`processing.merge`); of equal ones the first by name. This module merges
+whole columns to the same order: a stable sort by (running maximum, topic, offset). The running
+maximum begins with the highest timestamp that was taken before. So the order does not depend on
+where batches are cut.
 
-Each reader has an event loop of its own, that runs when more is wanted. Not here: what is planned.
+Each reader has an event loop of its own, which runs only when more rows are wanted. Planning of the
+ranges is not done here.
 """
 
 import asyncio
@@ -30,12 +32,12 @@ from streamsx.spark.rows import RECORDS, batch_of
 
 LIMITS: Final = FetchLimits(partition_bytes=4 << 20, held_bytes=8 << 20, held_bytes_all=32 << 20)
 TIMEOUT_S: Final = 20.0
-"""The loop stands still while Spark works; what is under way must not be over by then."""
+"""The loop stands still while Spark works; requests under way must not time out meanwhile."""
 NEVER: Final = -1
 
 
 class Brokers(NamedTuple):
-    """Where they are, and who we are to them."""
+    """Addresses and credentials of the brokers."""
 
     bootstrap: str
     security: Security
@@ -45,7 +47,7 @@ class Brokers(NamedTuple):
 
 
 class TopicRange(NamedTuple):
-    """What is read of one topic. `high`: the highest timestamp that was taken of it before."""
+    """Offset range of one topic, and `high`, the highest timestamp taken of the topic before."""
 
     topic: str
     start: int
@@ -54,15 +56,20 @@ class TopicRange(NamedTuple):
 
 
 def rows(brokers: Brokers, partition: int, stretches: list[TopicRange]) -> Iterator[pa.RecordBatch]:
-    """Of one partition number of several topics. Raises WorldError, CorruptRecord."""
+    """Yield the records of one partition number of several topics.
+
+    Raises:
+        WorldError: the brokers do not answer, or the range is gone.
+        CorruptRecord: a record cannot be read.
+    """
     ranges = {TopicPartition(each.topic, partition): Range(*each[1:3]) for each in stretches}
     with asyncio.Runner() as runner:
         cluster = brokers.cluster()
         reader = RangeReader(cluster, SystemClock(), ranges, LIMITS)
 
         def wait(coroutine: Any) -> Any:
-            # Not by `run`: to listen to SIGINT it has each task told in words, with all of its
-            # records, which was 40 % of what reading costs.
+            # Not `Runner.run`: for its SIGINT handler Python formats each asyncio task as text,
+            # with all records of the task. This was 40 % of the cost of reading.
             return runner.get_loop().run_until_complete(guarded(coroutine))
 
         def of(topic: str) -> Iterator[pa.RecordBatch]:
@@ -85,7 +92,7 @@ def rows(brokers: Brokers, partition: int, stretches: list[TopicRange]) -> Itera
 def check(
     there: Mapping[TopicPartition, admin.Bounds], ranges: Mapping[TopicPartition, Range]
 ) -> None:
-    """Raises TopicGone for what is not there any more."""
+    """Raise TopicGone if a topic no longer holds one of the ranges."""
     for tp, (start, end) in ranges.items():
         if not there[tp].start <= start <= end <= there[tp].high_watermark:
             raise TopicGone(
@@ -96,9 +103,10 @@ def check(
 
 
 def columns(batch: Batch) -> pa.RecordBatch:
-    count, offsets = len(batch.offsets), batch.offsets
+    count = len(batch.offsets)
+    offsets = batch.offsets
     if isinstance(offsets, range):
-        offsets = np.arange(offsets.start, offsets.stop)  # type: ignore[assignment]  # as good
+        offsets = np.arange(offsets.start, offsets.stop)  # type: ignore[assignment]  # array
     found = (
         pa.repeat(batch.topic, count), pa.repeat(pa.scalar(batch.partition, pa.int32()), count),
         offsets, batch.timestamps, batch.keys, batch.values, batch.headers or [[]] * count,
@@ -112,7 +120,7 @@ def columns(batch: Batch) -> pa.RecordBatch:
 def headed(
     batches: Iterator[pa.RecordBatch], high: int
 ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int64]]]:
-    """Each with the running maximum that its rows are ordered by."""
+    """Yield each batch with the running maximum of timestamps, by which its rows are ordered."""
     for batch in batches:
         heads = np.maximum.accumulate(np.maximum(batch.column("timestamp").to_numpy(), high))
         high = int(heads[-1])
@@ -120,17 +128,23 @@ def headed(
 
 
 def merged(inputs: list[tuple[Iterator[pa.RecordBatch], int]]) -> Iterator[pa.RecordBatch]:
-    """Batches of one topic, in the order of offsets, with its `high`; inputs by name of topic."""
+    """Merge the batches of several topics into the order of the task.
+
+    Each input is the batches of one topic in the order of offsets, with the `high` of the topic.
+    The inputs are sorted by name of topic.
+    """
     if len(inputs) == 1:
         yield from inputs[0][0]
         return
     queues = [headed(*each) for each in inputs]
     waiting = {at: first for at, queue in enumerate(queues) if (first := next(queue, None))}
     while waiting:
-        # What comes later of a topic is not below its last row; all before the least of these is
-        # known, and whoever that is hands on all it has.
+        # Later batches of a topic have no running maximum below the one of its last row here.
+        # So all rows below the least of these last ones are known, and the topic that owns the
+        # least one yields its whole batch.
         limit, owner = min((int(heads[-1]), at) for at, (_, heads) in waiting.items())
-        taken, order = [], []
+        taken = []
+        order = []
         for at, (rows, heads) in list(waiting.items()):
             if count := int(np.searchsorted(heads, limit, "right" if at <= owner else "left")):
                 taken.append(rows.slice(0, count))

@@ -1,12 +1,13 @@
-"""State for another number of partitions: the one change that a running app cannot take.
+"""Rescaling of state to another number of partitions, which a running app cannot take.
 
-Each row goes where the records of its key will go; a snapshot for the new number is written to a
-place of its own. `copy` takes the records behind the old one over into a topic with that number.
+Each row goes where the records of its key will go. A snapshot for the new number is written to a
+new place. `copy` brings the records after the old snapshot into a topic with the new number.
 
-Files of a new partition come from several old ones, which have no key in common. So each task
-writes what it has read, nothing is shuffled, and a chain has a file of each that had some.
+The files of a new partition come from several old partitions, which have no key in common. So each
+task writes the rows that it has read, and nothing is shuffled. A chain has one file of each task
+that had rows for the partition.
 
-Not here: who stops and starts what, and when (`procedure` says it).
+Stopping and starting of workers is not done here; `procedure` returns the commands.
 """
 
 import json
@@ -43,10 +44,12 @@ if TYPE_CHECKING:
 
 SPARK: Final = "python -m streamsx spark"
 CHANCE_BITS: Final = 32
-"""Keys of something else lie all where records with them would by a chance of 1 in 2^32 at most."""
+"""Bits of certainty: foreign keys all lie where their records would by a chance of 1 in 2^32 at
+most.
+"""
 
 KeptBy = Mapping[str, tuple[str, int]]
-"""The topic by whose records' keys each store is kept, and of how many partitions."""
+"""Topic with the keys of each store, and the number of its partitions."""
 
 
 def rescale(
@@ -54,14 +57,20 @@ def rescale(
     keyed: Mapping[str, str] | None = None, spark: "SparkSession | None" = None,
     scratch: str | None = None,
 ) -> Manifest:  # fmt: skip
-    """The newest snapshot under `source`, for `partitions` of these topics, under `target`.
+    """Write the newest snapshot under `source`, for new `partitions` of topics, under `target`.
 
-    `app`: MODULE[:ATTR], as it is going to be: of the snapshot's version, or of a later one;
-    `keyed`: by store, the topic whose records' keys it has, where rows are too few to show it.
-    Raises UsageError, NotFound, WorldError, StoreCorrupt, NotSupported, before anything is written;
-    StateConflict.
+    `app` is MODULE[:ATTR] as it is going to be: of the snapshot's version or of a later one.
+    `keyed` names by store the topic with the same keys, if the rows are too few to show it. All errors
+    but StateConflict are raised before anything is written.
+
+    Raises:
+        UsageError, NotFound, NotSupported: the request does not fit the app or its state.
+        WorldError: the brokers do not answer.
+        StoreCorrupt: a file of the snapshot is damaged.
+        StateConflict: another process has written under `target`.
     """
-    asked, files = asked_stores(app), open_files(target)
+    asked = asked_stores(app)
+    files = open_files(target)
     if numbers(files):
         raise SettingError(f"snapshots are there already: {files.uri}: write to a new place")
     before, parts = in_snapshot(asked, source, scratch)
@@ -73,7 +82,9 @@ def rescale(
         texts = [" ".join(map("=".join, each)) for each in (unknown, sorted(known))]
         raise NotFound(f"no such store and topic: {texts[0]}: expected one of {texts[1]}")
     old = {name: len(before.stores[name].partitions) for name in asked.nodes}
-    seen = of_each(spark, partial(judged, app, old), parts)  # to the end: torn files are found too
+    seen = of_each(
+        spark, partial(judged, app, old), parts
+    )  # reads to the end, so finds torn files too
     plan = {}
     for name, (node, subtopology) in asked.nodes.items():
         mine = [each for part, each in zip(parts, seen, strict=True) if part.store == name]
@@ -82,7 +93,7 @@ def rescale(
     work = partial(write, absolute(target), 0, scratch, places=partial(placed, app, plan))
     made = of_each(spark, work, parts)
     read = {t: counts[t] for plan in asked.app.topology().subtopologies for t in plan.topics}
-    # Of topics that stay as they are; a new one is read from its start.
+    # Positions only of topics that stay as they are; a new topic is read from its start.
     stay = read.items() & before.partitions.items()
     same = {topic: before.positions[topic] for topic, _ in stay if topic in before.positions}
     new = {name: count for name, (_, count) in plan.items()}
@@ -90,7 +101,7 @@ def rescale(
 
 
 def refuse_placeless(before: Manifest, uri: str, topics: Sequence[str]) -> None:
-    """Raises IncompatibleStore where it does not say what comes behind it, of these topics."""
+    """Raise IncompatibleStore if the snapshot has no positions of these topics."""
     if not before.positions or set(topics) - before.positions.keys():
         raise IncompatibleStore(
             f"snapshot without positions: {uri}: snapshot {before.number}: expected some of "
@@ -101,7 +112,7 @@ def refuse_placeless(before: Manifest, uri: str, topics: Sequence[str]) -> None:
 
 
 def procedure(app: str, source: str, target: str) -> list[str]:
-    """What is to be done behind `rescale`, as commands."""
+    """Return the commands that complete a rescaling."""
     before, made = (newest_there(open_files(uri)) for uri in (source, target))
     sent = {t for plan in app_named(app).topology().subtopologies for t in plan.outputs}
     news = sorted(made.partitions.keys() - before.partitions.keys() - sent)
@@ -110,7 +121,8 @@ def procedure(app: str, source: str, target: str) -> list[str]:
     topics = " ".join(f"{old}:{new}" for old, new in zip(olds, news, strict=bool(gone)))
     counts = " ".join(f"{new}={made.partitions[new]}" for new in news)
     copy = f"{SPARK} copy {app} --state {quote(source)} --topics {topics} --partitions {counts}"
-    writers, then = " and ".join(olds), f"  # then write to {' and '.join(news)}" if olds else ""
+    writers = " and ".join(olds)
+    then = f"  # then write to {' and '.join(news)}" if olds else ""
     copies = (
         f"{copy}  # as often as you like, while {writers} is written to",
         f"{copy}  # when nobody writes to {writers} any more: again until 0 records",
@@ -123,7 +135,7 @@ def procedure(app: str, source: str, target: str) -> list[str]:
 
 
 def _counted(asked: AskedStores, before: Manifest, given: Mapping[str, int]) -> Mapping[str, int]:
-    """Of all topics: what is given, and of others what they had."""
+    """Return the partition counts of all topics: the given ones, and those of the snapshot."""
     topology = asked.app.topology()
     read = {topic for plan in topology.subtopologies for topic in plan.topics}
     if unknown := sorted(given.keys() - read):
@@ -139,8 +151,9 @@ def _counted(asked: AskedStores, before: Manifest, given: Mapping[str, int]) -> 
 
 
 class PartitionFindings(NamedTuple):
-    """Of one partition of a store. `astray`: by topic, the first key that its records cannot have
-    there.
+    """Findings in one partition of a store.
+
+    `astray` has, by topic, the first key that records of the topic cannot have there.
     """
 
     rows: int
@@ -148,8 +161,13 @@ class PartitionFindings(NamedTuple):
 
 
 def judged(app: str, old: Mapping[str, int], part: StoredPart) -> PartitionFindings:
-    """A table has keys of its own encoding, or quite others than the records have."""
-    rows, astray = 0, dict[str, str]()
+    """Return the findings in one partition: its rows, and by topic the first key out of place.
+
+    A table may have keys in an encoding of its own, or keys quite other than those of the records.
+    So an error of the encoding puts all keys of the batch out of place.
+    """
+    rows = 0
+    astray = dict[str, str]()
     for batch in part.rows():
         rows += batch.num_rows
         for topic in set(_stores(app).nodes[part.store][1].topics) - astray.keys():
@@ -172,8 +190,10 @@ def kept_by(
     old: int,
     seen: Sequence[PartitionFindings],
 ) -> str:
-    """The topic by whose keys the whole store is kept. Raises NotSupported where it is none of
-    them, or cannot be told.
+    """Return the topic with the keys of the whole store.
+
+    Raises:
+        NotSupported: no topic has these keys, or the rows are too few to decide.
     """
     rows = sum(each.rows for each in seen)
     asked = [declared] if declared else topics
@@ -197,8 +217,10 @@ def kept_by(
 def placed(
     app: str, plan: KeptBy, part: StoredPart, batch: pa.RecordBatch
 ) -> npt.NDArray[np.int32]:
-    """Where the records of each key are. Raises AttributeError, TypeError, ValueError for keys that
-    they cannot have.
+    """Return the partition of the records of each key.
+
+    Raises:
+        AttributeError, TypeError, ValueError: records cannot have a key of the store.
     """
     node, subtopology = _stores(app).nodes[part.store]
     topic, count = plan[part.store]
@@ -221,14 +243,23 @@ def copy(
     app: str, uri: str, old: str, new: str, spark: "SparkSession", *, brokers: str | None = None,
     partitions: int | None = None,
 ) -> tuple[int, dict[str, int]]:  # fmt: skip
-    """Records behind the newest snapshot under `uri`, and behind the last copy, from one topic to
-    another, by murmur2: how many, and up to where, by partition. What is written when this is
-    killed is written again. `partitions`: of the new one, if it is not there.
+    """Copy the records after the newest snapshot under `uri`, and after the last copy, to a new
+    topic.
 
-    Raises IncompatibleStore without positions, TopicGone for records that are there no more, before
-    anything is written; NotFound, WorldError, StateConflict.
+    The partition follows from the key by murmur2. Records that a killed copy has written are
+    written again. `partitions` is the partition count of the new topic, if it is not there.
+
+    Returns:
+        The number of records, and by partition the end offsets of the copy.
+
+    Raises:
+        IncompatibleStore: the snapshot has no positions; nothing is written.
+        TopicGone: records are no longer there; nothing is written.
+        NotFound, WorldError: a topic is not there, or the brokers do not answer.
+        StateConflict: two copies ran at once.
     """
-    asked, files = asked_stores(app, []), open_files(uri)
+    asked = asked_stores(app, [])
+    files = open_files(uri)
     manifest, _ = in_snapshot(asked, uri)
     refuse_placeless(manifest, files.uri, [old])
     options = {"app": app, "kafka.bootstrap.servers": brokers or ",".join(asked.app.conf.bootstrap)}
@@ -238,7 +269,8 @@ def copy(
         made = NewTopic(new, partitions, conf.topic_replication_factor)
         source.ask(lambda cluster: admin.create_topics(cluster, [made]))
     now = there(source)
-    begin, end = now.at(EARLIEST)[old], now.at(LATEST)[old]
+    begin = now.at(EARLIEST)[old]
+    end = now.at(LATEST)[old]
     begin |= {str(n): at.next for n, at in manifest.positions[old].items()}
     folder = f"copied/{manifest.number}-{old}-{new}"
     if done := files.names(folder):

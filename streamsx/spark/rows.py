@@ -1,10 +1,11 @@
-"""Rows between tasks on Spark: what records look like there, and the outbox that writes them.
+"""Rows between tasks on Spark: their schema, and the outbox that writes them.
 
-`kind`: OUT for whoever reads the topic, INNER for a later stage, LOG for a changelog, META for what
-a task says of itself, as JSON in `meta`. Of what a task sends, `offset` is the order of writers,
-and `head` the highest timestamp that its writer has sent by then: what is late stays in its order.
+The column `kind` is OUT for a record that leaves through the sink, INNER for a later stage, LOG for
+a changelog, and META for the report of a task, as JSON in `meta`. In rows that a task sends,
+`offset` is the order of its writer. `head` is the highest timestamp that the writer has sent by
+then: a late record keeps its place in the order.
 
-Not here: who sorts them, where they go.
+Sorting and routing of rows are not done here.
 """
 
 from collections import Counter
@@ -29,8 +30,10 @@ RECORDS: Final = pa.schema(
         "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
     }
 )  # fmt: skip
-"""What a record of Kafka is on Spark; its timestamp in ms since 1970, -1 for none. Headers are
-never null: handing Spark's Java a null list on to Python costs it 8 us per row, an empty one 0.1.
+"""Schema of a Kafka record on Spark; timestamps in ms since 1970, -1 for none.
+
+Headers are never null: to hand a null list from Spark's Java to Python costs 8 us per row, an empty
+one 0.1 us.
 """
 RECORDS_DDL: Final = (
     "topic string, partition int, offset long, timestamp long, key binary, value binary, "
@@ -40,29 +43,39 @@ ROWS: Final = pa.schema(
     [("kind", pa.string()), *RECORDS, ("head", pa.int64()), ("meta", pa.string())]
 )
 DDL: Final = f"kind string, {RECORDS_DDL}, head long, meta string"
-"""Both as Spark has them."""
+"""Schema of ROWS in the DDL of Spark; RECORDS_DDL is the one of RECORDS."""
 STAGE_SHIFT: Final = 56
 PARTITION_SHIFT: Final = 40
 PIECE_ROWS: Final = 2000
-"""An Arrow column of bytes ends at 2 GiB; so many of the largest records fit."""
+"""Rows of a batch at most: an Arrow column of bytes ends at 2 GiB, and this many of the largest
+records fit.
+"""
 
 _Lane = list[tuple[int, int, bytes | None, bytes | None, Headers | None, int | None]]
 
 
 class ArrowOutbox(Outbox):
-    """Of one task: its records by topic, until they are drained. `sent`: how many of each kind."""
+    """Outbox of one task: records by topic until they are drained. `sent` counts them by kind."""
 
     def __init__(self, stage: Stage, partition: int) -> None:
-        self._stage, self._partition = stage, partition
+        self._stage = stage
+        self._partition = partition
         self._offsets = count((stage.number << STAGE_SHIFT) + (partition << PARTITION_SHIFT))
         self._lanes: dict[tuple[str, int | None], _Lane] = {}
         self._head = -1
         self.sent: Counter[str] = Counter()
 
     def to(self, topic: str, partition: int | None = None) -> Send:
-        """Raises NotFound, UsageError, NotOnSpark; what it gives raises what a worker's does."""
+        """Return the function that sends to a topic; errors of a call are those of a worker's.
+
+        Raises:
+            NotFound: the topic is not there.
+            UsageError: the partition is not there.
+            NotOnSpark: the topic cannot be written on Spark.
+        """
         check_place(topic, partition, self._stage.counts.get(topic, 0))
-        lane, offsets = self._lane(topic, partition), self._offsets
+        lane = self._lane(topic, partition)
+        offsets = self._offsets
 
         def send(
             key: bytes | None, value: bytes | None, at_ms: int, headers: Headers | None
@@ -76,7 +89,8 @@ class ArrowOutbox(Outbox):
         return send
 
     def rows(self, topic: str, partition: int) -> SendRows:
-        lane, offsets = self._lane(topic, partition), self._offsets
+        lane = self._lane(topic, partition)
+        offsets = self._offsets
 
         def send(keys: Sequence[bytes], values: Sequence[bytes | None], at_ms: int) -> None:
             pairs = zip(keys, values, strict=True)
@@ -89,7 +103,7 @@ class ArrowOutbox(Outbox):
         return self._lanes.setdefault((topic, partition), [])
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """What was sent since the last time."""
+        """Yield the records that were sent since the last call."""
         for (topic, partition), lane in self._lanes.items():
             kind = self._stage.kind(topic)
             self.sent[kind] += len(lane)
@@ -100,15 +114,20 @@ class ArrowOutbox(Outbox):
                 found = self._partitions(topic, keys) if partition is None else [partition] * size
                 columns = (
                     [kind] * size, [topic] * size, found, offsets, times, keys, values,
-                    [each or () for each in headers],  # null ones are slow in Java, see RECORDS
+                    [each or () for each in headers],  # null lists are slow in Java, see RECORDS
                     heads, [None] * size,
                 )  # fmt: skip
                 yield batch_of(columns)
             lane.clear()
 
     def _partitions(self, topic: str, keys: Sequence[bytes | None]) -> list[int]:
-        """A record without a key stays where its writer is, as far as there are partitions."""
-        many, column = self._stage.counts[topic], pa.array(keys, pa.binary())
+        """Return the partition of each key.
+
+        A record without a key stays at the partition number of its writer, modulo the number of
+        partitions.
+        """
+        many = self._stage.counts[topic]
+        column = pa.array(keys, pa.binary())
         found = partitions_of(column.fill_null(b""), many)
         found[column.is_null().to_numpy(zero_copy_only=False)] = self._partition % many
         return found.tolist()  # type: ignore[no-any-return]

@@ -1,12 +1,12 @@
-"""An app on Spark, batch after batch: all of its stages, the sink, and the commit.
+"""Runner of an app on Spark, batch after batch: all stages, the sink, and the commit.
 
-A manifest is the commit, and the only truth: also of where the source goes on. Whatever Spark keeps
-of a query is thrown away with it, so that the two cannot disagree.
+A manifest is the commit, and the only truth, also about where the source goes on. The checkpoint
+that Spark keeps of a query is thrown away with the query, so that the two cannot disagree.
 
     rows -> stage -> inner rows -> stage -> ... -> sink -> changelogs -> manifest
 
-State is exact whatever dies; what leaves through the sink is there at least once. Not here: what a
-task does, histories (`bootstrap`).
+State is exact after any crash; records leave through the sink at least once. The work of a task
+(`task`) and histories (`bootstrap`) are not done here.
 """
 
 import json
@@ -55,18 +55,20 @@ if TYPE_CHECKING:
 GARBAGE_EVERY: Final = 16
 LOOK_EVERY_S: Final = 1
 START: Final = -2
-"""In Spark's offsets: from the earliest on."""
+"""Earliest offset, as a number in the offsets of Spark."""
 TAKEN: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 SENT: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
-KAFKA, NOOP, PARQUET = "kafka", "noop", "parquet="
+KAFKA = "kafka"
+NOOP = "noop"
+PARQUET = "parquet="
 GROUP: Final = "group"
-"""Beside EARLIEST and LATEST: where workers have got to."""
+"""Start, beside EARLIEST and LATEST, at the committed offsets of the workers' group."""
 
 Output = Callable[["DataFrame"], object]
 
 
 class Committed(NamedTuple):
-    """A batch that counts."""
+    """Committed batch: its manifest, and the reports of its tasks."""
 
     manifest: Manifest
     reports: Sequence[TaskReport]
@@ -85,8 +87,11 @@ class Committed(NamedTuple):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """`name`: MODULE[:ATTR]; `publish`: also to changelogs; `run`: of this process; `say`: hears of
-    each stage; `force`: whoever else has had the state.
+    """Settings that all batches of a run share.
+
+    `name` is MODULE[:ATTR]. With `publish` rows also go to the changelogs. `run` is the id of this
+    run. `say` is called with a line of text for each stage. With `force` the state is taken from
+    any other place.
     """
 
     spark: "SparkSession"
@@ -107,26 +112,34 @@ class Pipeline:
         return open_files(self.uri)
 
     def take(self, before: Manifest | None) -> None:
-        """Ahead of changelogs: raises GroupNotEmpty where a worker has begun since, StateConflict
-        where another run has, as this process stood still for longer than its mark counts,
-        StateOnSpark where that is elsewhere.
+        """Take the state over, before rows go to changelogs.
+
+        Raises:
+            GroupNotEmpty: a worker has begun since.
+            StateConflict: another run has begun, as this process stood still for longer than its
+                mark
+            counts.
+            StateOnSpark: the state is in another place.
         """
         snapshot.expect_newest(self.files, before)
         tps = [tp for stage in self.stages for tp in stage.read]
-        conf, uri = self.app.conf, self.files.uri
+        conf = self.app.conf
+        uri = self.files.uri
         ask = SourceOptions(options_of(self.name)).ask
         ask(lambda cluster: take(cluster, conf, tps, uri, force=self.force))
 
     def commit_positions(self, manifest: Manifest) -> None:
-        """Behind the manifest, which alone says where a query goes on: for who looks how far the
-        group has got, and for who has lost the place.
+        """Commit the positions of a manifest to the group, after the manifest.
+
+        The manifest alone decides where a query goes on. These offsets serve readers of the group's
+        progress, and a user who has lost the place of the state. An error is only reported.
         """
         about = self.app.conf.id, manifest, self.stages, self.files.uri
         try:
             SourceOptions(options_of(self.name)).ask(
                 lambda cluster: commit_positions(cluster, *about)
             )
-        except errors.StreamsxError as error:  # the next one does it
+        except errors.StreamsxError as error:  # the next batch commits them
             self.say(f"offsets not committed: {error}")
 
     def work(self, number: int, base: Manifest | None, numbered: Iterable[str] = ()) -> BatchWork:
@@ -141,17 +154,23 @@ class Pipeline:
     def batch(
         self, rows: "DataFrame", work: BatchWork, before: Manifest | None, *, by: str, planned: bool
     ) -> Committed:
-        """Rows of all external topics, `planned` by task and in its order, or not; and what Kafka
-        still has between stages. Raises what `run_task` does; StateConflict, where the newest
-        snapshot is not `before`.
+        """Run one batch through all stages, the sink and the commit.
+
+        `rows` are those of all external topics; with `planned` they come by task and in the order of the task.
+        Rows that Kafka still has between stages belong to them. Errors of `run_task` pass through.
+
+        Raises:
+            StateConflict: the newest snapshot is not `before`.
         """
         from pyspark.sql import DataFrame
         from pyspark.sql.functions import col
 
-        kept, reports, made = [], list[TaskReport](), list[DataFrame]()
+        kept = []
+        reports = list[TaskReport]()
+        made = list[DataFrame]()
         try:
             if sum(bool(stage.external) for stage in self.stages) > 1:
-                kept.append(rows.persist())  # else every stage reads everything
+                kept.append(rows.persist())  # else every stage reads all from Kafka
             for stage in self.stages:
                 topics = ", ".join(stage.subtopology.topics)
                 self.say(
@@ -167,8 +186,8 @@ class Pipeline:
                 task = partial(attempt, work, stage.number)
                 made.append(mine.select(*TAKEN).mapInArrow(task, DDL).persist())
                 kept.append(made[-1])
-                translate_error = made[-1].where(col("kind") == META).select("meta").collect()
-                found = [TaskReport.from_json(row.meta) for row in translate_error]
+                meta_rows = made[-1].where(col("kind") == META).select("meta").collect()
+                found = [TaskReport.from_json(row.meta) for row in meta_rows]
                 reports += found
                 if failed := sum(each.failed for each in found):
                     first = [line for each in found for line in each.failures][:TOLD_MAX]
@@ -199,7 +218,7 @@ class Pipeline:
 def attempt(
     work: BatchWork, stage: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The second one looks closer, at values too."""
+    """Run a task; from the second attempt on, check each value as it is set."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -208,9 +227,11 @@ def attempt(
 
 
 def ordered(rows: "DataFrame", stage: Stage, work: BatchWork) -> "DataFrame":
-    """A task's rows in one partition of Spark, in the order in which it takes them: that of
-    offsets, where Kafka has given them; those of several writers as these got on, each in its own
-    order; else that of time. Topics by their running maximum of timestamps.
+    """Return the rows with each task in one Spark partition, in the order of the task.
+
+    Rows with offsets of Kafka are in the order of offsets. Rows of several writers are merged by
+    the progress of their writers, each writer in its own order. Other rows are in the order of
+    time. Topics are merged by their running maximum of timestamps.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -219,7 +240,8 @@ def ordered(rows: "DataFrame", stage: Stage, work: BatchWork) -> "DataFrame":
     names = [name for name in ("timestamp", "file") if name in rows.columns]
     within: list[Column] = [f.when(timed, f.col(name)) for name in names]
     within += [f.col(name) for name in ("head", "offset") if name in rows.columns]
-    by, topics = within, stage.subtopology.topics
+    by = within
+    topics = stage.subtopology.topics
     if len(topics) > 1:
         held = work.base.positions if work.base else {}
         highs = {t: {n: at.high for n, at in held.get(t, {}).items()} for t in topics}
@@ -242,10 +264,11 @@ def following(
     ids: Mapping[str, str | None],
     held_before: Collection[tuple[str, int]],
 ) -> Manifest:
-    """The manifest after `before`, which is `work.base`, or is replaced. `about`: the app's id, the
-    run, who makes it; `published`: the ends of what was written, by changelog and partition;
-    `ids`: of changelogs; `held_before`: those that held anything. What one held that was made
-    anew since is in none.
+    """Return the manifest after `before`, which is `work.base` or is replaced.
+
+    `about` is the app's id, the run and the maker. `published` has the ends of what was written, by
+    changelog and partition. `ids` are the ids of changelogs. `held_before` names the changelog
+    partitions that held anything. Ends in a changelog that was made anew since are left out.
     """
     app, run, by = about
     base = work.base
@@ -263,7 +286,7 @@ def following(
             stores[node.name] = StoreSnapshot(layout, parts, made_from)
     for report in reports:
         for topic, position in report.positions.items():
-            # Numbers of our own are none of Kafka's: what goes on from here begins at its start.
+            # Numbers of our own are not offsets of Kafka: the next run begins at the topic's start.
             at = position._replace(next=0) if topic in work.numbered else position
             positions.setdefault(topic, {})[report.partition] = at
         n = report.partition
@@ -273,8 +296,8 @@ def following(
             end = published.get(node.changelog, {}).get(n)
             if chain == part.chain and end is None:
                 continue
-            # Rows, or tombstones, that were left out once are not in its changelog now, and what
-            # is there of another life is not gone.
+            # Two cases in which the changelog is not whole: rows or tombstones were left out of it
+            # once, and are still missing; or it held rows of an earlier life, which remain.
             begun = not part.chain and (node.changelog, n) not in held_before
             whole = part.changelog_next is not None or begun
             parts = {**stores[node.name].partitions, n: Part(chain, end if whole else None)}
@@ -289,7 +312,7 @@ def following(
 
 
 def counts_found(name: str, within_s: float = START_TIMEOUT_S) -> dict[str, int]:
-    """Partitions of those of its topics that are there. Raises BrokerUnreachable."""
+    """Return the partition counts of the app's topics that are there. Raises BrokerUnreachable."""
     topics = [spec.name for spec in app_named(name).topology().topics]
     ask = SourceOptions(options_of(name)).ask
     found = ask(lambda cluster: admin.partition_counts(cluster, topics), within_s)
@@ -300,7 +323,12 @@ def pipeline(
     spark: "SparkSession", name: str, uri: str, found: Mapping[str, int], sink: Output,
     *, publishes: bool, **more: Any,
 ) -> Pipeline:  # fmt: skip
-    """`found`: partition counts as they are. Raises NotOnSpark, UsageError."""
+    """Return the pipeline of an app; `found` are the partition counts of the topics that are there.
+
+    Raises:
+        NotOnSpark: the app cannot run on Spark.
+        UsageError: the app or its brokers do not fit.
+    """
     app = app_named(name)
     refuse(app.conf.id, check(app, found))
     made = stages(app.topology(), found, app.conf.topic_partitions)
@@ -310,18 +338,22 @@ def pipeline(
 
 
 def begin(line: Pipeline, sink: str = NOOP) -> None:
-    """The session, behind what can be known without: one may begin here. Raises UsageError."""
+    """Prepare the session, after all checks that need none, so that a session may begin here.
+
+    Raises:
+        UsageError: the session or an executor does not fit.
+    """
     accept(line.spark)
     tasks = max(stage.tasks for stage in line.stages)
     line.spark.conf.set("spark.sql.shuffle.partitions", str(tasks))
     probe_cluster(line.spark, line.name, line.uri)
     folder = sink.removeprefix(PARQUET)
-    if folder != sink and "://" not in folder:  # what has a scheme is Spark's, which knows others
+    if folder != sink and "://" not in folder:  # Spark resolves schemes, and knows more
         probe_cluster(line.spark, line.name, absolute(folder), "a shared mount as --sink parquet=")
 
 
 def sink_of(word: str, options: Mapping[str, str]) -> Output:
-    """Raises SettingError."""
+    """Return the sink for the word of `--sink`. Raises SettingError for an unknown one."""
     if word == KAFKA:
         return lambda rows: into_topics(rows, options)
     if word == NOOP:
@@ -335,7 +367,7 @@ def sink_of(word: str, options: Mapping[str, str]) -> Output:
 
 
 class LiveQuery:
-    """A query under way: `query`, Spark's own."""
+    """Running query; `query` is Spark's own object."""
 
     query: "StreamingQuery"
 
@@ -343,18 +375,22 @@ class LiveQuery:
         self, pipeline: Pipeline, base: Manifest | None, keep: int,
         heard: Callable[[Committed], object], *, planned: bool,
     ) -> None:  # fmt: skip
-        self._pipeline, self._base, self._keep = pipeline, base, keep
-        self._heard, self._planned = heard, planned
+        self._pipeline = pipeline
+        self._base = base
+        self._keep = keep
+        self._heard = heard
+        self._planned = planned
         self._turn = threading.Lock()
         self._error: Exception | None = None
 
     def start(self, writer: "DataStreamWriter", held: WriterLock) -> None:
-        """`held`: until it has ended."""
-        self.query, self._held = writer.foreachBatch(self.hear).start(), held
+        """Start the query, and keep the lock `held` until the query has ended."""
+        self.query = writer.foreachBatch(self.hear).start()
+        self._held = held
         held.alive = lambda: bool(self.query.isActive)
 
     def hear(self, rows: "DataFrame", _: int) -> None:
-        """As Spark calls it; its number of the batch says nothing of what is committed."""
+        """Run a batch, called by Spark; Spark's number of the batch is not the committed one."""
         if not self._turn.acquire(blocking=False):
             raise InterruptedError("the query is being stopped")
         try:
@@ -366,7 +402,8 @@ class LiveQuery:
             self._turn.release()
 
     def batch(self, rows: "DataFrame") -> Manifest:
-        line, base = self._pipeline, self._base
+        line = self._pipeline
+        base = self._base
         number = base.number + 1 if base else 0
         work = line.work(number, base)
         done = line.batch(rows, work, base, by="run", planned=self._planned)
@@ -380,13 +417,13 @@ class LiveQuery:
         return done.manifest
 
     def stop(self) -> None:
-        """When the batch that runs is over."""
+        """Stop the query after the batch that runs now."""
         with self._turn:
             self.query.stop()
         self._held.end()
 
     def wait(self, stop: threading.Event | None = None) -> None:
-        """Until it has ended, or `stop` is set. Raises what has ended it."""
+        """Wait for the end of the query and raise the error; stop the query when `stop` is set."""
         from pyspark.errors import StreamingQueryException
 
         try:
@@ -405,12 +442,17 @@ def run(
     sink: str = KAFKA, connector: str = PYTHON, publishes: bool = True, force: bool = False,
     keep: int = 10, heard: Callable[[Committed], object] = bool, **more: Any,
 ) -> LiveQuery:  # fmt: skip
-    """Begins a query, which goes on from the newest snapshot there, or without one from `start`:
-    EARLIEST, LATEST or GROUP. `force`: whatever another query says that has left a mark there,
-    and where a history overlaps its topic; `more`: of Pipeline.
+    """Begin a query, from the newest snapshot, or without one from `start`.
 
-    Raises NotOnSpark, IncompatibleStore, NotFound for a topic that it reads, GroupNotEmpty, and
-    others, before anything is written.
+    `start` is EARLIEST, LATEST or GROUP. `force` ignores the mark that another query has left, and
+    an overlap of a history with its topic. `more` are fields of Pipeline. All errors are raised
+    before anything is written.
+
+    Raises:
+        NotOnSpark: the app cannot run on Spark.
+        IncompatibleStore: the snapshot does not fit the app.
+        NotFound: a topic that the app reads is not there.
+        GroupNotEmpty: workers are running.
     """
     app = app_named(name)
     options = options_of(name)
@@ -447,15 +489,21 @@ def run(
             "startingOffsets": places_of(base, external, line.stages[0].counts) if base else start,
             "tasks": json.dumps([stage.external for stage in line.stages if stage.external]),
         }  # fmt: skip
-        # Without a place of its own, which would be one more word on where to go on.
+        # No checkpoint location: it would be a second record of where to go on.
         live.start(frame(spark, connector, options, stream=True).writeStream.trigger(**when), held)
         stack.pop_all()
     return live
 
 
 def going_on(line: Pipeline, *, force: bool) -> Manifest | None:
-    """The newest one. Raises UsageError, IncompatibleStore for one that it cannot go on from."""
-    base, uri = snapshot.newest(line.files), line.files.uri
+    """Return the newest snapshot, None without one.
+
+    Raises:
+        UsageError: the snapshot has no positions, or its history overlaps a topic.
+        IncompatibleStore: the snapshot does not fit the app.
+    """
+    base = snapshot.newest(line.files)
+    uri = line.files.uri
     if base:
         counts = line.stages[0].counts
         nodes = [node for stage in line.stages for node in stage.subtopology.stores]
@@ -473,7 +521,7 @@ def going_on(line: Pipeline, *, force: bool) -> Manifest | None:
 
 
 def refuse_left_behind(line: Pipeline, base: Manifest) -> None:
-    """Raises SnapshotAhead where workers have taken, and sent, what follows."""
+    """Raise SnapshotAhead if workers have taken, and sent, the records after the snapshot."""
     external = [topic for stage in line.stages for topic in stage.external]
     ask = SourceOptions(options_of(line.name)).ask
     if ask(lambda cluster: who_went_on(cluster, base, external)) == WORKERS:
@@ -483,8 +531,9 @@ def refuse_left_behind(line: Pipeline, base: Manifest) -> None:
 
 
 def refuse_overlap(name: str, base: Manifest, uri: str) -> None:
-    """A history without offsets is followed by all that its topic holds. Raises UsageError where
-    that begins before the history ends.
+    """Raise UsageError if a topic begins before the end of its history.
+
+    All records of the topic follow a history without offsets, so an overlap would count twice.
     """
     ends = {
         TopicPartition(topic, n): at.high
@@ -504,7 +553,7 @@ def refuse_overlap(name: str, base: Manifest, uri: str) -> None:
 
 
 def moment(ms: int) -> str:
-    """As --until has it."""
+    """Return a time in the form of --until."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
@@ -521,7 +570,10 @@ def places_of(base: Manifest, topics: Iterable[str], counts: Mapping[str, int]) 
 
 
 def latest(line: Pipeline) -> Manifest:
-    """Where `latest` is now, committed: else it would be a later place after a crash."""
+    """Commit and return a manifest with the present ends of all topics.
+
+    Without the manifest `latest` would be a later place after a crash.
+    """
     counts = line.stages[0].counts
     external = (topic for stage in line.stages for topic in stage.external)
     tps = [TopicPartition(topic, n) for topic in external for n in range(counts[topic])]
@@ -537,7 +589,7 @@ def latest(line: Pipeline) -> Manifest:
 
 
 def of_group(line: Pipeline) -> Manifest:
-    """State as the changelogs have it, and where the group has got to."""
+    """Return a manifest of the state in the changelogs, at the committed offsets of the group."""
     line.say("compacting changelogs")
     positions = left_by_group(line.name, line.stages)
     return compact(line.name, line.uri, positions=positions, spark=line.spark, scratch=line.scratch)
@@ -549,14 +601,18 @@ FIRST: Final[Mapping[str, Callable[[Pipeline], Manifest | None]]] = {
 
 
 def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Position]]:
-    """Of all topics that the app MODULE[:ATTR] reads, those between stages too; where nothing was
-    committed, as a worker would begin. Raises WorldError while a transaction holds offsets.
+    """Return the positions of the group in all topics that the app reads, also those between
+    stages.
+
+    A partition without a committed offset begins where a worker would begin. `name` is
+    MODULE[:ATTR].
+
+    Raises:
+        WorldError: a transaction holds offsets, or the brokers do not answer.
     """
     app = app_named(name)
-    conf, reset = (
-        app.conf,
-        OffsetReset(app.conf.consumer_auto_offset_reset == LATEST, app.topology().own),
-    )
+    conf = app.conf
+    reset = OffsetReset(conf.consumer_auto_offset_reset == LATEST, app.topology().own)
     inner = {topic for stage in made for topic in stage.inner}
     tps = [tp for stage in made for tp in stage.read]
 
@@ -570,7 +626,7 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
             if (at := offset) < 0:
                 at = reset.offset(tp, begin, end)
             elif tp.topic in inner:
-                at = max(at, begin)  # nobody can read again what retention has taken
+                at = max(at, begin)  # retention has deleted the records before `begin`
             beside = OffsetMetadata.decode(text)
             readers = {r: offset + ahead for r, ahead in beside.readers.items()}
             readers = {r: position for r, position in readers.items() if position > at}
@@ -582,8 +638,9 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
 
 
 def between(line: Pipeline, base: Manifest | None) -> "DataFrame | None":
-    """What the group has left between stages, to be taken before anything else; None behind the
-    first batch, whose numbers there are none of Kafka's.
+    """Return rows that the group has left between stages, to be processed before all others.
+
+    Return None after the first batch: positions between stages are then not offsets of Kafka.
     """
     inner = [topic for stage in line.stages for topic in stage.inner]
     if base is None or base.made_by != COMPACT or not inner or not base.positions:
@@ -594,7 +651,7 @@ def between(line: Pipeline, base: Manifest | None) -> "DataFrame | None":
 
 
 def create_topics(name: str, found: Mapping[str, int]) -> None:
-    """Those that are not there."""
+    """Create the topics of the app that are not there."""
     app = app_named(name)
     layout = resolve_partition_counts(
         app.topology(), found, default=app.conf.topic_partitions,

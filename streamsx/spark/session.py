@@ -1,9 +1,9 @@
-"""The Spark session: what must be there, how it is set, and whether executors are as the driver is.
+"""Spark session: requirements, settings, and a check that executors match the driver.
 
-One session per process. What the user sets counts more than what is set here; what a running
-session cannot take any more is refused, and not passed over as Spark does it.
+There is one session per process. Settings of the user win over settings made here. A setting that a
+running session cannot take any more is refused; Spark would pass it over.
 
-Importing this module costs nothing: pyspark, pandas and pyarrow come with the first call.
+Importing this module costs nothing: the first call imports pyspark, pandas and pyarrow.
 """
 
 import os
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PACKAGES: Final = {"pyspark": (4, 2), "pandas": (2, 2), "pyarrow": (18, 0)}
-"""The oldest of each: Python sources that are told how much to read came with pyspark 4.2."""
+"""Oldest version of each; pyspark 4.2 is the first in which a Python source gets a read limit."""
 JAVA_MIN: Final = 17
 JAVA_TIMEOUT_S: Final = 30.0
 INSTALL: Final = "pip install -e '.[spark]'"
 JDK: Final = "install a JDK 17 or newer (Debian: apt-get install openjdk-17-jre-headless)"
 MASTER: Final = "local[*,4]"
-"""Four tries of each task: with `local[*]` the first that fails ends the query."""
+"""Local master with four tries of each task; with `local[*]` the first failure ends the query."""
 SHARED: Final = "s3://, hdfs:// or a shared mount"
-"""Where all executors see the same files."""
+"""Storage on which all executors see the same files."""
 
 OURS: Final = re.compile(r"streamsx\.errors\.(\w+): (.+)")
 SAID: Final = re.compile(r"\[(?!INTERNAL|STREAM_FAILED|FOREACH)[A-Z_.]+\] .+")
-"""What Spark says of files, of queries, and of rows that are refused; never how it is made."""
+"""Messages of Spark about files, queries and refused rows; none about its internals."""
 GONE: Final = re.compile("stopped SparkContext|SparkContext was shut ?down")
 KILLED: Final = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure")
 SAYS_NO_MORE: Final = re.compile(r"\s|Error: (A fatal|Could not create the Java)|WARNING|Using ")
-"""A line of a JVM that dies."""
+"""Lines of a dying JVM that explain nothing."""
 
 PASSED_OVER: Final = re.compile(r"[][{}*?\\]|(^|/)[_.][^/]*$")
-"""In the path of a file: to Spark a pattern, or a file that is hidden."""
+"""File paths that Spark takes for a pattern, or for a hidden file."""
 ALWAYS: Final = {
-    # Both would break what a task is: one partition, run once at a time.
+    # Both would break the rule of a task: one partition, run once at a time.
     "spark.sql.adaptive.enabled": "false",
     "spark.speculation": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -59,7 +59,7 @@ LOCALLY: Final = {
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.ui.liveUpdate.period": "0",  # else what is done is told up to ten seconds later
+    "spark.ui.liveUpdate.period": "0",  # else finished work is reported up to 10 s later
 }
 
 
@@ -67,7 +67,9 @@ LOCALLY: Final = {
 
 
 def require() -> None:
-    """Raises UsageError, with the command that mends it, for what is missing or too old."""
+    """Raise UsageError if a requirement is missing or too old; the message has the command to fix
+    it.
+    """
     for name, least in PACKAGES.items():
         wanted = ".".join(map(str, least))
         try:
@@ -82,13 +84,13 @@ def require() -> None:
 
 
 def _require_java() -> None:
-    home = os.environ.get("JAVA_HOME")  # as Spark's own scripts look for it
+    home = os.environ.get("JAVA_HOME")  # the order of Spark's own scripts
     java = shutil.which(Path(home) / "bin" / "java" if home else "java")
     if java is None:
         where = f" in JAVA_HOME={home}" if home else ""
         raise UsageError(f"spark: no Java found{where}: {JDK} or set JAVA_HOME")
     try:
-        said = subprocess.run(  # noqa: S603  # what Spark is going to start
+        said = subprocess.run(  # noqa: S603  # the Java that Spark will start
             [java, "-version"], check=False, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S
         ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -106,17 +108,21 @@ def _require_java() -> None:
 
 
 def session(settings: Mapping[str, str], *, debug: bool = False) -> "SparkSession":
-    """The one of this process, with these of Spark's own settings (`spark.master` and so on); made,
-    if there is none. `debug`: the JVM's words go to stderr, else they are shown if it dies.
+    """Return the Spark session of this process; create the session if there is none.
 
-    Raises UsageError for what is missing, for a JVM that does not start and for settings that a
-    running session cannot take any more.
+    `settings` are Spark's own (`spark.master` and so on). With `debug` the output of the JVM goes
+    to stderr; without, a part of the output is shown if the JVM dies.
+
+    Raises:
+        UsageError: a requirement is missing, the JVM does not start, or a running session cannot
+            take
+        a setting any more.
     """
     require()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    # An active session is a thread's own; the context is the process's.
+    # An active session belongs to a thread, the context to the process.
     if SparkContext._active_spark_context is None:  # noqa: SLF001  # no public name tells
         return _begin(settings, debug=debug)
     running = SparkSession.builder.getOrCreate()
@@ -134,7 +140,7 @@ def session(settings: Mapping[str, str], *, debug: bool = False) -> "SparkSessio
 
 
 def accept(spark: "SparkSession") -> None:
-    """Whether tasks can run in a session that a user made. Raises UsageError."""
+    """Raise UsageError if tasks cannot run in a session that a user made."""
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise NotSupported("spark: a Spark Connect session: jobs run in a classic one only")
     for name in ("spark.sql.adaptive.enabled", "spark.speculation"):
@@ -144,7 +150,10 @@ def accept(spark: "SparkSession") -> None:
 
 
 def translate_error(error: Exception) -> Exception:
-    """What one of ours said on an executor, or what Spark says of a query, without their traces."""
+    """Return the error of ours on an executor, or of Spark about a query, without traces.
+
+    An error of another kind is returned unchanged.
+    """
     if isinstance(error, errors.StreamsxError):
         return error
     lost = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
@@ -154,7 +163,7 @@ def translate_error(error: Exception) -> Exception:
         )
     if ours := OURS.findall(str(error)):
         name, text = ours[-1]
-        kind = getattr(errors, name, errors.StreamsxError)  # an app may have its own
+        kind = getattr(errors, name, errors.StreamsxError)  # an app may have its own classes
         return kind(text)
     if KILLED.search(str(error)):
         what = "processes of a task were killed each time it was tried"
@@ -164,25 +173,29 @@ def translate_error(error: Exception) -> Exception:
 
 
 def is_local(master: str) -> bool:
-    """Executors are this machine's, also those of `local-cluster[…]`."""
+    """Return whether all executors are on this machine, as with `local` and `local-cluster[…]`."""
     return re.match(r"local\b", master) is not None
 
 
 def probe_cluster(spark: "SparkSession", app: str, uri: str, remedy: str = SHARED) -> None:
-    """`probe`, where executors are not the driver's own process."""
+    """Run `probe` if executors are not in the process of the driver."""
     if not is_local(spark.sparkContext.master or ""):
         probe(spark, app, uri, remedy)
 
 
 def probe(spark: "SparkSession", app: str, uri: str, remedy: str = SHARED) -> None:
-    """Whether every executor has this version and the app, and sees the files under the URI: to
-    be asked before anything is done there.
+    """Check that every executor has this version and the app, and sees the files under the URI.
 
-    Raises UsageError that names a host, and what `open_files` does.
+    Call this before anything is done under the URI. Errors of `open_files` pass through.
+
+    Raises:
+        UsageError: an executor differs; the message names its host.
     """
-    name, driver, seen = f"probe-{uuid.uuid4().hex}", streamsx.__version__, masked(uri)
+    name = f"probe-{uuid.uuid4().hex}"
+    driver = streamsx.__version__
+    seen = masked(uri)
 
-    # Within, so that it travels as it is: an executor without streamsx could not find it.
+    # A nested function is pickled by value; an executor without streamsx could not import it.
     def look(_: Iterable[int]) -> Iterator[str]:
         import platform
 
@@ -195,7 +208,7 @@ def probe(spark: "SparkSession", app: str, uri: str, remedy: str = SHARED) -> No
             if streamsx.__version__ != driver:
                 yield f"{where}: streamsx {streamsx.__version__}, driver {driver}: install the same"
             app_named(app)
-        except Exception as error:  # whatever is wrong there is what is asked for
+        except Exception as error:  # the answer is any failure
             yield f"{where} cannot import {app}: {error}"
             return
         try:
@@ -208,7 +221,7 @@ def probe(spark: "SparkSession", app: str, uri: str, remedy: str = SHARED) -> No
     files.create(name, b"seen")
     try:
         slots = spark.sparkContext.defaultParallelism
-        # All at once, one in each slot, so that none is passed over.
+        # A barrier stage runs all tasks at once, one in each slot, so that no executor is missed.
         alone = spark.conf.get("spark.dynamicAllocation.enabled", "false") == "false"
         asked = spark.sparkContext.parallelize(range(slots), slots)
         answers = sorted({*(asked.barrier() if alone else asked).mapPartitions(look).collect()})
@@ -225,11 +238,11 @@ def _begin(settings: Mapping[str, str], *, debug: bool) -> "SparkSession":
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # by spark-submit, which has set a master
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has set a master
     wanted = ALWAYS | ({} if submitted else {"spark.master": MASTER}) | dict(settings)
     if is_local(wanted.get("spark.master", "")):
         wanted = LOCALLY | wanted
-        # Else executors take python3 of PATH, and the first job says that it has no pyarrow.
+        # Else executors take python3 of PATH, and the first job fails for want of pyarrow.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -237,28 +250,28 @@ def _begin(settings: Mapping[str, str], *, debug: bool) -> "SparkSession":
     conf.setIfMissing("spark.app.name", "streamsx")
     with tempfile.TemporaryFile("w+") as said:
         try:
-            # What Spark would do by itself, but with its warnings out of the user's sight.
+            # Launch the JVM as Spark would, but keep its warnings away from the user.
             words = {} if debug else {"stdout": said, "stderr": said}
-            # The JVM of a session that was stopped is there still, and is what Spark takes.
+            # The JVM of a stopped session still runs, and Spark uses it again.
             gateway = SparkContext._gateway  # noqa: SLF001  # no public name tells
-            # Waited for in another thread: a launch that is interrupted leaves a JVM without end.
+            # Launch in another thread: an interrupted launch would leave a JVM that never ends.
             with ThreadPoolExecutor(1) as launch:
                 gateway = gateway or launch.submit(launch_gateway, conf, words).result()
             context = SparkContext(conf=conf, gateway=gateway)
         except PySparkRuntimeError as error:
             raise UsageError(f"spark: the JVM did not start: {_last(said, error)}") from error
-        except Exception as error:  # Java's, of any kind
+        except Exception as error:  # errors of Java have many classes
             what = str(error).partition("\n\tat ")[0].strip().splitlines()[-1]
             raise UsageError(f"spark: no session: {what}: see --debug") from error
     if not debug:
         context.setLogLevel("ERROR")
-        # It would log each exception of a query, with its trace, beside raising it.
+        # This logger would log each exception of a query with its trace; it is raised anyway.
         PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
     return SparkSession(context)
 
 
 def _last(said: IO[str], error: Exception) -> str:
-    """Of the JVM's words, which a program that ends says last."""
+    """Return the line in which a dying JVM explains its end: the last useful one of its output."""
     said.seek(0)
     lines = [line for line in said.read().splitlines() if line and not SAYS_NO_MORE.match(line)]
     return f"{lines[-1] if lines else error}: see --debug"

@@ -1,22 +1,22 @@
-"""Kafka as a data source of Spark, through our own codec: `streamsx-kafka`.
+"""Kafka data source for Spark, with our own codec: `streamsx-kafka`.
 
     spark.dataSource.register(KafkaSource)
     spark.readStream.format("streamsx-kafka").option("subscribe", "orders,clicks")
 
 | option | |
 |---|---|
-| `app` | MODULE[:ATTR]: its brokers, and its credentials, which cannot be written as text |
+| `app` | MODULE[:ATTR], for its brokers and for its credentials, which cannot be written as text |
 | `kafka.bootstrap.servers` | HOST:PORT[,HOST:PORT]: counts more than the app's |
 | `subscribe` | topics, with commas between them |
 | `tasks` | JSON: `[["orders", "clicks"]]`, topics that one task reads; others are read alone |
 | `state` | URI of a snapshot: how far in time the topics of a task were taken, for their order |
 | `startingOffsets`, `endingOffsets` | `earliest`, `latest` or JSON, as offsets in checkpoints are |
-| `maxOffsetsPerTrigger` | so many in all, by what is left of each partition, one at least |
+| `maxOffsetsPerTrigger` | limit in all, shared by what is left of each partition, one at least |
 
-Each task is one Spark partition, in the order in which it takes its records: no shuffle, no sort.
-Only what is committed is read. Writing is at least once: a row that Spark writes again is there
-twice; a stream writes its batches through `foreachBatch`. Columns: `rows.RECORDS`. Spark hands
-options over in lower case, and calls by keyword.
+Each task is one Spark partition, with records in the order in which the task takes them: no
+shuffle, no sort. Only committed records are read. Writing is at least once: a row that Spark writes
+again is in the topic twice. A stream writes its batches through `foreachBatch`. The columns are
+`rows.RECORDS`. Spark hands options over in lower case, and calls by keyword.
 """
 
 import json
@@ -57,22 +57,23 @@ from streamsx.state.snapshot import newest, typed
 from streamsx.state.snapshot_files import open_files
 
 NAME: Final = "streamsx-kafka"
-EARLIEST, LATEST = "earliest", "latest"
+EARLIEST = "earliest"
+LATEST = "latest"
 AT: Final = {-2: EARLIEST, -1: LATEST}
-"""As Kafka's own connector writes them in JSON."""
+"""Numbers of these offsets in JSON, the same as in Kafka's own connector."""
 
 COLUMNS: Final = ("topic", "partition", "key", "value", "headers", "timestamp")
 NOT_WRITTEN: Final = "rows cannot be written"
 CHUNK_ROWS: Final = 1000
-"""Between two looks at how much is not acknowledged."""
+"""Rows between two checks of how much is not acknowledged."""
 
 T = TypeVar("T")
 OffsetsJson = dict[str, dict[str, int]]
-"""By topic and partition, as Kafka's own connector writes them into checkpoints."""
+"""Offsets by topic and partition, in the form of Kafka's own connector in checkpoints."""
 
 
 class KafkaSource(DataSource):
-    """What Spark makes of the options, on the driver and in each task."""
+    """Data source that Spark makes of the options, on the driver and in each task."""
 
     @classmethod
     def name(cls) -> str:
@@ -92,7 +93,7 @@ class KafkaSource(DataSource):
 
 
 class SourceOptions:
-    """The options, understood where they are used. Raises SettingError."""
+    """Options of the source, parsed at each use. Methods raise SettingError."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
@@ -113,7 +114,10 @@ class SourceOptions:
     def ask(
         self, what: Callable[[Cluster], Coroutine[Any, Any, T]], within_s: float = START_TIMEOUT_S
     ) -> T:
-        """Of the brokers, which are found `within_s`. Raises WorldError."""
+        """Return the answer of the brokers to one request.
+
+        `within_s` is the time in which the brokers must be found. Raises WorldError.
+        """
 
         async def whole() -> T:
             cluster = self.brokers.cluster(TIMEOUT_S)
@@ -131,7 +135,7 @@ class SourceOptions:
 
     @property
     def tasks(self) -> list[list[str]]:
-        """The topics of each, every topic in one."""
+        """Return the topics of each task; every topic is in exactly one."""
         kind = tuple[tuple[str, ...], ...]
         together = [*map(list, self.json("tasks", "[]", kind, '[["orders", "clicks"]]'))]
         known = {topic for topics in together for topic in topics}
@@ -147,11 +151,15 @@ class SourceOptions:
             raise SettingError(f"option {name}: {text!r}: write it like {like}") from None
 
     def place(self, name: str, default: str, there: "TopicBounds") -> OffsetsJson:
-        """Where to begin or to end; what JSON leaves out is at the default."""
+        """Return the offsets that the option `name` gives, for a start or an end.
+
+        A partition that the JSON leaves out is at the default.
+        """
         text = self.get(name, default)
         if text in AT.values():
             return there.at(text)
-        found, kind = there.at(default), Mapping[str, Mapping[str, int]]
+        found = there.at(default)
+        kind = Mapping[str, Mapping[str, int]]
         for topic, numbers in self.json(name, default, kind, '{"orders": {"0": 17}}').items():
             for number, offset in numbers.items():
                 if number not in found.get(topic, {}):
@@ -161,7 +169,7 @@ class SourceOptions:
         return found
 
     def highs(self) -> Mapping[str, Mapping[int, int]]:
-        """Of the newest snapshot, by topic and partition."""
+        """Return the highest timestamps of the newest snapshot, by topic and partition."""
         if "state" not in self._options:
             return {}
         manifest = newest(open_files(self.get("state")))
@@ -171,7 +179,7 @@ class SourceOptions:
 
 @dataclass(frozen=True)
 class TopicBounds:
-    """What the topics hold: first offset, and the end of what is committed."""
+    """Bounds of the topics: first offset, and end of committed records."""
 
     bounds: Mapping[TopicPartition, admin.Bounds]
 
@@ -183,7 +191,12 @@ class TopicBounds:
 
 
 def there(asked: SourceOptions) -> TopicBounds:
-    """As of now. Raises NotFound for a topic that is not there, WorldError."""
+    """Return the present bounds of all topics.
+
+    Raises:
+        NotFound: a topic is not there.
+        WorldError: the brokers do not answer.
+    """
 
     async def look(cluster: Cluster) -> TopicBounds:
         counts = await admin.partition_counts(cluster, asked.topics)
@@ -199,10 +212,11 @@ def there(asked: SourceOptions) -> TopicBounds:
 
 
 class TaskRange(InputPartition):
-    """One task's stretches of its topics."""
+    """Input partition of one task: the offset ranges of its topics."""
 
     def __init__(self, number: int, stretches: list[TopicRange]) -> None:
-        self.number, self.stretches = number, stretches
+        self.number = number
+        self.stretches = stretches
 
 
 def planned(
@@ -211,7 +225,7 @@ def planned(
     end: OffsetsJson,
     highs: Mapping[str, Mapping[int, int]],
 ) -> list[TaskRange]:
-    """One range per task that has something to read."""
+    """Return one range per task that has something to read."""
     found: dict[tuple[int, int], list[TopicRange]] = {}
     for index, topics in enumerate(tasks):
         for topic in topics:
@@ -225,7 +239,10 @@ def planned(
 
 
 class TaskReader:
-    """What reads in a task; without a plan Spark makes one partition of its own, which is none."""
+    """Reader of the range of one task.
+
+    Without a plan Spark makes one partition of its own, which is read as empty.
+    """
 
     def __init__(self, asked: SourceOptions) -> None:
         self._asked = asked
@@ -237,23 +254,25 @@ class TaskReader:
 
 
 class BatchReader(TaskReader, DataSourceReader):
-    """All that is there when it is planned."""
+    """Batch reader of all records that are there when the batch is planned."""
 
     def partitions(self) -> list[InputPartition]:
-        asked, now = self._asked, there(self._asked)
+        asked = self._asked
+        now = there(self._asked)
         start = asked.place("startingOffsets", EARLIEST, now)
         end = asked.place("endingOffsets", LATEST, now)
         return [*planned(asked.tasks, start, end, asked.highs())]
 
 
 class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Batch after batch; Spark remembers the offsets."""
+    """Stream reader, batch after batch; Spark remembers the offsets."""
 
     _goal: TopicBounds | None = None
-    """Where a query ends that takes what is there when it begins."""
+    """End of a query with the trigger availableNow: the bounds when the query begins."""
 
     def initialOffset(self) -> OffsetsJson:  # noqa: N802  # Spark's
-        # Spark asks for it behind the goal: what came in between is not to be started at.
+        # Spark calls this after `prepareForTriggerAvailableNow`. Records that arrive in between
+        # must not move the start beyond the goal.
         return self._asked.place("startingOffsets", EARLIEST, self._goal or there(self._asked))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's
@@ -275,7 +294,7 @@ class StreamReader(TaskReader, DataSourceStreamReader, SupportsTriggerAvailableN
 
 
 def begun(start: OffsetsJson, end: OffsetsJson, asked: SourceOptions) -> OffsetsJson:
-    """Partitions that are new since the last batch begin where they do."""
+    """Return `start`, with partitions that are new since the last batch at their first offset."""
     if all(start.get(topic, {}).keys() >= numbers.keys() for topic, numbers in end.items()):
         return start
     first = there(asked).at(EARLIEST)
@@ -283,10 +302,13 @@ def begun(start: OffsetsJson, end: OffsetsJson, asked: SourceOptions) -> Offsets
 
 
 def advanced(start: OffsetsJson, end: OffsetsJson, most: int | None) -> OffsetsJson:
-    """From `start` towards `end`, `most` offsets in all, in proportion to what is left of each: but
-    one of each at least, or a small one waits for as long as a large one is behind.
+    """Return the offsets that are `most` offsets in all beyond `start`, but not beyond `end`.
 
-    Raises TopicGone.
+    Each partition gets a share in proportion to what is left of it, and one offset at least.
+    Otherwise a small partition would wait for as long as a large one is behind.
+
+    Raises:
+        TopicGone: a topic ends before `start`.
     """
     left = {(t, n): stop - start[t][n] for t, numbers in end.items() for n, stop in numbers.items()}
     if gone := [f"{t}-{n}" for (t, n), count in left.items() if count < 0]:
@@ -308,12 +330,17 @@ def advanced(start: OffsetsJson, end: OffsetsJson, most: int | None) -> OffsetsJ
 
 
 async def write(cluster: Cluster, batches: Iterator[pa.RecordBatch]) -> int:
-    """How many rows. Without a partition the key counts, without a timestamp this moment.
+    """Write the rows and return how many there were.
 
-    Raises NotFound for a topic that is not there, UsageError for a partition, WorldError, and what
-    the broker refuses.
+    Without a partition the key decides; without a timestamp the present time counts.
+
+    Raises:
+        NotFound: a topic is not there.
+        UsageError: a partition is not there, or a column or header is wrong.
+        WorldError: the brokers do not answer, or refuse the records.
     """
-    count, clock = 0, SystemClock()
+    count = 0
+    clock = SystemClock()
     try:
         await cluster.start()
         async with writing(cluster, clock) as producer:
@@ -322,7 +349,8 @@ async def write(cluster: Cluster, batches: Iterator[pa.RecordBatch]) -> int:
                 if "topic" not in batch.schema.names or batch.column("topic").null_count:
                     raise SettingError("column topic is missing: of the rows to write: add it")
                 await cluster.follow(pc.unique(batch.column("topic")).to_pylist())
-                now, to = int(clock.wall() * 1000), dict[tuple[str, int | None], Send]()
+                now = int(clock.wall() * 1000)
+                to = dict[tuple[str, int | None], Send]()
                 for start in range(0, batch.num_rows, CHUNK_ROWS):
                     for topic, partition, key, value, headers, at in _rows(batch, start):
                         if (send := to.get((topic, partition))) is None:
@@ -338,7 +366,7 @@ async def write(cluster: Cluster, batches: Iterator[pa.RecordBatch]) -> int:
 
 
 def _rows(batch: pa.RecordBatch, start: int) -> Iterator[tuple[Any, ...]]:
-    """Some of them, in the order of COLUMNS; null where there is no such column."""
+    """Return up to CHUNK_ROWS rows as tuples in the order of COLUMNS; a missing column is None."""
     some = batch.slice(start, CHUNK_ROWS)
     columns: list[list[Any]] = [
         some.column(name).to_pylist() if name in some.schema.names else [None] * some.num_rows
@@ -356,7 +384,7 @@ def _header(given: Mapping[str, Any] | None) -> tuple[str, bytes | None]:
 
 
 class BatchSink(DataSourceArrowWriter):
-    """`topic`, and what there is of `partition`, `key`, `value`, `headers` and `timestamp`."""
+    """Sink for rows with `topic` and any of `partition`, `key`, `value`, `headers`, `timestamp`."""
 
     def __init__(self, asked: SourceOptions) -> None:
         self._asked = asked

@@ -1,17 +1,18 @@
-"""A store as a DataFrame: `streamsx-state`, out of a snapshot, or of the live changelog.
+"""Store as a DataFrame: the data source `streamsx-state`, of a snapshot or of the live changelog.
 
     spark.dataSource.register(StateSource)
     spark.read.format("streamsx-state").options(app="shop.app", store="totals", path="s3://b/shop")
 
 | option | |
 |---|---|
-| `app`, `store` | MODULE[:ATTR], and which of its stores |
+| `app`, `store` | MODULE[:ATTR], and one of its stores |
 | `path` | URI of snapshots, of which the newest is read; without it the changelog |
 | `kafka.bootstrap.servers` | HOST:PORT[,HOST:PORT]: counts more than the app's |
 | `raw` | `true`: bytes, as the changelog has them |
 
-Columns: `partition`, `key`, `value`; both as text, what is none as JSON. A changelog is read up to
-what is committed; the workers feel nothing of it. Not here: what is done with the rows.
+The columns are `partition`, `key` and `value`. Key and value are text; values of other types are
+JSON. A changelog is read up to the end of committed records, without any effect on the workers. The
+use of the rows is not defined here.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +38,7 @@ RAW_DDL: Final = "partition int, key binary, value binary"
 
 
 class StateSource(DataSource):
-    """What Spark makes of the options, on the driver and in each task."""
+    """Data source that Spark makes of the options, on the driver and in each task."""
 
     @classmethod
     def name(cls) -> str:
@@ -51,13 +52,19 @@ class StateSource(DataSource):
 
 
 class StateReader(DataSourceReader):
-    """One partition of Spark for each of the store."""
+    """Reader with one Spark partition for each partition of the store."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
 
     def partitions(self) -> list[InputPartition]:
-        """Raises UsageError, NotFound, WorldError."""
+        """Return the partitions of the store.
+
+        Raises:
+            UsageError: an option is missing or wrong.
+            NotFound: the store or the snapshot is not there.
+            WorldError: the brokers do not answer.
+        """
         asked = SourceOptions(self._options)
         stores = asked_stores(asked.get("app"), [asked.get("store")])
         if "path" in {name.lower() for name in self._options}:
@@ -70,7 +77,7 @@ class StateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         part = partition.value
         if not isinstance(part, InSnapshot | InChangelog):
-            return  # Spark's own, where there is none
+            return  # a partition of Spark's own, made where the store has none
         raw = is_raw(self._options)
         (node, _), *_ = asked_stores(
             SourceOptions(self._options).get("app"), [part.store]
@@ -124,18 +131,24 @@ def state(
     value: str | None = None,
     spark: "SparkSession | None" = None,
 ) -> "DataFrame":
-    """Out of the newest snapshot under `path`, or else of the live changelog. `value`: the columns
-    of values that are JSON, as "count long, total double"; they are `value.count` then.
+    """Return a store as a DataFrame: of the newest snapshot under `path`, else of the live
+    changelog.
 
-    Raises UsageError, NotFound, WorldError.
+    `value` names the columns of values that are JSON, as in "count long, total double". They become
+    `value.count` and `value.total`.
+
+    Raises:
+        UsageError: an option or the app is wrong.
+        NotFound: the store or the snapshot is not there.
+        WorldError: the brokers do not answer.
     """
     from pyspark.sql.functions import from_json
 
-    brokers = bootstrap or ",".join(app_named(app).conf.bootstrap)  # as they are here
+    brokers = bootstrap or ",".join(app_named(app).conf.bootstrap)  # of this process
     options = {"app": app, "store": store, "kafka.bootstrap.servers": brokers}
     if path is not None:
         options["path"] = absolute(path)
-    StateReader(options).partitions()  # what is wrong is said now, as it is: before a JVM starts
+    StateReader(options).partitions()  # raises errors early, before a JVM starts
     spark = spark or session({})
     spark.dataSource.register(StateSource)
     frame = spark.read.format(NAME).options(**options).load()

@@ -1,10 +1,10 @@
-"""Partitions of stores as rows, wherever they lie: in the files of a snapshot, or in a changelog.
+"""Partitions of stores as rows, from the files of a snapshot or from a changelog.
 
-The one way in which compaction, rescaling and queries read a store. Rows come under their keys on
-disk, ascending, each once, and none that was deleted. What is asked for is checked first, against
-the app as it is here: another app, another layout, another number of partitions are refused.
+Compaction, rescaling and queries all read stores through this module. Rows come by ascending key on
+disk, each key once, without deleted ones. A request is first checked against the app of this
+process: another app, another layout or another number of partitions is refused.
 
-Not here: what rows are decoded to, who writes them.
+Decoding and writing of rows are not done here.
 """
 
 from collections import Counter
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FOLD_BYTES: Final = 128 << 20
-"""Of a changelog, in memory beside the newest row of each key."""
+"""Bytes of a changelog held in memory, beside the newest row of each key, before they are folded.
+"""
 PIECE_BYTES: Final = 16 << 20
-"""A batch is closed when it has so many, or PIECE_ROWS."""
+"""Bytes at which a batch is closed; PIECE_ROWS rows close a batch too."""
 LOG: Final = pa.schema({"key": pa.large_binary(), "value": pa.large_binary()})
-"""A column of plain binary ends at 2 GiB."""
+"""Schema of changelog rows; a column of plain binary ends at 2 GiB."""
 PAIRS: Final = pa.schema({"key": pa.binary(), "value": pa.binary()})
 
 T = TypeVar("T")
@@ -48,7 +49,7 @@ R = TypeVar("R")
 
 
 class InSnapshot(NamedTuple):
-    """One partition of a store, as a committed chain, wherever its changelog is."""
+    """Partition of a store in a snapshot, as a committed chain of files; `log` is always None."""
 
     uri: str
     store: str
@@ -58,17 +59,25 @@ class InSnapshot(NamedTuple):
     log: None = None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Of PAIRS. Raises StoreCorrupt, SnapshotFailed."""
+        """Yield the rows of the partition, with schema PAIRS.
+
+        Raises:
+            StoreCorrupt: the files of the chain are damaged.
+            SnapshotFailed: the files cannot be read.
+        """
         if not self.chain:
             return
-        files, scratch = open_files(self.uri), scratch_folder(self.scratch)
+        files = open_files(self.uri)
+        scratch = scratch_folder(self.scratch)
         held = checkout(files, scratch, self.store, self.partition, self.chain)
         yield from pieces(held.scan(ROW, INDEX))
 
 
 class InChangelog(NamedTuple):
-    """One partition of a store, as its changelog is. `options`: of our source; `changelog_id`: of
-    the topic, as hex, None from a broker that knows none.
+    """Partition of a store in its changelog.
+
+    `options` are those of the Kafka source. `changelog_id` is the id of the topic in hex, None if
+    the broker knows no ids.
     """
 
     options: Mapping[str, str]
@@ -78,7 +87,12 @@ class InChangelog(NamedTuple):
     changelog_id: str | None
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """As of a snapshot. Raises WorldError, CorruptRecord."""
+        """Yield the rows of the partition, with schema PAIRS.
+
+        Raises:
+            WorldError: the brokers do not answer, or the range is gone.
+            CorruptRecord: a record cannot be read.
+        """
         if self.log.start == self.log.end:
             return
         read = rows(SourceOptions(self.options).brokers, self.partition, [self.log])
@@ -91,34 +105,42 @@ StoredPart = InSnapshot | InChangelog
 
 
 def pieces(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
-    """As PAIRS, at most PIECE_ROWS each, and few where they are large."""
-    keys, values, size = list[bytes](), list[bytes](), 0
+    """Yield the rows in batches of PAIRS, of at most PIECE_ROWS rows, or of fewer if they are
+    large.
+    """
+    keys = list[bytes]()
+    values = list[bytes]()
+    size = 0
     for key, value in rows:
         keys.append(key)
         values.append(value)
         size += len(key) + len(value)
         if size >= PIECE_BYTES or len(keys) == PIECE_ROWS:
             yield pa.RecordBatch.from_pydict({"key": keys, "value": values}, PAIRS)
-            keys, values, size = [], [], 0
+            keys = []
+            values = []
+            size = 0
     if keys:
         yield pa.RecordBatch.from_pydict({"key": keys, "value": values}, PAIRS)
 
 
 def newest_rows(log: Iterable[pa.RecordBatch], fold_bytes: int = FOLD_BYTES) -> pa.Table:
-    """The last value of each key, by key; a key whose last one is a tombstone is not there."""
-    waiting, size = [LOG.empty_table()], 0
+    """Return the last value of each key, by key, without keys that end with a tombstone."""
+    waiting = [LOG.empty_table()]
+    size = 0
     for batch in log:
         waiting.append(pa.Table.from_batches([batch.select(LOG.names)]).cast(LOG))
         size += waiting[-1].nbytes
         if size >= fold_bytes:
-            waiting, size = [_folded(waiting)], 0
+            waiting = [_folded(waiting)]
+            size = 0
     found = _folded(waiting)
     return found.filter(pc.is_valid(found["value"]))
 
 
 def _folded(tables: list[pa.Table]) -> pa.Table:
     log = pa.concat_tables(tables)
-    log = log.filter(pc.is_valid(log["key"]))  # the others are nobody's
+    log = log.filter(pc.is_valid(log["key"]))  # rows without a key belong to no store
     at = log.select(["key"]).append_column("row", pa.array(np.arange(len(log))))
     last = pa.TableGroupBy(at, "key", use_threads=False).aggregate([("row", "max")])
     return log.take(last.sort_by("key")["row_max"])
@@ -128,7 +150,7 @@ def _folded(tables: list[pa.Table]) -> pa.Table:
 
 
 class AskedStores(NamedTuple):
-    """Stores of an app, and the sub-topology of each. `name`: MODULE[:ATTR]."""
+    """Stores of an app, each with its sub-topology. `name` is MODULE[:ATTR]."""
 
     name: str
     app: App
@@ -136,7 +158,12 @@ class AskedStores(NamedTuple):
 
 
 def asked_stores(name: str, stores: Collection[str] | None = None) -> AskedStores:
-    """All without `stores`. Raises UsageError for what is no app, NotFound for a store."""
+    """Return the named stores of an app; all of them without `stores`.
+
+    Raises:
+        UsageError: there is no such app.
+        NotFound: the app has no such store.
+    """
     app = app_named(name)
     plans = app.topology().subtopologies
     nodes = {node.name: (node, plan) for plan in plans for node in plan.stores}
@@ -149,17 +176,26 @@ def asked_stores(name: str, stores: Collection[str] | None = None) -> AskedStore
 def in_snapshot(
     asked: AskedStores, uri: str, scratch: str | None = None
 ) -> tuple[Manifest, list[InSnapshot]]:
-    """Of the newest one. Raises NotFound, IncompatibleStore, SnapshotFailed."""
+    """Return the newest snapshot, and the partitions of the stores in it.
+
+    Raises:
+        NotFound: there is no snapshot.
+        IncompatibleStore: the snapshot does not fit the app, or lacks partitions.
+        SnapshotFailed: the files cannot be read.
+    """
     files = open_files(uri)
     manifest = newest_there(files)
-    mine, parts, layouts = asked.app.conf.id, list[InSnapshot](), dict[str, str]()
+    mine = asked.app.conf.id
+    parts = list[InSnapshot]()
+    layouts = dict[str, str]()
     app = manifest.app if manifest.app in asked.app.earlier_ids() else mine
     for name, (node, _) in asked.nodes.items():
         store = manifest.stores.get(name)
         held: Mapping[int, Part] = store.partitions if store else {}
-        log = app + node.changelog.removeprefix(mine)  # bears the app's id
+        log = app + node.changelog.removeprefix(mine)  # its name begins with the app's id
         layouts[name] = replace(node, changelog=log).layout(len(held))
-        where, whole = f"{files.uri}: snapshot {manifest.number}: {name}", list(range(len(held)))
+        where = f"{files.uri}: snapshot {manifest.number}: {name}"
+        whole = list(range(len(held)))
         expect("snapshot of a part of a store", where, whole, sorted(held), ANEW)
         parts += [InSnapshot(absolute(uri), name, n, held[n].chain, scratch) for n in whole]
     refuse_other(manifest, files.uri, app, layouts, {})
@@ -169,8 +205,15 @@ def in_snapshot(
 def in_changelogs(
     asked: AskedStores, brokers: str | None = None
 ) -> tuple[Mapping[str, int], list[InChangelog]]:
-    """Up to what is committed now; and how many partitions each topic of the app has that it reads.
-    `brokers`: others than the app's. Raises NotFound, PartitionCountChanged, WorldError.
+    """Return partition counts of the topics that the app reads, and the stores in their changelogs.
+
+    The changelogs are read up to the end of records that are committed now. `brokers` replaces the
+    brokers of the app.
+
+    Raises:
+        NotFound: a topic is not there.
+        PartitionCountChanged: a topic has a partition count that does not fit.
+        WorldError: the brokers do not answer.
     """
     topology = asked.app.topology()
     sources = {topic for plan in topology.subtopologies for topic in plan.topics}
@@ -181,13 +224,14 @@ def in_changelogs(
         "kafka.bootstrap.servers": brokers or ",".join(asked.app.conf.bootstrap),
     }
     source = SourceOptions(options)
-    # Ahead of the bounds: a changelog that is made anew between them is told from this one then.
+    # Ids before bounds. The ids are read; a changelog is made anew; the bounds are read: its old id
+    # tells it from the new one. In the other order the new id would stand beside old bounds.
     ids = source.ask(lambda cluster: admin.topic_ids(cluster, logs))
     bounds = there(source).bounds
     counts = Counter(tp.topic for tp in bounds)
     resolve_partition_counts(
         topology, counts, default=1, declare=True
-    )  # refuses those that do not fit
+    )  # refuses counts that do not fit
     parts = [
         InChangelog(
             options,
@@ -203,7 +247,7 @@ def in_changelogs(
 
 
 def hex_id(topic_id: bytes | None) -> str | None:
-    """None for zeros: the broker knows no ids."""
+    """Return the id in hex, None for zeros, the answer of a broker that knows no ids."""
     return topic_id.hex() if topic_id and any(topic_id) else None
 
 
@@ -211,8 +255,10 @@ def hex_id(topic_id: bytes | None) -> str | None:
 
 
 def of_each(spark: "SparkSession | None", work: Callable[[T], R], parts: Sequence[T]) -> list[R]:
-    """What the work gives, of each in a task of its own; one after the other without a session.
-    Raises what one of them raised.
+    """Return the result of `work` for each part.
+
+    Each part runs in a Spark task of its own. Without a session the parts run one after the other.
+    The error of one part is raised.
     """
     if spark is None or not parts:
         return [work(part) for part in parts]

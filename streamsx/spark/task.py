@@ -1,13 +1,14 @@
-"""One task for one batch on an executor: a worker's Task, unchanged, over files and Arrow.
+"""Task of one batch on an executor: a worker's Task, unchanged, over files and Arrow.
 
-It goes on from the committed chains of its stores and ends with files that only a manifest makes
-count, so an attempt that fails, or is repeated, leaves garbage at most. What it reads is used up by
-its end: the source has moved on, whatever the task says. No clock and no environment decides here;
-all that could differ between two attempts travels with the closure, in `Work`.
+A task goes on from the committed chains of its stores and ends with new files. The files count only
+by a manifest, so an attempt that fails or is repeated leaves garbage at most. A task uses up all of
+its input by its end: the source moves on in any case. Neither clock nor environment decides
+anything here; all values that could differ between two attempts travel with the closure, in
+`BatchWork`.
 
     rows in  ->  Task over SnapshotRows  ->  rows out, inner and log; then one of kind META
 
-Not here: which rows a task gets and in which order, sinks, the commit (the driver's).
+The choice and order of the rows, the sinks and the commit belong to the driver.
 """
 
 import json
@@ -43,20 +44,22 @@ if TYPE_CHECKING:
 
 TASK_BYTES: Final = 256 << 20
 RUN_ROWS: Final = 1000
-"""Between two looks at what has gathered: a row may send, and change, much more than it is."""
+"""Rows between two checks of gathered output: a row may send and change far more than its size."""
 SEAL_ROWS: Final = 2000
 THREAD_WAIT_S: Final = 60.0
-"""For a thread that a body has begun; nothing else outside of it is waited for."""
+"""Wait for a thread that a body has begun; nothing else outside of a body is waited for."""
 TOLD_MAX: Final = 3
 ALWAYS: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class BatchWork:
-    """What each task of a batch is told. `app`: MODULE:ATTR; `signatures`: of its topology, as the
-    driver has it; `counts`: partitions of all its topics; `number`: of the snapshot that is being
-    made, upon `base`; `task_bytes`: of changed rows in memory; `numbered`: topics whose rows come
-    in order and have no offsets.
+    """Work of a batch, the same for each of its tasks.
+
+    `app` is MODULE:ATTR. `signatures` are those of the topology on the driver. `counts` has the
+    partitions of all topics. `number` is the one of the new snapshot, which is made upon `base`.
+    `task_bytes` limits changed rows in memory. `numbered` are topics whose rows come in order and
+    have no offsets.
     """
 
     app: str
@@ -71,7 +74,7 @@ class BatchWork:
     numbered: frozenset[str] = frozenset()
 
     def stage(self, number: int) -> tuple[App, Stage]:
-        """Raises UsageError where the app is another one."""
+        """Return the app and a stage. Raises UsageError if the app here is another one."""
         app, made, signatures = _stages(self.app, tuple(sorted(self.counts.items())))
         if signatures != self.signatures:
             raise UsageError(
@@ -85,7 +88,7 @@ class BatchWork:
         return held.partitions.get(partition, Part()).chain if held else ()
 
     def position(self, topic: str, partition: int) -> Position | None:
-        """None before the first record."""
+        """Return the position in a partition, None before the first record."""
         return self.base.positions.get(topic, {}).get(partition) if self.base else None
 
 
@@ -93,15 +96,17 @@ class BatchWork:
 def _stages(
     name: str, counts: tuple[tuple[str, int], ...]
 ) -> tuple[App, list[Stage], tuple[int, ...]]:
-    """To look into all bodies takes longer than a small batch."""
+    """Return the app and its stages, cached: analysing bodies takes longer than a small batch."""
     app = app_named(name)
     topology = app.topology()
     return app, stages(topology, dict(counts), 1), topology.signatures
 
 
 class TaskReport(NamedTuple):
-    """What one task says of itself. `positions`: by topic; `chains`: by store, those that have
-    changed; `failures`: the first of those that failed.
+    """Report of one task.
+
+    `positions` are by topic. `chains` are by store, only those that have changed. `failures` are
+    the first of the failed records.
     """
 
     stage: int
@@ -122,11 +127,15 @@ class TaskReport(NamedTuple):
 def run_task(
     work: BatchWork, stage: int, batches: Iterable[pa.RecordBatch], *, checked: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """One task, one batch. `batches` in the order of the task, all of one partition; without a row
-    the task is not run. `checked`: each value is encoded as it is set, so that the record is known
-    which sets one that cannot be; after an attempt that ended with ValueRefused.
+    """Run one task on one batch.
 
-    Raises NotOnSpark, and what ends a task: TaskFailed, TaskStopped, ValueRefused, UsageError.
+    `batches` are in the order of the task, all of one partition; without a row the task does not
+    run. With `checked` each value is encoded as it is set, so that the record that sets a bad one
+    is known; this serves after an attempt that ended with ValueRefused.
+
+    Raises:
+        NotOnSpark: a body does not use its input up.
+        TaskFailed, TaskStopped, ValueRefused, UsageError: the task has ended.
     """
     given = (rows for rows in batches if rows.num_rows)
     loop = DriverLoop(THREAD_WAIT_S, lambda: False)
@@ -143,22 +152,24 @@ def run_task(
 
 
 class TaskAttempt:
-    """A task at work on a batch: `take` rows, then `commit`; `finish` when there are no more."""
+    """Attempt of a task on a batch: `take` rows, `commit`, and `finish` when there are no more."""
 
     def __init__(
         self, work: BatchWork, number: int, rows: pa.RecordBatch, loop: DriverLoop, *, checked: bool
     ) -> None:
-        self._work, self._loop = work, loop
+        self._work = work
+        self._loop = loop
         self._app, self._stage = work.stage(number)
         self._partition: int = rows.column("partition")[0].as_py()
         self.outbox = ArrowOutbox(self._stage, self._partition)
-        self._records, self._failed = 0, 0
+        self._records = 0
+        self._failed = 0
         self._failures: list[str] = []
         plan = self._stage.subtopology
         found = {topic: work.position(topic, self._partition) for topic in plan.topics}
         known = {topic: each for topic, each in found.items() if each is not None}
         self._known = set(known)
-        """Topics with a position: that of another one would be a guess."""
+        """Topics with a known position; a position of another topic would be a guess."""
         self._starts = {topic: known.get(topic, Position(0)).next for topic in plan.topics}
         self._ends = dict(self._starts)
         metadata = TaskMetadata(
@@ -167,7 +178,8 @@ class TaskAttempt:
             high={topic: each.high for topic, each in known.items()},
             readers={topic: each.readers for topic, each in known.items()},
         )
-        files, scratch = open_files(work.uri), scratch_folder(work.scratch)
+        files = open_files(work.uri)
+        scratch = scratch_folder(work.scratch)
         self._rows: dict[str, SnapshotRows] = {}
         self._stores: dict[str, CachedStore] = {}
         for node in plan.stores:
@@ -177,15 +189,21 @@ class TaskAttempt:
             self._stores[node.name] = make_store(node, below, work.task_bytes // len(plan.stores))
         policy = replace(work.policy, report=self._report)
         until = dict.fromkeys(plan.topics, ALWAYS) if checked else None
-        start = partial(GatedActor, bool)  # the next turn sees that its body asks
+        start = partial(GatedActor, bool)  # the next turn sees that its body waits
         about = plan, self._partition, self._stores, self.outbox, start, policy, metadata, until
         self._task = loop.call(lambda: Task(*about))
 
     def take(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Hand them on, all of them; what is sent meanwhile. What does not fit into memory is
-        spilled. Raises NotOnSpark for a body that does not use them up.
+        """Process all the rows, and yield the rows that are sent meanwhile.
+
+        Changed rows that do not fit into memory are spilled to files.
+
+        Raises:
+            NotOnSpark: a body does not use its input up.
+            PartitionCountChanged: a row is of a partition without a task.
         """
-        task, places = self._task, pc.min_max(rows.column("partition")).as_py()
+        task = self._task
+        places = pc.min_max(rows.column("partition")).as_py()
         if not 0 <= places["min"] <= places["max"] < self._stage.tasks:
             what = f"partition {places['max']} of {', '.join(self._ends)}"
             raise PartitionCountChanged(
@@ -209,10 +227,14 @@ class TaskAttempt:
                 raise NotOnSpark(f"agent {body.agent!r} ({self._line(body)}): {FOREIGN}")
 
     def _batch(self, topic: str, part: pa.RecordBatch) -> Batch:
-        """Inner rows are numbered on from the manifest: numbered from 0 in each batch, a task takes
-        them for what it has seen. What goes back it would pass over in silence: to look at whole
-        columns for that is 0.1 % of a task's CPU, offset by offset it was 3.7 %. Raises UsageError
-        for a history that has a record twice.
+        """Return the rows as a batch with offsets.
+
+        Inner rows are numbered on from the manifest. Numbered from 0 in each batch, a task would
+        take them for seen ones. Offsets must rise, since a task passes over lower ones in silence.
+        The check of whole columns takes 0.1 % of a task's CPU; offset by offset it took 3.7 %.
+
+        Raises:
+            UsageError: a history has a record twice.
         """
         end = self._ends[topic]
         if self._is_numbered(topic):
@@ -239,7 +261,7 @@ class TaskAttempt:
         return topic in self._stage.inner or topic in self._work.numbered
 
     def commit(self) -> Iterator[pa.RecordBatch]:
-        """Steps of a worker's commit: what has changed goes to the changelogs, then to the rows."""
+        """Commit as a worker does: changes go to the changelogs, then to the rows of the stores."""
         task = self._task
         while (sealed := task.seal(SEAL_ROWS)) is None:
             yield from self.outbox.drain()
@@ -254,19 +276,21 @@ class TaskAttempt:
             rows.spill(last=last)
 
     def finish(self) -> pa.RecordBatch:
-        """The files of what was committed, and the row that names them."""
-        task, partition = self._task, self._partition
+        """Finish the files of what was committed, and return the META row that names them."""
+        task = self._task
+        partition = self._partition
         reached = {b.topic: min(b.reached, self._ends[b.topic]) for b in task.bodies}
         assert {**self._ends, **reached} == task.taken == self._ends, f"{task.id} at {reached}"
         task.close()
         self._loop.run_ready()
         for store in self._stores.values():
-            store.stop_scans()  # a database that is read cannot be given away
+            store.stop_scans()  # a database under a scan cannot be handed on
         self.spill(last=True)
         chains = {name: rows.chain for name, rows in self._rows.items()}
         chains = {n: c for n, c in chains.items() if c != self._work.chain(n, partition)}
         known = sorted(self._known)
-        high, ahead = task.high, task.passing
+        high = task.high
+        ahead = task.passing
         at = {
             t: Position(self._ends[t], task.stream_time, high[t], ahead.get(t, {})) for t in known
         }
@@ -281,7 +305,7 @@ class TaskAttempt:
             self._failures.append(str(failure))
 
     def _line(self, body: AgentRun) -> str:
-        """The innermost one in the file of the agent's own function."""
+        """Return the place of the innermost frame of a body in the file of its agent."""
         function = self._app.agents[body.agent].fun
         file = code_of(function).co_filename
         lines = [n for name, n in cast("GatedActor", body.actor).lines() if name == file]

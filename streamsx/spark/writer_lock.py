@@ -1,10 +1,12 @@
-"""One at a time: who works on an app's state, and who on its topics.
+"""Writer lock: one process at a time works on an app's state, and one side on its topics.
 
     URI/running/UNTIL_MS-PID-RUN-HOST
 
-Whoever makes snapshots in a place has a mark there, and lives until then at least. Workers are
-members of the app's group: who writes to its changelogs and topics begins when there are none. What
-the group has committed says where its state is meanwhile, to workers and to whoever is elsewhere.
+A process that makes snapshots under a URI keeps a mark there, and is taken to live at least until
+the time in the mark. Workers are members of the app's group: a process that writes to the
+changelogs and topics of the app begins only when the group has no members. The offsets that the
+group has committed name the place of the state meanwhile, for workers and for queries in other
+places.
 """
 
 import os
@@ -38,18 +40,30 @@ SILENT_S: Final = 60
 
 
 class WriterLock:
-    """Held (`with`) by whoever works for the app MODULE[:ATTR]. Its mark is renewed as long as its
-    owner is `alive`, whether there is anything to do or not, and is taken away by it alone.
+    """Lock (`with`) of the process that works for the app MODULE[:ATTR].
 
-    `writes`: to topics of the app, or in its group's place; `force`: whatever the marks of others
-    say. Raises UsageError, GroupNotEmpty, SnapshotFailed, WorldError.
+    The lock renews its mark for as long as its owner is `alive`, busy or not. Only the lock deletes
+    its mark.
+
+    `writes` is set for a process that writes to topics of the app, or acts in place of its group.
+    `force` ignores the marks of others.
+
+    Raises:
+        UsageError: another query is running.
+        GroupNotEmpty: workers are running.
+        StateOnSpark: the state is in another place.
+        SnapshotFailed: the files cannot be read or written.
+        WorldError: the brokers do not answer.
     """
 
     def __init__(
         self, name: str, files: SnapshotFiles, *, writes: bool, force: bool = False,
         say: Callable[[str], object] = bool,
     ) -> None:  # fmt: skip
-        self._files, self._writes, self._force, self._say = files, writes, force, say
+        self._files = files
+        self._writes = writes
+        self._force = force
+        self._say = say
         self._app = name
         self._me = f"{os.getpid()}-{uuid.uuid4().hex}-{socket.gethostname()}"
         self._mark: str | None = None
@@ -64,7 +78,9 @@ class WriterLock:
             SourceOptions(options_of(self._app)).ask(
                 lambda cluster: refuse_workers(cluster, conf, uri)
             )
-        self._renew()  # ahead of the look at others: of two that begin at once none is alone
+        # First the mark, then the look at others: of two processes that begin at once, each sees
+        # the mark of the other.
+        self._renew()
         try:
             self._refuse_others()
         except BaseException:
@@ -103,8 +119,9 @@ class WriterLock:
             self._delete(self._mark)
 
     def _renew(self) -> None:
-        """The next one before the last goes: there is always one."""
-        until, old = int((SystemClock().wall() + SILENT_S) * 1000), self._mark
+        """Create the next mark, then delete the last one, so that there is always a mark."""
+        until = int((SystemClock().wall() + SILENT_S) * 1000)
+        old = self._mark
         self._files.create(made := f"{RUNNING}/{until}-{self._me}", b"running")
         self._mark = made
         self._delete(old)
@@ -118,13 +135,13 @@ class WriterLock:
 
 
 def has_ended(process: str, host: str) -> bool:
-    """As far as it can be seen from here."""
+    """Return whether the process has ended, as far as this host can see."""
     if host == socket.gethostname():
         try:
             os.kill(int(process), 0)
         except ProcessLookupError:
             return True
-        except PermissionError:  # it is somebody else's
+        except PermissionError:  # the process of another user
             pass
     return False
 
@@ -132,15 +149,23 @@ def has_ended(process: str, host: str) -> bool:
 async def take(
     cluster: Cluster, conf: Config, tps: Collection[TopicPartition], uri: str, *, force: bool
 ) -> None:
-    """Ahead of what goes to changelogs: from then on no worker begins, until it is handed the state
-    under `uri`. `tps`: all that the app reads; `force`: also out of another place, of which two
-    may have begun at once. Raises GroupNotEmpty, StateOnSpark, WorldError.
+    """Take the state over for Spark, before anything is written to changelogs.
+
+    From then on no worker begins until the state under `uri` is handed over to workers. `tps` are
+    all partitions that the app reads. `force` also takes the state out of another place; then two
+    runs may have begun at once.
+
+    Raises:
+        GroupNotEmpty: workers are running.
+        StateOnSpark: the state is in another place.
+        WorldError: the brokers do not answer.
     """
     await refuse_workers(cluster, conf, None if force else absolute(uri))
     found, why = await admin.committed_now(cluster, conf.id, tps)
     if why is not None:
         raise why
-    begins, place = await admin.bounds(cluster, tps), absolute(uri)
+    begins = await admin.bounds(cluster, tps)
+    place = absolute(uri)
     places = {
         tp: (
             at if at >= 0 else begins[tp].start,
@@ -152,7 +177,12 @@ async def take(
 
 
 async def refuse_workers(cluster: Cluster, conf: Config, uri: str | None = None) -> None:
-    """Raises GroupNotEmpty, which names them; StateOnSpark, where that is elsewhere than here."""
+    """Raise an error if workers are running, or if the state is not under `uri`.
+
+    Raises:
+        GroupNotEmpty: the group has members; the message names them.
+        StateOnSpark: Spark has the state in another place than `uri`.
+    """
     told = await admin.describe_group(cluster, conf.id)
     joined, _ = read_members([(member, metadata) for member, metadata, _ in told.members])
     if names := ", ".join(each.instance or each.id for each in joined):
@@ -171,9 +201,14 @@ async def refuse_workers(cluster: Cluster, conf: Config, uri: str | None = None)
 async def commit_positions(
     cluster: Cluster, group: str, manifest: Manifest, made: Sequence[Stage], uri: str | None = None
 ) -> dict[TopicPartition, int]:
-    """As the worker would have; with `uri`, as it is on Spark. Inner topics at their ends: every
-    stage has read all of them, and their numbers there are none of Kafka's; but for what no batch
-    has come after.
+    """Commit the offsets of a manifest to the group, and return them.
+
+    Without `uri` the offsets are those that a worker would commit. With `uri` their metadata names
+    the place of the state on Spark.
+
+    Inner topics are committed at their ends: every stage has read all of their records, and the
+    positions of the manifest there are not offsets of Kafka. The exception is a manifest that
+    compaction made, which no batch has followed yet: its positions are offsets.
     """
     inner = [
         TopicPartition(topic, n)
@@ -194,7 +229,7 @@ async def commit_positions(
     taken = {tp: each for tp, each in read_back.items() if each[1].spark}
     times = {tp: beside.stream_time for tp, (_, beside) in taken.items()}
     times |= {tp: each.stream_time for tp, each in places.items()}
-    at = {tp: offset for tp, (offset, _) in taken.items()} | at  # no record of the others has come
+    at = {tp: offset for tp, (offset, _) in taken.items()} | at  # others have had no record yet
     place = absolute(uri) if uri else None
     offsets = {
         tp: (n, OffsetMetadata(times.get(tp, -1), _ahead(places.get(tp), n), spark=place).encode())
@@ -205,6 +240,6 @@ async def commit_positions(
 
 
 def _ahead(place: Position | None, offset: int) -> dict[str, int]:
-    """Return how far each reader is ahead of an offset that is committed in a place."""
+    """Return the distance of each reader ahead of the committed offset of the partition."""
     readers = place.readers if place is not None else {}
     return {reader: at - offset for reader, at in readers.items() if at > offset}
