@@ -165,9 +165,7 @@ class Pipeline:
         from pyspark.sql import DataFrame
         from pyspark.sql.functions import col
 
-        kept = []
-        reports = list[TaskReport]()
-        made = list[DataFrame]()
+        kept, reports, made = [], list[TaskReport](), list[DataFrame]()
         try:
             if sum(bool(stage.external) for stage in self.stages) > 1:
                 kept.append(rows.persist())  # else every stage reads all from Kafka
