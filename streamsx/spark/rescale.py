@@ -60,7 +60,7 @@ def rescale(
     """Write the newest snapshot under `source`, for new `partitions` of topics, under `target`.
 
     `app` is MODULE[:ATTR] as it is going to be: of the snapshot's version or of a later one.
-    `keyed` names by store the topic with the same keys, if the rows are too few to show it. All errors
+    `keyed` names by store the topic with the same keys, if rows are too few to show it. All errors
     but StateConflict are raised before anything is written.
 
     Raises:

@@ -156,7 +156,7 @@ class Pipeline:
     ) -> Committed:
         """Run one batch through all stages, the sink and the commit.
 
-        `rows` are those of all external topics; with `planned` they come by task and in the order of the task.
+        `rows` are those of all external topics; with `planned` they come in the order of tasks.
         Rows that Kafka still has between stages belong to them. Errors of `run_task` pass through.
 
         Raises:
@@ -165,9 +165,7 @@ class Pipeline:
         from pyspark.sql import DataFrame
         from pyspark.sql.functions import col
 
-        kept = []
-        reports = list[TaskReport]()
-        made = list[DataFrame]()
+        kept, reports, made = [], list[TaskReport](), list[DataFrame]()
         try:
             if sum(bool(stage.external) for stage in self.stages) > 1:
                 kept.append(rows.persist())  # else every stage reads all from Kafka

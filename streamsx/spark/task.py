@@ -134,7 +134,7 @@ def run_task(
     is known; this serves after an attempt that ended with ValueRefused.
 
     Raises:
-        NotOnSpark: a body does not use its input up.
+        NotOnSpark: a body leaves input unread.
         TaskFailed, TaskStopped, ValueRefused, UsageError: the task has ended.
     """
     given = (rows for rows in batches if rows.num_rows)
@@ -199,7 +199,7 @@ class TaskAttempt:
         Changed rows that do not fit into memory are spilled to files.
 
         Raises:
-            NotOnSpark: a body does not use its input up.
+            NotOnSpark: a body leaves input unread.
             PartitionCountChanged: a row is of a partition without a task.
         """
         task = self._task

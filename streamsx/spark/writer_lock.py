@@ -43,7 +43,7 @@ class WriterLock:
     """Lock (`with`) of the process that works for the app MODULE[:ATTR].
 
     The lock renews its mark for as long as its owner is `alive`, busy or not. Only the lock deletes
-    its mark.
+    the mark.
 
     `writes` is set for a process that writes to topics of the app, or acts in place of its group.
     `force` ignores the marks of others.
