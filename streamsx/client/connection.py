@@ -276,7 +276,7 @@ def taken_over(
     except AttributeError as error:
         raise Bug(
             f"aiokafka {aiokafka.__version__} is not the one that we know: {error}: install the "
-            "version that streamsx asks for, or mend kafka.connection.taken_over"
+            "version that streamsx asks for, or mend client.connection.taken_over"
         ) from error
     return found
 

@@ -4,7 +4,7 @@ It goes on through restarts of brokers and moves of leaders: what cannot be aske
 again, for a while. That does no harm, since whatever it asks may be asked twice: records are sent
 with the idempotence of Kafka's own producers.
 
-Not here: groups that are joined (`streamsx.membership`), speed.
+Not here: groups that are joined (`streamsx.group`), speed.
 """
 
 import socket

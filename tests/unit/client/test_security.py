@@ -122,7 +122,7 @@ def test_aiokafka_accepts_all_security_settings() -> None:
 
 
 def test_aiokafka_has_private_attributes_needed_for_takeover() -> None:
-    """When this fails, `kafka.connection.taken_over` is all that has to be mended."""
+    """When this fails, `client.connection.taken_over` is all that has to be mended."""
 
     async def story() -> None:
         async with ScriptedBroker() as broker:

@@ -1,4 +1,4 @@
-"""`membership/marking`: whole workers that are asked to leave, on a real broker in virtual time."""
+"""group/admin/leave.py: whole workers asked to leave, on a real broker in virtual time."""
 
 from __future__ import annotations
 
