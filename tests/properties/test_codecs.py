@@ -227,6 +227,6 @@ def test_model_without_fields_fails_as_in_faust() -> None:
         topic_codec(faust.Record, "json", None).decode(b"{}")
 
 
-def test_infinity_in_a_message_is_written_as_null_as_by_faust() -> None:
+def test_infinity_in_a_message_is_written_as_null() -> None:
     """JSON has no infinity. The properties above draw none, so this holds what becomes of one."""
     assert topic_codec(None, "json", None).encode({"amount": float("inf")}) == b'{"amount":null}'
