@@ -8,6 +8,7 @@ from typing import Final
 
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
+from streamsx.state.keyed import KeyedStore
 from streamsx.state.layout import KEY_VALUE, StoreNode
 
 STORES: Final[dict[str, Callable[[StoreNode, Rows, int], CachedStore]]] = {KEY_VALUE: CachedStore}
@@ -19,4 +20,5 @@ def make_store(node: StoreNode, rows: Rows, budget_bytes: int) -> CachedStore:
 
     `budget_bytes` bounds the memory of the decoded objects that the store keeps.
     """
-    return STORES[node.kind](node, rows, budget_bytes)
+    made = KeyedStore if node.by_bytes else STORES[node.kind]
+    return made(node, rows, budget_bytes)

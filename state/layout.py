@@ -34,7 +34,7 @@ class StoreNode:
     """Store of a task and the topic of its changes.
 
     `key_type`: str, bytes or int if the table has one; `persistent`: on disk; `kind`: kind of the
-    store.
+    store; `by_bytes`: operators use the store, by the bytes of the keys.
     """
 
     name: str
@@ -44,6 +44,7 @@ class StoreNode:
     key_type: type | None = None
     persistent: bool = True
     kind: str = KEY_VALUE
+    by_bytes: bool = False
 
     def layout(self, partitions: int) -> str:
         """Return the format text of a database, kept in the row at FORMAT.

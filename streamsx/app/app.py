@@ -18,9 +18,12 @@ from streamsx.app.agent import Agent, Sink, check_call, name_of
 from streamsx.app.channel import SendOptions, Topic
 from streamsx.app.compat import FaustNames, sifted
 from streamsx.app.discovery import reached, sends_to
+from streamsx.app.flow import Flow, begin_flow
+from streamsx.app.flow_graph import FlowGraph
 from streamsx.app.services import Job
 from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.app.table import Table
+from streamsx.app.table_flow import TableFlow
 from streamsx.config import Config, seconds
 from streamsx.errors import NameClash, UsageError
 from streamsx.processing.inbox import Done, Host, wrong_thread
@@ -55,6 +58,8 @@ class App(FaustNames):
         self.tables: dict[str, Table[Any, Any]] = {}
         self.topics: dict[str, Topic] = {}
         """Topics by name, made before the app runs; the first object with a name counts."""
+        self.flows = FlowGraph(self)
+        """Flows of the app."""
         self.host: Host | None = None
         """Host that runs this app; set by the driver before its tasks and services start."""
 
@@ -143,6 +148,36 @@ class App(FaustNames):
         made: Table[Any, Any] = Table(self, name, default=default, **ours)
         _add(self.tables, name, made, "table", self._id)
         return made
+
+    def flow(
+        self,
+        topic: Topic | str,
+        *more: str,
+        timestamp: Callable[[Any], Any] | None = None,
+        **options: Any,
+    ) -> Flow:
+        """Return a flow of the records of a topic, or of several; `options` as for Topic.
+
+        `timestamp` is a function of the value that returns the record's time, as a datetime or in
+        seconds since 1970.
+        """
+        return begin_flow(self, self._read(topic, more, options), timestamp)
+
+    def table(self, topic: Topic | str, *, name: str | None = None, **options: Any) -> TableFlow:
+        """Return a table of the newest value of each key of a topic; `options` as for Topic.
+
+        `name` names the table's store, after the topic unless given.
+        """
+        source = self._read(topic, (), options)
+        return begin_flow(self, source, None).to_table(name or source.name)
+
+    def _read(self, topic: Topic | str, more: tuple[str, ...], options: dict[str, Any]) -> Topic:
+        """Return the topic that a flow reads."""
+        if not isinstance(topic, Topic):
+            return self.topic(topic, *more, **{"allow_empty": True, **options})
+        if more or options:
+            raise TypeError(f"for a name, not for a topic: {topic}: give these to app.topic")
+        return topic
 
     @overload
     def task(self, fun: Fun) -> Fun: ...
@@ -239,6 +274,8 @@ class App(FaustNames):
         found = [(agent, reached(self, agent, nodes)) for agent in self.agents.values()]
         stages = [stage for agent, touched in found for stage in agent.stages(touched)]
         topics = [spec for agent, touched in found for spec in agent.specs(touched)]
+        stages += self.flows.stages()
+        topics += self.flows.specs()
         notes = [*self._notes, *(touched.note for _, touched in found if touched.note)]
         used = {store.name for stage in stages for store in stage.stores}
         topics += [table.spec() for name, table in self.tables.items() if name in used]

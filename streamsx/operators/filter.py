@@ -1,12 +1,16 @@
-"""Operator `filter`: passes on the records whose value fulfils a condition."""
+"""Operators `filter` and `filter_not`: pass on the records that fulfil a condition, or do not."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
-from streamsx.operators.operator import Code, Operator
-
-CODE: Final = Code("if {condition}({value}):\n    {then}")
+from streamsx.operators.operator import METADATA, VALUE, Code, Operator
 
 
-def filter_values(condition: Callable[[Any], Any]) -> Operator:
-    return Operator("filter", CODE, {"condition": condition})
+def filter_values(
+    condition: Callable[..., Any], *, keeps: bool = True, metadata: bool = False
+) -> Operator:
+    """Return a filter by a function of the value, or of value, key, timestamp and headers."""
+    sign = "" if keeps else "not "
+    arguments = METADATA if metadata else VALUE
+    code = Code(f"if {sign}{{condition}}({arguments}):\n    {{then}}")
+    return Operator("filter" if keeps else "filter_not", code, {"condition": condition})

@@ -3,10 +3,10 @@
 A block reads the variables of one record at its place in the tree, each in braces: `{key}` in
 bytes, `{decoded}` for the key as users know it, `{value}`, `{raw}` for the value in bytes,
 `{timestamp}` in ms, `{headers}`. A block writes only the variables listed in `makes`, for instance
-`{new_key}`. They belong to this operator, so that siblings in the tree do not see them. `{name}`
-stands for a function of the operator. `{send}` stands for the sender of the operator's topic. The
-operators below stand at `{then}`, once or several times, at its indentation; without it they
-follow the block.
+`{new_key}`. They belong to this operator, so that siblings in the tree do not see them. Any other
+name in braces is the operator's own: a function, a store, a constant, `{send}` for the sender of
+its topic, `{counts}` for its `Counts`, or a local variable. The operators below stand at `{then}`,
+at its indentation; without it they follow the block.
 
 User code comes in as functions, never as text.
 
@@ -19,7 +19,23 @@ from functools import cached_property, reduce
 from string import Formatter
 from typing import Any, Final
 
+from streamsx.state.layout import StoreNode
+
 THEN: Final = "{then}"
+VALUE: Final = "{value}"
+METADATA: Final = "{value}, {decoded}, {timestamp}, {headers} or []"
+"""Arguments of a function of the value, and of one that sees the record's metadata too."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers of records that an operator with state did not take, since its task began.
+
+    `skipped`: records without a key or a value; `late`: records whose windows are closed.
+    """
+
+    skipped: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -28,24 +44,22 @@ class Code:
 
     `expressions` redefine a variable too, by an expression that is evaluated only where an operator
     below uses the variable. `needs` are variables that must exist although the block does not use
-    them.
+    them. `bind` are lines ahead of the loop, once for each chunk. `commit` are lines that run once
+    at each commit, ahead of the seal of the stores, and not within the loop: a block that has them
+    keeps results in `{pending}`, a dict of the operator.
     """
 
     block: str
     makes: tuple[str, ...] = ()
     expressions: Mapping[str, str] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
-
-    @cached_property
-    def lines(self) -> tuple[str, ...]:
-        """Return the lines of the block, with a line for the operators below."""
-        lines = tuple(self.block.splitlines())
-        return lines if any(line.strip() == THEN for line in lines) else (*lines, THEN)
+    bind: str = ""
+    commit: str = ""
 
     @cached_property
     def uses(self) -> frozenset[str]:
         """Return the names in braces, and what the operator needs besides."""
-        text = "".join((self.block, *self.expressions.values()))
+        text = "".join((self.block, self.commit, *self.expressions.values()))
         return self.needs.union(name for _, name, _, _ in Formatter().parse(text) if name)
 
 
@@ -54,14 +68,17 @@ class Operator:
     """One step for a record.
 
     `kind`: name of the step, a part of the topology's signature; `functions`: functions that the
-    code calls, by the code's names for them; `topic`: destination of a send; `then`: operators that
-    receive the result, each on its own.
+    code calls, by the code's names for them; `topic`: destination of a send; `stores`: stores that
+    the code uses, by the code's names for them; `constants`: numbers in the code; `then`: operators
+    that receive the result, each on its own.
     """
 
     kind: str
     code: Code
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     topic: str | None = None
+    stores: Mapping[str, StoreNode] = field(default_factory=dict)
+    constants: Mapping[str, int] = field(default_factory=dict)
     then: tuple["Operator", ...] = ()
 
     def walk(self) -> Iterator["Operator"]:
@@ -74,3 +91,8 @@ class Operator:
 def chain(*steps: Operator) -> Operator:
     """Return the first of the steps, with each of the others below the one before."""
     return reduce(lambda below, step: replace(step, then=(below,)), reversed(steps))
+
+
+def indented(text: str, by: int = 4) -> str:
+    """Return lines with more indentation, to put them inside of a block."""
+    return "".join(" " * by + line for line in text.splitlines(keepends=True))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.processing.batch import Batch, Chunk
-from streamsx.processing.compile import Loop, compiled
+from streamsx.processing.compile import Loop, Wiring, compiled
 from streamsx.processing.failure_policy import Failure, FailureStreak
 from streamsx.processing.inbox import Inbox, TaskContext, Values
 from streamsx.topology.nodes import AgentNode, Source, reader_name
@@ -171,7 +171,8 @@ class LoopRun:
         topic = source.topic
         self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
         self._all = tuple(range(len(self._scopes)))
-        self._loop = compiled(source, task.plan.number, task.outbox.to)
+        self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts)
+        self._loop = compiled(source, task.plan.number, self._wiring)
         self._passed = 0
         """Number of records read so far."""
         self._reached = task.taken[topic]
@@ -179,6 +180,8 @@ class LoopRun:
         """Whether a branch may have to pass over records that are done."""
         self._failing: tuple[Batch, int, int, int] | None = None
         """Batch, index and ordinal of the record that fails, and the number of the branch."""
+        self._last: tuple[Batch, int] | None = None
+        """Batch and index of the last record that was read."""
 
     def _some(self, numbers: tuple[int, ...]) -> Loop:
         """Compile a loop over some branches, while the others pass over records they have done."""
@@ -186,7 +189,7 @@ class LoopRun:
         source = replace(self._source, branches=branches)
         task = self._task
         part = "".join(f", {branch.agent}" for branch in branches)
-        return compiled(source, task.plan.number, task.outbox.to, part)
+        return compiled(source, task.plan.number, self._wiring, part)
 
     @property
     def places(self) -> list[ReaderPosition]:
@@ -248,9 +251,21 @@ class LoopRun:
             columns = (batch.keys, batch.values, batch.timestamps)
             headers = batch.headers[start:stop] if batch.headers else repeat(None)
             cut = (column[start:stop] for column in columns)
-            loop(zip(*cut, headers, strict=False), failed)  # headers may be endless
+            loop.run(zip(*cut, headers, strict=False), failed)  # headers may be endless
         self._passed = self._passed + stop - start
         self._reached = batch.following(stop)
+        self._last = batch, stop - 1
+
+    def commit(self) -> None:
+        """Give on the results that waited for a commit. A failure is that of the last record."""
+        if self._loop.commit is None or self._last is None:
+            return
+        batch, index = self._last
+
+        def failed(error: Exception, branch: int) -> None:
+            self._scopes[branch].failed(batch, index, self._passed - 1, error, decode=False)
+
+        self._loop.commit(failed)
 
     def reset(self, position: int, *, back: bool) -> None:
         """Continue as `AgentProgress.reset` does."""

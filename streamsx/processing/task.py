@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamsx.errors import (
     STORE_FAULTS,
@@ -32,6 +32,9 @@ from streamsx.processing.reader import AgentRun, LoopRun
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.topology.nodes import SubTopology
+
+if TYPE_CHECKING:
+    from streamsx.operators.operator import Counts
 
 WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
 """Errors of an app that was not wired for a topic or table: the next record would meet them too, as
@@ -109,12 +112,16 @@ class Task:
         self.at_hand: Chunk | None = None
         """Chunk that was handed to the readers last."""
         self.bodies: list[AgentRun] = []
+        self.counts: dict[str, Counts] = {}
+        """Records that operators did not take, by the name of their store."""
+        self._loops: list[LoopRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         for source in plan.sources:
             begins = metadata.readers.get(source.topic, {})
             loops = [LoopRun(source, self, begins)] if source.branches else []
             bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
             self._readers[source.topic] = [*loops, *bodies]
+            self._loops += loops
             self.bodies += bodies
         self._changelog_of = {node.name: node.changelog for node in plan.stores}
         self._changelogs = {
@@ -357,6 +364,8 @@ class Task:
         return next(self._sealing)
 
     def _seal(self, rows: int) -> Iterator[TaskMetadata | None]:
+        for loop in self._loops:
+            loop.commit()
         place = self._place()
         checked = self._checking
         records = self.records

@@ -265,6 +265,30 @@ class GroupKeys(Encoders):
         return chosen
 
 
+class FlowKeys(Encoders):
+    """Encoders of the keys of a flow, which refuse keys of another type than the declared one.
+
+    Such a key would be read back as another object behind a topic in between. `made_at` is the
+    user's file and line. A missing key gives no bytes.
+    """
+
+    def __init__(self, usual: Encoders, kind: Any, made_at: str) -> None:
+        super().__init__(RAW, usual.encode)
+        self._usual = usual
+        self._kind = kind
+        self._made_at = made_at
+
+    def _choose(self, kind: type) -> Encode:
+        if kind is type(None):
+            return _as_it_is
+        if isinstance(self._kind, type) and not issubclass(kind, self._kind):
+            raise TypeError(
+                f"key is a {kind.__name__}, not a {self._kind.__name__} ({self._made_at}): let the "
+                f"function return one, or write key_type={kind.__name__}"
+            )
+        return self._usual[kind]
+
+
 def to_json(value: Any) -> bytes:
     """Return the bytes that Faust's `json` codec writes; ints may be of any size."""
     try:

@@ -51,6 +51,7 @@ from streamsx.protocol.partitioner import check_place, partition_of
 from streamsx.protocol.record_batch import NO_HEADERS
 from streamsx.serde.codec import Decode, NoValue
 from streamsx.state.cache import CachedStore
+from streamsx.state.factory import make_store
 from streamsx.state.memory import MemoryRows
 from streamsx.testing.watched import ValuesHandedOut, WatchedStore
 from streamsx.topology.internal_topics import TopicSpec
@@ -445,8 +446,12 @@ class TestDriver:
         stores: dict[str, CachedStore] = {}
         for node in plan.stores:
             rows = self._rows[node.name, id_.partition]
+            handed = self._handed.get(node.name)
+            if handed is None:
+                stores[node.name] = make_store(node, rows, CACHE_BYTES)
+                continue
             stores[node.name] = made = WatchedStore(node, rows, CACHE_BYTES)
-            made.watch(self._handed[node.name], id_.partition)
+            made.watch(handed, id_.partition)
         start = partial(GatedActor, _nothing)
         return Task(plan, id_.partition, stores, self._logs, start, self._policy, metadata, checked)
 

@@ -148,6 +148,11 @@ def _source_outline(source: Source) -> dict[str, object]:
         "topic": source.topic,
         "operators": [
             {"kind": operator.kind, "topic": operator.topic}
+            | (
+                {"stores": [node.name for node in operator.stores.values()]}
+                if operator.stores
+                else {}
+            )
             | ({"then": len(operator.then)} if len(operator.then) > 1 else {})
             for operator in source.operators
         ],

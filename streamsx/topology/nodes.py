@@ -36,10 +36,15 @@ AgentBody = Callable[[Any], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Operators of an agent ahead of its body, with a key, a value and failures of their own."""
+    """Operators of an agent ahead of its body, or of a flow, with failures of their own.
+
+    `agent` is the name of the agent, or a flow's. `keys` decodes the keys in another way than the
+    source's codec.
+    """
 
     agent: str
     first: Operator
+    keys: Codec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator
 from streamsx.operators.rekey import rekey as rekey_by
-from streamsx.processing.compile import compiled, source_text
+from streamsx.processing.compile import Wiring, compiled, source_text
 from streamsx.topology.nodes import Branch, Source
 from tests.support.codecs import coded
 
@@ -18,6 +18,10 @@ Sent = list[tuple[str, bytes | None, bytes | None, int]]
 def rekey(place: int, *then: Operator) -> Operator:
     """By the nth letter of the value."""
     return replace(rekey_by(lambda value: value[place], str.encode), then=then)
+
+
+def wiring(send_to: Any) -> Wiring:
+    return Wiring(send_to, {}, {}, {})
 
 
 def decode(raw: bytes | None) -> Any:
@@ -43,7 +47,7 @@ def ran(source: Source, *words: bytes) -> tuple[Sent, list[tuple[int, str, int |
     def send_to(topic: str) -> Any:
         return lambda key, value, at, _headers: sent.append((topic, key, value, at))
 
-    loop = compiled(source, 0, send_to)
+    loop = compiled(source, 0, wiring(send_to)).run
     records = [(b"k", word, 70 + n, None) for n, word in enumerate(words)]
     loop(records, lambda index, error, n: failures.append((index, type(error).__name__, n)))
     return sent, failures
@@ -75,14 +79,14 @@ def test_error_raised_by_failure_handler_ends_the_loop() -> None:
     def fails(_index: int, error: Exception, _branch: int | None) -> None:
         raise LookupError from error
 
-    loop = compiled(TREE, 0, lambda _topic: print)
+    loop = compiled(TREE, 0, wiring(lambda _topic: print)).run
     with pytest.raises(LookupError):
         loop([(b"k", b"x", 0, None)], fails)
 
 
 def test_traceback_shows_the_line_of_the_generated_loop() -> None:
     failures = []
-    loop = compiled(TREE, 3, lambda _topic: print)
+    loop = compiled(TREE, 3, wiring(lambda _topic: print)).run
     loop([(b"k", b"", 0, None)], lambda _index, error, _branch: failures.append(error))
     frame = failures[0].__traceback__
     assert frame is not None

@@ -1,0 +1,382 @@
+"""Flows: the steps that the records of a topic go through, declared and compiled into one loop.
+
+    (app.flow("orders", value_type=Order)
+        .filter(lambda order: order.price > 10)
+        .group_by(lambda order: order.user)
+        .count(name="orders-per-user")
+        .to("counts"))
+
+Each call returns a new object, and nothing runs until a worker does. Functions see the value. With
+`metadata=True` they see value, key, timestamp in ms and headers. State and topics in between have
+the names that they are given, never numbers.
+
+Not here: the effect of a step (`streamsx.operators`), tables as results (`table_flow`), the graph
+(`flow_graph`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from inspect import iscoroutinefunction, signature
+from typing import TYPE_CHECKING, Any, Final
+
+from streamsx.app.channel import Topic
+from streamsx.app.compat import users_line
+from streamsx.app.flow_graph import Place, Shape, merged
+from streamsx.errors import TopologyError
+from streamsx.operators import aggregate as aggregates
+from streamsx.operators.branch import branch, on_branch
+from streamsx.operators.filter import filter_values
+from streamsx.operators.map import flat_map, flat_map_values, map_records, map_values
+from streamsx.operators.operator import Operator
+from streamsx.operators.peek import peek
+from streamsx.operators.select_key import select_key
+from streamsx.operators.table import join_table, put
+from streamsx.operators.timestamp import set_timestamp
+from streamsx.serde.codec import Codec, FlowKeys, topic_codec
+from streamsx.state.layout import StoreNode
+from streamsx.topology.internal_topics import TopicKind
+
+if TYPE_CHECKING:
+    from streamsx.app.app import App
+    from streamsx.app.table_flow import TableFlow
+
+METADATA_ARGUMENTS: Final = 4
+EMITS: Final = ("commit", "update")
+KINDS: Final = ("inner", "left")
+
+
+def key_codec(topic: Topic) -> Codec:
+    """Return the codec of the keys of a flow: keys without a type are text."""
+    if topic.key_type is None and topic.key_serializer is None:
+        return TEXT
+    return topic.key_codec
+
+
+TEXT: Final = topic_codec(str, None, "raw", key=True)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Records of a topic behind some steps. Made by `App.flow` and by the calls below."""
+
+    place: Place
+    """Place in the graph, for the modules of flows."""
+
+    def _then(self, operator: Operator, **changes: Any) -> "Flow":
+        return Flow(self.place.then(operator, **changes))
+
+    # -- each record by itself
+
+    def filter(self, condition: Callable[..., Any], *, metadata: bool = False) -> "Flow":
+        """Keep the records whose value fulfils a condition."""
+        check_function("filter", condition, metadata=metadata)
+        return self._then(filter_values(condition, metadata=metadata))
+
+    def filter_not(self, condition: Callable[..., Any], *, metadata: bool = False) -> "Flow":
+        """Drop the records whose value fulfils a condition."""
+        check_function("filter_not", condition, metadata=metadata)
+        return self._then(filter_values(condition, keeps=False, metadata=metadata))
+
+    def map_values(
+        self, fun: Callable[..., Any], *, value_type: Any = None, metadata: bool = False
+    ) -> "Flow":
+        """Replace each value by what a function makes of it."""
+        check_function("map_values", fun, metadata=metadata)
+        operator = map_values(fun, metadata=metadata)
+        return self._then(operator, source=None, value_type=value_type)
+
+    def flat_map_values(
+        self, fun: Callable[..., Iterable[Any]], *, value_type: Any = None, metadata: bool = False
+    ) -> "Flow":
+        """Replace each value by any number of values, each a record with the same key."""
+        check_function("flat_map_values", fun, metadata=metadata)
+        operator = flat_map_values(fun, metadata=metadata)
+        return self._then(operator, source=None, value_type=value_type)
+
+    def map(
+        self, fun: Callable[[Any, Any], Any], *, key_type: Any = None, value_type: Any = None
+    ) -> "Flow":
+        """Replace each record: `fun` takes key and value, and returns a pair of the two."""
+        check_function("map", fun, 2)
+        keys = keys_of(key_type)
+        operator = map_records(fun, FlowKeys(keys.encoders, key_type or str, users_line()))
+        return self._then(operator, keys=keys, source=None, value_type=value_type, keyed=False)
+
+    def flat_map(
+        self,
+        fun: Callable[[Any, Any], Iterable[Any]],
+        *,
+        key_type: Any = None,
+        value_type: Any = None,
+    ) -> "Flow":
+        """Replace each record by any number: `fun` takes key and value, and returns pairs."""
+        check_function("flat_map", fun, 2)
+        keys = keys_of(key_type)
+        operator = flat_map(fun, FlowKeys(keys.encoders, key_type or str, users_line()))
+        return self._then(operator, keys=keys, source=None, value_type=value_type, keyed=False)
+
+    def peek(self, fun: Callable[..., Any], *, metadata: bool = False) -> "Flow":
+        """Call a function for each record, and go on with the same record."""
+        check_function("peek", fun, metadata=metadata)
+        return self._then(peek(fun, metadata=metadata))
+
+    def foreach(self, fun: Callable[..., Any], *, metadata: bool = False) -> None:
+        """Call a function for each record, as the last step."""
+        self.peek(fun, metadata=metadata)
+
+    def rekey(
+        self, key_of: Callable[..., Any], *, key_type: Any = None, metadata: bool = False
+    ) -> "Flow":
+        """Give each record another key, text unless `key_type` is given.
+
+        Where state follows, records go through a topic in between, so that each key has one task.
+        That topic is named after the next operator with a name.
+        """
+        check_function("rekey", key_of, metadata=metadata)
+        keys = keys_of(key_type)
+        encoders = FlowKeys(keys.encoders, key_type or str, users_line())
+        return self._then(select_key(key_of, encoders, metadata=metadata), keys=keys, keyed=False)
+
+    def branch(
+        self,
+        conditions: Mapping[str, Callable[[Any], Any]] | None = None,
+        *,
+        default: str = "rest",
+        **named: Callable[[Any], Any],
+    ) -> "dict[str, Flow]":
+        """Return a flow for each condition, by name: a record goes to the first that it fulfils.
+
+        Records that fulfil no condition go to the flow named `default`.
+        """
+        found = {**(conditions or {}), **named}
+        if default in found or not found:
+            raise TopologyError(
+                f"not branches: {', '.join(found) or 'none'}, default {default} ({users_line()}): "
+                "give conditions by name, and default= another name"
+            )
+        for condition in found.values():
+            check_function("branch", condition)
+        fork = self.place.then(branch(tuple(found.values())))
+        names = [*found, default]
+        return {name: Flow(fork.then(on_branch(n))) for n, name in enumerate(names)}
+
+    def merge(self, *others: "Flow") -> "Flow":
+        """Return the records of this flow and of others, in the order in which they arrive."""
+        places = [each.place for each in (self, *others)]
+        if len({place.shape.keys.name for place in places}) > 1:
+            raise TopologyError(f"keys of other types ({users_line()}): rekey one of the flows")
+        return Flow(merged(places))
+
+    # -- topics
+
+    def to(self, topic: Topic | str) -> None:
+        """Send each record to a topic. A value of None is sent as a deletion."""
+        self.place.send(self.place.topic(topic))
+
+    def through(self, topic: Topic | str) -> "Flow":
+        """Send each record to a topic, and go on with the records of that topic."""
+        self.to(topic)
+        return Flow(self.place.behind(self.place.topic(topic), TopicKind.SOURCE))
+
+    def repartition(self, name: str, *, partitions: int | None = None) -> "Flow":
+        """Go through a topic in between, `{app}-{name}-repartition`."""
+        return Flow(self.place.between(name, partitions))
+
+    # -- by key
+
+    def group_by(
+        self,
+        key_of: Callable[..., Any],
+        name: str = "",
+        partitions: int | None = None,
+        *,
+        key_type: Any = None,
+    ) -> "Grouped":
+        """Return groups by another key, text unless `key_type` is given.
+
+        `name` names the topic in between; without it the aggregate's name does.
+        """
+        place = self.rekey(key_of, key_type=key_type).place
+        return Grouped(place.between(name, partitions) if name else place)
+
+    def group_by_key(self) -> "Grouped":
+        """Return groups by the records' keys."""
+        return Grouped(self.place)
+
+    def to_table(self, name: str) -> "TableFlow":
+        """Return a table of the newest value of each key. A value of None deletes the key."""
+        from streamsx.app.table_flow import TableFlow
+
+        place = self.place.keyed(name)
+        store = place.store(name, place.shape.value_type)
+        return TableFlow(Flow(place.then(put(store))), store)
+
+    def join(
+        self,
+        other: "TableFlow",
+        fun: Callable[[Any, Any], Any],
+        *,
+        kind: str = "inner",
+        name: str = "",
+        value_type: Any = None,
+    ) -> "Flow":
+        """Join each record with the table's value for its key, as it is when the record comes.
+
+        `fun` takes both values. Under `kind="left"` the table's may be None; under `inner` such a
+        record is dropped. `name` names the topic in between where the key was changed.
+        """
+        from streamsx.app.table_flow import TableFlow
+
+        if not isinstance(other, TableFlow):
+            raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
+        if kind not in KINDS:
+            raise TopologyError(f"not a kind of join: {kind!r}: write {' or '.join(KINDS)}")
+        check_function("join", fun, 2)
+        store = other.store(users_line())
+        operator = join_table(store, fun, left=kind == "left")
+        return Flow(self.place.keyed(name).then(operator, source=None, value_type=value_type))
+
+    def __repr__(self) -> str:
+        return f"<Flow of {self.place.app!r}>"
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Records of a flow by key. Each call makes a table; its name names the table's store."""
+
+    _place: Place
+
+    def count(self, name: str, *, emit: str = "commit") -> "TableFlow":
+        """Count the records of each key."""
+
+        def operator(place: Place, store: StoreNode) -> Operator:
+            return aggregates.count(store, absent=_absent(place.shape), emit=emit)
+
+        return self._made(name, int, emit, operator)
+
+    def aggregate(
+        self,
+        init: Callable[[], Any],
+        fun: Callable[[Any, Any, Any], Any],
+        name: str,
+        *,
+        value_type: Any = None,
+        emit: str = "commit",
+    ) -> "TableFlow":
+        """Aggregate the records of each key: `fun` takes key, value and the aggregate so far."""
+        check_function("aggregate", init, 0)
+        check_function("aggregate", fun, 3)
+        return self._made(
+            name,
+            value_type,
+            emit,
+            lambda _place, store: aggregates.aggregate(store, init, fun, emit=emit),
+        )
+
+    def reduce(
+        self, fun: Callable[[Any, Any], Any], name: str, *, emit: str = "commit"
+    ) -> "TableFlow":
+        """Reduce the records of each key: `fun` takes two values, first the earlier one's."""
+        check_function("reduce", fun, 2)
+
+        def step(_key: Any, value: Any, so_far: Any) -> Any:
+            return value if so_far is None else fun(so_far, value)
+
+        kind = self._place.shape.value_type
+        return self.aggregate(_nothing, step, name, value_type=kind, emit=emit)
+
+    def sum(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
+        """Sum what a function makes of each value."""
+        return self._of(fun, name, emit, lambda value, so_far: so_far + value)
+
+    def min(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
+        """Keep the least of what a function makes of each value."""
+        return self._of(fun, name, emit, lambda value, so_far: min(so_far, value))
+
+    def max(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
+        """Keep the greatest of what a function makes of each value."""
+        return self._of(fun, name, emit, lambda value, so_far: max(so_far, value))
+
+    def collect(self, name: str, limit: int | None = None, *, emit: str = "commit") -> "TableFlow":
+        """Keep a list of the values, the newest `limit` of them if that is given."""
+
+        def step(_key: Any, value: Any, so_far: list[Any]) -> list[Any]:
+            kept = [*so_far, value]
+            return kept if limit is None else kept[-limit:]
+
+        kind = self._place.shape.value_type
+        of = list if kind is None else list[kind]  # type: ignore[valid-type]
+        return self.aggregate(list, step, name, value_type=of, emit=emit)
+
+    def _of(
+        self, fun: Callable[[Any], Any], name: str, emit: str, merge: Callable[[Any, Any], Any]
+    ) -> "TableFlow":
+        check_function("aggregate", fun)
+
+        def step(_key: Any, value: Any, so_far: Any) -> Any:
+            found = fun(value)
+            return found if so_far is None else merge(found, so_far)
+
+        return self.aggregate(_nothing, step, name, emit=emit)
+
+    def _made(
+        self,
+        name: str,
+        value_type: Any,
+        emit: str,
+        operator_of: Callable[[Place, StoreNode], Operator],
+    ) -> "TableFlow":
+        from streamsx.app.table_flow import TableFlow
+
+        if emit not in EMITS:
+            words = " or ".join(EMITS)
+            raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
+        place = self._place.keyed(name)
+        store = place.store(name, value_type)
+        made = place.then(operator_of(place, store), source=None, value_type=value_type)
+        return TableFlow(Flow(made), store)
+
+
+def begin_flow(app: "App", topic: Topic, time_of: Callable[[Any], Any] | None) -> Flow:
+    """Return the flow of a topic's records."""
+    keys = key_codec(topic)
+    root = app.flows.root(topic, TopicKind.SOURCE, keys)
+    flow = Flow(Place(app, app.flows, root, Shape(keys, topic, topic.value_type)))
+    if time_of is None:
+        return flow
+    check_function("timestamp=", time_of)
+    return Flow(flow.place.then(set_timestamp(time_of)))
+
+
+def _nothing() -> None:
+    """Return None, the aggregate before the first value."""
+
+
+def _absent(shape: Shape) -> str:
+    """Return an expression that is true for a record without a value, undecoded if possible."""
+    if shape.source is None:
+        return "{value} is None"
+    json = shape.source.value_codec.name == "json"
+    return "({raw} is None or {raw} == b'null')" if json else "{raw} is None"
+
+
+def keys_of(key_type: Any) -> Codec:
+    """Return the codec of keys of a type; text without one."""
+    return topic_codec(key_type or str, None, "raw", key=True)
+
+
+def check_function(step: str, fun: Any, arguments: int = 1, *, metadata: bool = False) -> None:
+    """Refuse what is no plain function of so many arguments. Raises TypeError with the line."""
+    count = METADATA_ARGUMENTS if metadata else arguments
+    if not callable(fun) or iscoroutinefunction(fun):
+        raise TypeError(f"{step}({fun!r}): not a plain function ({users_line()})")
+    try:
+        form = signature(fun)
+    except ValueError:  # builtins in C have none
+        return
+    try:
+        form.bind(*range(count))
+    except TypeError as error:
+        raise TypeError(
+            f"{step}({fun!r}): {error} ({users_line()}): it is called with {count} arguments"
+        ) from None

@@ -1,0 +1,241 @@
+"""Graph of an app's flows, as the calls of a user make it, and its stages of the topology.
+
+A root is a topic that flows read. Each operator that a user adds is a step below a root or another
+step. A step below two others (`merge`) is one operator of two trees.
+
+Not here: the calls (`flow`, `table_flow`), the code of an operator (`streamsx.operators`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from streamsx.app.channel import Topic
+from streamsx.app.compat import users_line
+from streamsx.errors import NameClash, TopologyError
+from streamsx.operators.forward import forward
+from streamsx.operators.operator import Code, Operator
+from streamsx.operators.send import send
+from streamsx.serde.codec import Codec, table_codec
+from streamsx.state.layout import StoreNode
+from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
+from streamsx.topology.nodes import Branch, Source, SubTopology
+
+if TYPE_CHECKING:
+    from streamsx.app.app import App
+
+PASS: Final = Code("pass")
+
+
+@dataclass(eq=False)
+class Step:
+    """Operator of a flow, with the steps that follow, which grow while an app is made.
+
+    `topic` is the destination of an operator that sends.
+    """
+
+    operator: Operator
+    topic: Topic | None = None
+    then: list["Step"] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Root:
+    """Topic that flows read, and the first step of each flow. `keys` decodes the flows' keys."""
+
+    topic: Topic
+    kind: TopicKind
+    keys: Codec
+    then: list[Step] = field(default_factory=list)
+
+
+class FlowGraph:
+    """Roots and stores of the flows of an app."""
+
+    def __init__(self, app: "App") -> None:
+        self._app = app
+        self._roots: list[Root] = []
+        self.stores: dict[str, StoreNode] = {}
+
+    def root(self, topic: Topic, kind: TopicKind, keys: Codec) -> Root:
+        """Return the root of a topic; one for all flows that read the topic in one way."""
+        for root in self._roots:
+            if root.topic.topics == topic.topics and root.keys is keys:
+                return root
+        root = Root(topic, kind, keys)
+        self._roots.append(root)
+        return root
+
+    def store(self, name: str, keys: Codec, values: Codec, made_at: str) -> StoreNode:
+        """Make a store of keys in bytes. Raises NameClash, or TopologyError without a name."""
+        if not name:
+            raise TopologyError(f"state without a name: {made_at}: give it a name=")
+        if name in self.stores or name in self._app.tables:
+            raise NameClash(f"two of one name: table {name} ({made_at}): rename one of them")
+        conf = self._app.conf
+        changelog = changelog_name(conf.id, name)
+        persistent = not conf.store.startswith("memory")
+        node = StoreNode(name, changelog, keys, values, bytes, persistent, by_bytes=True)
+        self.stores[name] = node
+        return node
+
+    def stages(self) -> Iterator[SubTopology]:
+        """Yield a stage for each root, with one branch for each flow that begins there."""
+        made: dict[int, Operator] = {}
+        names: dict[str, int] = {}
+        for root in self._roots:
+            branches = []
+            for step in root.then:
+                first = _tree(step, made)
+                name = _name(root, first)
+                names[name] = names.get(name, 0) + 1
+                label = name if names[name] == 1 else f"{name} ({names[name]})"
+                branches.append(Branch(label, first, root.keys))
+            if branches:
+                yield _stage(root, tuple(branches))
+
+    def specs(self) -> Iterator[TopicSpec]:
+        """Yield the spec of each topic that flows read or send to, and of each changelog."""
+        read = {root.topic.topics for root in self._roots}
+        for root in self._roots:
+            yield from root.topic.specs(root.kind)
+            for step in _walk(root.then):
+                if step.topic is not None and step.topic.topics not in read:
+                    yield from step.topic.specs(TopicKind.OUTPUT)
+        replication = self._app.conf.topic_replication_factor
+        config = dict(CONFIGS[TopicKind.CHANGELOG])
+        for node in self.stores.values():
+            yield TopicSpec(node.changelog, TopicKind.CHANGELOG, None, replication, config)
+
+
+def _tree(step: Step, made: dict[int, Operator]) -> Operator:
+    """Return the tree of operators below a step. A step below two others gives one object."""
+    found = made.get(id(step))
+    if found is None:
+        below = tuple(_tree(each, made) for each in step.then)
+        found = made[id(step)] = replace(step.operator, then=below)
+    return found
+
+
+def _stage(root: Root, branches: tuple[Branch, ...]) -> SubTopology:
+    topic = root.topic
+    operators = [each for branch in branches for each in branch.first.walk()]
+    stores = {node.name: node for each in operators for node in each.stores.values()}
+    outputs = frozenset(each.topic for each in operators if each.topic is not None)
+    keys = topic.key_codec
+    values = topic.value_codec
+    sources = tuple(Source(name, keys, values, branches) for name in topic.topics)
+    return SubTopology(0, sources, tuple(stores.values()), outputs)
+
+
+def _name(root: Root, first: Operator) -> str:
+    """Return the name of a flow, by its topic and the first store or topic below.
+
+    The name does not depend on the order of an app's lines, because commits keep positions by it.
+    """
+    found = (
+        name
+        for each in first.walk()
+        for name in (*(node.name for node in each.stores.values()), each.topic)
+        if name is not None
+    )
+    below = next(found, None)
+    return f"flow of {root.topic}" + (f" to {below}" if below else "")
+
+
+def _walk(steps: list[Step]) -> Iterator[Step]:
+    seen: set[int] = set()
+    left = list(steps)
+    while left:
+        step = left.pop()
+        if id(step) not in seen:
+            seen.add(id(step))
+            yield step
+            left += step.then
+
+
+class Shape(NamedTuple):
+    """Form of the records at one place of a flow.
+
+    `keys`: codec of the keys; `source`: topic whose bytes the values still are, None where a step
+    has made other values; `value_type`: type of the values; `keyed`: whether a record is in the
+    partition of its key.
+    """
+
+    keys: Codec
+    source: Topic | None
+    value_type: Any
+    keyed: bool = True
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place in the graph at which the next operator of a flow is put."""
+
+    app: "App"
+    graph: FlowGraph
+    at: Root | Step
+    shape: Shape
+
+    def then(self, operator: Operator, to: Topic | None = None, **changes: Any) -> "Place":
+        """Put an operator here; return the place behind. `changes` are those of the shape."""
+        step = Step(operator, to)
+        self.at.then.append(step)
+        return replace(self, at=step, shape=self.shape._replace(**changes))
+
+    def topic(self, topic: Topic | str) -> Topic:
+        return topic if isinstance(topic, Topic) else self.app.topic(topic)
+
+    def send(self, topic: Topic) -> None:
+        self.then(send(topic.name, topic.value_codec.encoders.or_none()), topic)
+
+    def behind(self, topic: Topic, kind: TopicKind) -> "Place":
+        """Return the place behind a topic that the flow has sent to."""
+        keys = self.shape.keys
+        shape = Shape(keys, topic, topic.value_type)
+        return replace(self, at=self.graph.root(topic, kind, keys), shape=shape)
+
+    def between(self, name: str, partitions: int | None = None) -> "Place":
+        """Return the place behind a repartition topic. Raises TopologyError without a name."""
+        if not name:
+            raise TopologyError(
+                f"topic in between without a name ({users_line()}): the key was changed: give the "
+                "next operator with state a name=, or call repartition(name)"
+            )
+        topic_name = f"{self.app.conf.id}-{name}-repartition"
+        source = self.shape.source
+        if source is not None:
+            topic = source.derived(topic_name, partitions, has_prefix=True)
+            self.then(forward(topic_name), topic)
+        else:
+            kind = self.shape.value_type
+            topic = Topic(
+                self.app, (topic_name,), value_type=kind, partitions=partitions, allow_empty=True
+            )
+            self.send(topic)
+        return self.behind(topic, TopicKind.REPARTITION)
+
+    def keyed(self, name: str) -> "Place":
+        """Return a place where each record is in the partition of its key."""
+        return self if self.shape.keyed else self.between(name)
+
+    def store(self, name: str, value_type: Any) -> StoreNode:
+        """Make a store of values by key."""
+        return self.graph.store(name, self.shape.keys, table_codec(value_type), users_line())
+
+
+def merged(places: Sequence[Place]) -> Place:
+    """Return the place behind several, with one operator for the records of all."""
+    step = Step(Operator("merge", PASS))
+    for place in places:
+        place.at.then.append(step)
+    shapes = [place.shape for place in places]
+    first = shapes[0]
+    same = len({id(shape.source and shape.source.value_codec) for shape in shapes}) == 1
+    one_type = len({id(shape.value_type) for shape in shapes}) == 1
+    shape = first._replace(
+        source=first.source if same else None,
+        value_type=first.value_type if one_type else None,
+        keyed=all(shape.keyed for shape in shapes),
+    )
+    return replace(places[0], at=step, shape=shape)

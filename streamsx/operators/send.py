@@ -1,0 +1,17 @@
+"""Operator `send`: sends key and value to a topic, with the record's timestamp and headers.
+
+A value of None is sent as a record without a value, never as JSON's `null`.
+"""
+
+from typing import Any, Final
+
+from streamsx.operators.operator import Code, Operator
+from streamsx.serde.codec import Encoders
+
+CODE: Final = Code("{send}({key}, {encode_value}[type({value})]({value}), {timestamp}, {headers})")
+
+
+def send(topic: str, values: Encoders) -> Operator:
+    """Return a sender. `values` encode the values, None to no bytes (`Encoders.or_none`)."""
+    functions: dict[str, Any] = {"encode_value": values}
+    return Operator("send", CODE, functions, topic)
