@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
 from streamsx.app.flow_graph import Place, Shape, merged
+from streamsx.app.window import Window
 from streamsx.errors import TopologyError
 from streamsx.operators import aggregate as aggregates
 from streamsx.operators.branch import branch, on_branch
@@ -32,6 +33,7 @@ from streamsx.operators.peek import peek
 from streamsx.operators.select_key import select_key
 from streamsx.operators.table import join_table, put
 from streamsx.operators.timestamp import set_timestamp
+from streamsx.operators.windows import aggregate_windows, count_windows
 from streamsx.serde.codec import Codec, FlowKeys, topic_codec
 from streamsx.state.layout import StoreNode
 from streamsx.topology.internal_topics import TopicKind
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 METADATA_ARGUMENTS: Final = 4
 EMITS: Final = ("commit", "update")
+WINDOW_EMITS: Final = (*EMITS, "final")
 KINDS: Final = ("inner", "left")
 
 
@@ -100,7 +103,7 @@ class Flow:
         check_function("map", fun, 2)
         keys = keys_of(key_type)
         operator = map_records(fun, FlowKeys(keys.encoders, key_type or str, users_line()))
-        return self._then(operator, keys=keys, source=None, value_type=value_type, keyed=False)
+        return self._then(operator, keys=keys, source=None, value_type=value_type, keyed=False, windowed=False)
 
     def flat_map(
         self,
@@ -113,7 +116,7 @@ class Flow:
         check_function("flat_map", fun, 2)
         keys = keys_of(key_type)
         operator = flat_map(fun, FlowKeys(keys.encoders, key_type or str, users_line()))
-        return self._then(operator, keys=keys, source=None, value_type=value_type, keyed=False)
+        return self._then(operator, keys=keys, source=None, value_type=value_type, keyed=False, windowed=False)
 
     def peek(self, fun: Callable[..., Any], *, metadata: bool = False) -> "Flow":
         """Call a function for each record, and go on with the same record."""
@@ -135,7 +138,7 @@ class Flow:
         check_function("rekey", key_of, metadata=metadata)
         keys = keys_of(key_type)
         encoders = FlowKeys(keys.encoders, key_type or str, users_line())
-        return self._then(select_key(key_of, encoders, metadata=metadata), keys=keys, keyed=False)
+        return self._then(select_key(key_of, encoders, metadata=metadata), keys=keys, keyed=False, windowed=False)
 
     def branch(
         self,
@@ -245,12 +248,22 @@ class Grouped:
     """Records of a flow by key. Each call makes a table; its name names the table's store."""
 
     _place: Place
+    _window: Window | None = None
+
+    def window(self, window: Window) -> "Grouped":
+        """Return groups by key and window: `tumbling` or `hopping`."""
+        if not isinstance(window, Window):
+            raise TypeError(f"not a window: {window!r} ({users_line()}): write tumbling('1h')")
+        return Grouped(self._place, window)
 
     def count(self, name: str, *, emit: str = "commit") -> "TableFlow":
         """Count the records of each key."""
 
         def operator(place: Place, store: StoreNode) -> Operator:
-            return aggregates.count(store, absent=_absent(place.shape), emit=emit)
+            absent = _absent(place.shape)
+            if self._window is None:
+                return aggregates.count(store, absent=absent, emit=emit)
+            return count_windows(store, place.shape.keys, absent=absent, emit=emit)
 
         return self._made(name, int, emit, operator)
 
@@ -266,11 +279,17 @@ class Grouped:
         """Aggregate the records of each key: `fun` takes key, value and the aggregate so far."""
         check_function("aggregate", init, 0)
         check_function("aggregate", fun, 3)
+
+        def operator(place: Place, store: StoreNode) -> Operator:
+            if self._window is None:
+                return aggregates.aggregate(store, init, fun, emit=emit)
+            return aggregate_windows(store, place.shape.keys, init, fun, emit=emit)
+
         return self._made(
             name,
             value_type,
             emit,
-            lambda _place, store: aggregates.aggregate(store, init, fun, emit=emit),
+            operator,
         )
 
     def reduce(
@@ -328,12 +347,24 @@ class Grouped:
     ) -> "TableFlow":
         from streamsx.app.table_flow import TableFlow
 
-        if emit not in EMITS:
-            words = " or ".join(EMITS)
+        window = self._window
+        emits = EMITS if window is None else WINDOW_EMITS
+        if emit not in emits:
+            words = " or ".join(emits)
             raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
+        if emit == "final" and window is not None and window.given_grace is None:
+            raise TopologyError(
+                f"final results without a grace ({users_line()}): what comes later is lost: write "
+                f"{window.kind}(..., grace=...); grace=0 is an answer"
+            )
         place = self._place.keyed(name)
-        store = place.store(name, value_type)
-        made = place.then(operator_of(place, store), source=None, value_type=value_type)
+        store = place.store(name, value_type, window)
+        made = place.then(
+            operator_of(place, store),
+            source=None,
+            value_type=value_type,
+            windowed=window is not None,
+        )
         return TableFlow(Flow(made), store)
 
 

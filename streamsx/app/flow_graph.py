@@ -15,14 +15,15 @@ from streamsx.app.compat import users_line
 from streamsx.errors import NameClash, TopologyError
 from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator
-from streamsx.operators.send import send
+from streamsx.operators.send import send, send_windowed
 from streamsx.serde.codec import Codec, table_codec
-from streamsx.state.layout import StoreNode
+from streamsx.state.layout import WINDOW, StoreNode, Timing
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 from streamsx.topology.nodes import Branch, Source, SubTopology
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
+    from streamsx.app.window import Window
 
 PASS: Final = Code("pass")
 
@@ -66,7 +67,9 @@ class FlowGraph:
         self._roots.append(root)
         return root
 
-    def store(self, name: str, keys: Codec, values: Codec, made_at: str) -> StoreNode:
+    def store(
+        self, name: str, keys: Codec, values: Codec, made_at: str, window: "Window | None"
+    ) -> StoreNode:
         """Make a store of keys in bytes. Raises NameClash, or TopologyError without a name."""
         if not name:
             raise TopologyError(f"state without a name: {made_at}: give it a name=")
@@ -76,6 +79,9 @@ class FlowGraph:
         changelog = changelog_name(conf.id, name)
         persistent = not conf.store.startswith("memory")
         node = StoreNode(name, changelog, keys, values, bytes, persistent, by_bytes=True)
+        if window is not None:
+            timing = Timing(window.size, window.step, window.size + window.grace)
+            node = replace(node, kind=WINDOW, timing=timing)
         self.stores[name] = node
         return node
 
@@ -159,13 +165,14 @@ class Shape(NamedTuple):
 
     `keys`: codec of the keys; `source`: topic whose bytes the values still are, None where a step
     has made other values; `value_type`: type of the values; `keyed`: whether a record is in the
-    partition of its key.
+    partition of its key; `windowed`: whether keys are those of windows.
     """
 
     keys: Codec
     source: Topic | None
     value_type: Any
     keyed: bool = True
+    windowed: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,7 +194,9 @@ class Place:
         return topic if isinstance(topic, Topic) else self.app.topic(topic)
 
     def send(self, topic: Topic) -> None:
-        self.then(send(topic.name, topic.value_codec.encoders.or_none()), topic)
+        """Send each record to a topic; results of windows to the partition of the plain key."""
+        operator = send_windowed if self.shape.windowed else send
+        self.then(operator(topic.name, topic.value_codec.encoders.or_none()), topic)
 
     def behind(self, topic: Topic, kind: TopicKind) -> "Place":
         """Return the place behind a topic that the flow has sent to."""
@@ -217,11 +226,16 @@ class Place:
 
     def keyed(self, name: str) -> "Place":
         """Return a place where each record is in the partition of its key."""
+        if self.shape.windowed:
+            raise TopologyError(
+                f"state by windowed keys ({users_line()}): rekey the flow by the plain key first"
+            )
         return self if self.shape.keyed else self.between(name)
 
-    def store(self, name: str, value_type: Any) -> StoreNode:
-        """Make a store of values by key."""
-        return self.graph.store(name, self.shape.keys, table_codec(value_type), users_line())
+    def store(self, name: str, value_type: Any, window: "Window | None" = None) -> StoreNode:
+        """Make a store of values by key, or by key and window."""
+        values = table_codec(value_type)
+        return self.graph.store(name, self.shape.keys, values, users_line(), window)
 
 
 def merged(places: Sequence[Place]) -> Place:

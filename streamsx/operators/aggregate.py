@@ -35,18 +35,17 @@ if {total} is None:
 {hot}[{key}] = {new_value}
 """
 EMIT: Final = {"update": "{then}\n", "commit": "{pending}[{key}] = {new_value}, {timestamp}\n"}
-COMMIT: Final = """\
-for {new_key}, ({new_value}, {new_timestamp}) in {pending}.items():
-    {then}
-"""
+COMMIT: Final = Code(
+    "for {new_key}, ({new_value}, {new_timestamp}) in {pending}.items():\n    {then}\n",
+    ("key", "value", "timestamp"),
+    {"headers": "None"},
+)
 
 
 def _code(step: str, *, absent: str, emit: str) -> Code:
     block = SKIP.replace("@absent", absent) + indented(step + EMIT[emit])
-    makes = ("value",) if emit == "update" else ("key", "value", "timestamp")
-    return Code(
-        block, makes, {"headers": "None"}, bind=BIND, commit=COMMIT if emit == "commit" else ""
-    )
+    commit = COMMIT if emit == "commit" else None
+    return Code(block, ("value",), {"headers": "None"}, bind=BIND, commit=commit)
 
 
 def count(store: StoreNode, *, absent: str, emit: str) -> Operator:

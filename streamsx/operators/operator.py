@@ -44,9 +44,14 @@ class Code:
 
     `expressions` redefine a variable too, by an expression that is evaluated only where an operator
     below uses the variable. `needs` are variables that must exist although the block does not use
-    them. `bind` are lines ahead of the loop, once for each chunk. `commit` are lines that run once
-    at each commit, ahead of the seal of the stores, and not within the loop: a block that has them
-    keeps results in `{pending}`, a dict of the operator.
+    them. `bind` are lines ahead of the loop, once for each chunk.
+
+    `commit` is code that runs at each commit, ahead of the seal of the stores, and not within the
+    loop. The block keeps results for it in `{pending}`, a dict of the operator.
+
+    `close` is code that runs when stream time has reached `due` of the operator's store, before the
+    record that moved stream time. `{clock}` is the new stream time there. `{now}` is the stream
+    time in the block. `yield` pauses the loop between two slices of results.
     """
 
     block: str
@@ -54,12 +59,13 @@ class Code:
     expressions: Mapping[str, str] = field(default_factory=dict)
     needs: frozenset[str] = frozenset()
     bind: str = ""
-    commit: str = ""
+    commit: "Code | None" = None
+    close: "Code | None" = None
 
     @cached_property
     def uses(self) -> frozenset[str]:
         """Return the names in braces, and what the operator needs besides."""
-        text = "".join((self.block, self.commit, *self.expressions.values()))
+        text = "".join((self.block, *self.expressions.values()))
         return self.needs.union(name for _, name, _, _ in Formatter().parse(text) if name)
 
 

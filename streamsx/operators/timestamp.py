@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from streamsx.operators.operator import Code, Operator
 
+TIMESTAMP: Final = "timestamp"
+"""Kind of the operator: stream time goes by the timestamps that it sets."""
 CODE: Final = Code("{new_timestamp} = {to_ms}({time_of}({value}))", makes=("timestamp",))
 
 
@@ -20,4 +22,4 @@ def to_ms(time: Any) -> int:
 
 
 def set_timestamp(time_of: Callable[[Any], Any]) -> Operator:
-    return Operator("timestamp", CODE, {"time_of": time_of, "to_ms": to_ms})
+    return Operator(TIMESTAMP, CODE, {"time_of": time_of, "to_ms": to_ms})

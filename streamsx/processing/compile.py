@@ -13,14 +13,19 @@ Not here: running the loop, records, and the code of an operator (`streamsx.oper
 
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
 from streamsx.operators.body import BODY
-from streamsx.operators.operator import THEN, Counts, Operator, chain, indented
+from streamsx.operators.operator import THEN, Code, Counts, Operator, chain, indented
+from streamsx.operators.timestamp import TIMESTAMP
 from streamsx.serde.codec import Decode
 from streamsx.state.cache import GONE, CachedStore
+from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import Branch, Source
 
+SLICE_ROWS: Final = 500
+"""Results of windows that close at once, between two pauses of the loop: 5 ms."""
 LoopFailed = Callable[[int, Exception, int | None], None]
 """Callback for a failure: index of the record in the input, the exception, number of the branch.
 The number is None for all branches, when the value cannot be decoded. The loop goes on with the
@@ -34,26 +39,45 @@ Steps = Callable[[Iterable[tuple[Any, ...]], LoopFailed], Iterator[tuple[int, by
 class Loop(NamedTuple):
     """Compiled loop of a source.
 
-    `run` takes records as (key, value, timestamp, headers). `commit` gives on the results that
-    waited for a commit; None if no operator keeps any.
+    `run` takes records as (key, value, timestamp, headers). A loop in which much may close at one
+    record is a generator, which pauses between slices of results. `commit` gives on the results
+    that waited for a commit; None if no operator keeps any.
     """
 
-    run: Callable[[Iterable[tuple[Any, ...]], LoopFailed], None]
+    run: Callable[[Iterable[tuple[Any, ...]], LoopFailed], Iterator[None] | None]
     commit: Callable[[CommitFailed], None] | None
+
+
+@dataclass(slots=True)
+class StreamClock:
+    """Stream time of the records of one branch, in ms; -1 before the first record."""
+
+    now: int
 
 
 class Wiring(NamedTuple):
     """Objects of a task that a loop uses.
 
     `send_to`: sender of a topic; `stores`: by name; `pending`: results that wait for a commit, for
-    each operator by its id; `counts`: of each store's operators, by the name of the store. Loops
-    over some branches share them with the loop over all.
+    each operator by its id; `counts`: of each store's operators, by the name of the store;
+    `clocks`: of the branches, by name. Loops over some branches share them with the loop over all.
     """
 
     send_to: Callable[[str], Any]
     stores: Mapping[str, CachedStore]
     pending: dict[int, dict[bytes, Any]]
     counts: dict[str, Counts]
+    clocks: dict[str, StreamClock]
+
+    def clock(self, branch: Branch) -> StreamClock:
+        """Return the clock of a branch. Stores say up to where they have closed."""
+        clock = self.clocks.get(branch.agent)
+        if clock is None:
+            nodes = [node for each in _timed(branch.first) for node in each.stores.values()]
+            stores = (self.stores[node.name] for node in nodes)
+            closed = (each.closed for each in stores if isinstance(each, TimedStore))
+            clock = self.clocks[branch.agent] = StreamClock(max(closed, default=-1))
+        return clock
 
 
 RUN: Final = "def run(records, failed):\n"
@@ -72,11 +96,21 @@ BRANCH: Final = """\
             failed(index, error, {number})
 """
 COMMIT: Final = "\n\ndef commit(failed):\n"
-COMMITTED: Final = """\
+TRIED: Final = """\
 try:
 {lines}
 except Exception as error:
-    failed(error, {number})"""
+    failed({arguments})"""
+"""One result among others: a result that fails does not take the others with it."""
+MOVE: Final = """\
+if {timestamp} > clock_{branch}:
+    clock_{branch} = {timestamp}"""
+CLOSE: Final = """\
+    if clock_{branch} >= due_{n}:
+{lines}
+        due_{n} = store_{n}.due
+    now_{n} = clock_{branch}"""
+BIND_TIME: Final = "due_{n} = store_{n}.due\nnow_{n} = max(clock_{branch}, store_{n}.closed)\n"
 INDENT: Final = " " * 12
 Scope = Mapping[str, str | None]
 """Variables by the names that code uses for them; None for a key that is not decoded yet."""
@@ -98,47 +132,113 @@ class _Names(dict[str, str]):
 
 
 class LoopText:
-    """Text of the loop over some branches. Operators are numbered in the order of `walk`."""
+    """Text of the loop over some branches. Operators are numbered in the order of `walk`.
+
+    A branch with operators that depend on stream time has a clock, which its records move: behind
+    an operator that sets the timestamp if the branch begins with one.
+    """
 
     def __init__(self, branches: Iterable[Branch]) -> None:
         self._branches = tuple(branches)
         walked = (each for branch in self._branches for each in branch.first.walk())
         self.operators = tuple({id(each): each for each in walked}.values())
         self._numbers = {id(each): n for n, each in enumerate(self.operators)}
-        self._commits: dict[int, str] = {}
+        self._commits: dict[int, list[str]] = {}
         """Lines at a commit, by the number of the operator."""
 
     def text(self) -> str:
         """Return the text of the generated module; `names` defines the names in the text."""
         decodes = any("value" in each.code.uses for each in self.operators)
-        binds = [each.code.bind.format_map(_Names({}, n)) for n, each in enumerate(self.operators)]
         branches = [
-            BRANCH.format(lines="\n".join(self._lines(branch.first, ROOT, INDENT, n)), number=n)
+            BRANCH.format(lines="\n".join(self._branch(n, branch.first)), number=n)
             for n, branch in enumerate(self._branches)
         ]
-        text = RUN + indented("".join(binds)) + LOOP + (DECODE if decodes else "")
-        commits = "".join(text for _, text in sorted(self._commits.items()))
-        return text + "".join(branches) + (COMMIT + commits if commits else "")
+        text = RUN + self._binds() + LOOP + (DECODE if decodes else "") + "".join(branches)
+        text += "".join(f"    time_{n}.now = clock_{n}\n" for n in self._clocks())
+        commits = [line for _, lines in sorted(self._commits.items()) for line in lines]
+        return text + (COMMIT + "\n".join(commits) + "\n" if commits else "")
+
+    def _clocks(self) -> list[int]:
+        """Return the numbers of the branches with a clock."""
+        return [n for n, branch in enumerate(self._branches) if _timed(branch.first)]
+
+    def _binds(self) -> str:
+        """Return the lines ahead of the loop."""
+        clocks = [f"clock_{n} = time_{n}.now\n" for n in self._clocks()]
+        times = [
+            BIND_TIME.format(n=self._numbers[id(each)], branch=n)
+            for n in self._clocks()
+            for each in _timed(self._branches[n].first)
+        ]
+        binds = [each.code.bind.format_map(_Names({}, n)) for n, each in enumerate(self.operators)]
+        return indented("".join((*clocks, *times, *binds)))
 
     def names(self, keys: Decode, values: Decode | None, wiring: Wiring) -> dict[str, Any]:
         """Return the objects to which the text refers, by their names in the text.
 
         `keys` and `values` decode; a branch may decode keys in its own way.
         """
-        names: dict[str, Any] = {"decode_value": values, "GONE": GONE}
+        names: dict[str, Any] = {"decode_value": values, "GONE": GONE, "SLICE_ROWS": SLICE_ROWS}
         for n, branch in enumerate(self._branches):
             names[f"branch_key_{n}"] = branch.keys.decode if branch.keys else keys
+            names[f"time_{n}"] = wiring.clock(branch)
         for n, operator in enumerate(self.operators):
             names |= {f"{role}_{n}": function for role, function in operator.functions.items()}
             names |= {f"{role}_{n}": number for role, number in operator.constants.items()}
             for role, node in operator.stores.items():
                 names[f"{role}_{n}"] = wiring.stores[node.name]
                 names[f"counts_{n}"] = wiring.counts.setdefault(node.name, Counts())
-            if operator.code.commit:
+            if operator.code.commit is not None:
                 names[f"pending_{n}"] = wiring.pending.setdefault(id(operator), {})
             if operator.topic is not None:
                 names[f"send_{n}"] = wiring.send_to(operator.topic)
         return names
+
+    def _branch(self, branch: int, first: Operator) -> list[str]:
+        timed = _timed(first)
+        if not timed:
+            return self._lines(first, ROOT, INDENT, branch)
+        if first.kind != TIMESTAMP:
+            return self._move(branch, timed, ROOT) + self._lines(first, ROOT, INDENT, branch)
+        n = self._numbers[id(first)]
+        names = _Names(ROOT, n)
+        scope = {**ROOT, "timestamp": f"timestamp_{n}"}
+        lines = _filled(first.code.block, names, INDENT, lambda _here: [])
+        lines += self._move(branch, timed, scope)
+        below = (self._lines(each, scope, INDENT, branch) for each in first.then)
+        return lines + [line for each in below for line in each]
+
+    def _move(self, branch: int, timed: Iterable[Operator], scope: Scope) -> list[str]:
+        """Return the lines that move stream time, and close what is due operator by operator."""
+        text = MOVE.format(timestamp=scope["timestamp"], branch=branch).splitlines()
+        for operator in timed:
+            n = self._numbers[id(operator)]
+            close = operator.code.close
+            assert close is not None, operator.kind
+            names = _Names({**scope, "clock": f"clock_{branch}"}, n)
+            lines = self._results(operator, close, names, scope, branch, f"index, error, {branch}")
+            body = "\n".join(indented(line) for line in lines)
+            text += CLOSE.format(branch=branch, n=n, lines=body).splitlines()
+        return [INDENT + line for line in text]
+
+    def _results(
+        self,
+        operator: Operator,
+        code: Code,
+        names: _Names,
+        scope: Scope,
+        branch: int,
+        arguments: str,
+    ) -> list[str]:
+        """Return the lines of code whose results leave outside of the block of a record."""
+        below = _below(code, names, scope, self._numbers[id(operator)])
+
+        def tried(here: str) -> list[str]:
+            inner = (self._lines(each, below, "    ", branch) for each in operator.then)
+            lines = "\n".join(line for each in inner for line in each) or "    pass"
+            return indented(TRIED.format(lines=lines, arguments=arguments), len(here)).splitlines()
+
+        return _filled(code.block, names, "    ", tried)
 
     def _lines(self, operator: Operator, scope: Scope, indent: str, branch: int) -> list[str]:
         """Return the lines of an operator and of all below."""
@@ -149,33 +249,34 @@ class LoopText:
             lines.append(f"{indent}decoded_{n} = branch_key_{branch}({scope['key']})")
             scope = {**scope, "decoded": f"decoded_{n}"}
         names = _Names(scope, n)
-        found = {name: text.format_map(names) for name, text in code.expressions.items()}
-        forgotten = {"decoded": None} if "key" in code.makes else {}
-        below = {**scope, **forgotten, **{name: f"{name}_{n}" for name in code.makes}, **found}
+        below = _below(code, names, scope, n)
 
         def inner(here: str) -> list[str]:
-            return [
-                text for each in operator.then for text in self._lines(each, below, here, branch)
-            ]
+            found = (self._lines(each, below, here, branch) for each in operator.then)
+            return [line for lines in found for line in lines]
 
-        if code.commit and n not in self._commits:
-            self._commits[n] = self._commit(code.commit, names, inner, branch)
+        if code.commit is not None and n not in self._commits:
+            arguments = f"error, {branch}"
+            self._commits[n] = [
+                *self._results(operator, code.commit, names, scope, branch, arguments),
+                f"    {names['pending']}.clear()",
+            ]
         lines += _filled(code.block, names, indent, inner)
-        if code.commit or THEN in code.block:
+        if code.commit is not None or code.close is not None or THEN in code.block:
             return lines
         return lines + inner(indent)
 
-    def _commit(
-        self, text: str, names: _Names, inner: Callable[[str], list[str]], branch: int
-    ) -> str:
-        """Return the lines at a commit; a result that fails does not take the others with it."""
 
-        def tried(here: str) -> list[str]:
-            lines = "\n".join(inner("    ") or ["    pass"])
-            return indented(COMMITTED.format(lines=lines, number=branch), len(here)).splitlines()
+def _timed(first: Operator) -> list[Operator]:
+    """Return the operators of a tree that close something by stream time."""
+    return [each for each in first.walk() if each.code.close is not None]
 
-        lines = _filled(text, names, "    ", tried)
-        return "\n".join([*lines, f"    {names['pending']}.clear()", ""])
+
+def _below(code: Code, names: _Names, scope: Scope, n: int) -> Scope:
+    """Return the variables for the operators below some code."""
+    found = {name: text.format_map(names) for name, text in code.expressions.items()}
+    forgotten = {"decoded": None} if "key" in code.makes else {}
+    return {**scope, **forgotten, **{name: f"{name}_{n}" for name in code.makes}, **found}
 
 
 def _filled(block: str, names: _Names, indent: str, inner: Callable[[str], list[str]]) -> list[str]:
@@ -216,7 +317,7 @@ def compiled_steps(steps: Iterable[Operator], source: Source, decode: Decode | N
     `decode` takes the place of the decoder of the source's values.
     """
     text = LoopText([Branch("", chain(*steps, BODY))])
-    names = text.names(source.keys.decode, decode, Wiring(_no_topic, {}, {}, {}))
+    names = text.names(source.keys.decode, decode, Wiring(_no_topic, {}, {}, {}, {}))
     made: Steps = _run(text.text(), f"<steps of {source.topic}>", names)["run"]
     return made
 

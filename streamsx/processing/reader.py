@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.processing.batch import Batch, Chunk
@@ -25,6 +25,9 @@ from streamsx.topology.nodes import AgentNode, Source, reader_name
 
 if TYPE_CHECKING:
     from streamsx.processing.task import Task
+
+
+FINISHED: Final = object()
 
 
 class ReaderPosition(NamedTuple):
@@ -171,7 +174,7 @@ class LoopRun:
         topic = source.topic
         self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
         self._all = tuple(range(len(self._scopes)))
-        self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts)
+        self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts, {})
         self._loop = compiled(source, task.plan.number, self._wiring)
         self._passed = 0
         """Number of records read so far."""
@@ -182,6 +185,8 @@ class LoopRun:
         """Batch, index and ordinal of the record that fails, and the number of the branch."""
         self._last: tuple[Batch, int] | None = None
         """Batch and index of the last record that was read."""
+        self._left: Iterator[None] | None = None
+        """Rest of a chunk that is paused."""
 
     def _some(self, numbers: tuple[int, ...]) -> Loop:
         """Compile a loop over some branches, while the others pass over records they have done."""
@@ -204,13 +209,31 @@ class LoopRun:
         return ordinal + done, batch.following(index + done)
 
     def run(self, chunk: Chunk) -> None:
+        """Run a chunk, up to the first pause."""
+        self._left = self._chunk(chunk)
+        self.go_on()
+
+    @property
+    def paused(self) -> bool:
+        """Return whether a chunk is not finished, because many results leave at one record."""
+        return self._left is not None
+
+    def go_on(self) -> None:
+        """Go on with a paused chunk, up to the next pause."""
+        left = self._left
+        self._left = None
+        if left is not None and next(left, FINISHED) is not FINISHED:
+            self._left = left
+
+    def _chunk(self, chunk: Chunk) -> Iterator[None]:
         if self._passes:
             for part, numbers in self._parts(chunk):
-                self._run(part, self._some(numbers) if numbers else None, numbers)
+                loop = self._some(numbers) if numbers else None
+                yield from self._run(part, loop, numbers)
             reached = chunk.batch.following(chunk.stop)
             self._passes = any(scope.begin > reached for scope in self._scopes)
         else:
-            self._run(chunk, self._loop, self._all)
+            yield from self._run(chunk, self._loop, self._all)
 
     def _parts(self, chunk: Chunk) -> Iterator[tuple[Chunk, tuple[int, ...]]]:
         """Cut a chunk where a branch begins; yield each part with the branches that read it."""
@@ -223,18 +246,20 @@ class LoopRun:
             yield chunk._replace(start=start, stop=stop), numbers
             start = stop
 
-    def _run(self, chunk: Chunk, loop: Loop | None, numbers: tuple[int, ...]) -> None:
+    def _run(
+        self, chunk: Chunk, loop: Loop | None, numbers: tuple[int, ...]
+    ) -> Iterator[None]:
         """Run a chunk through some branches; record by record if some values cannot be read."""
         batch = chunk.batch
         if not batch.unreadable:
-            self._run_part(batch, chunk.start, chunk.stop, loop, numbers)
+            yield from self._run_part(batch, chunk.start, chunk.stop, loop, numbers)
             return
         for at in range(chunk.start, chunk.stop):
-            self._run_part(batch, at, at + 1, loop, numbers)
+            yield from self._run_part(batch, at, at + 1, loop, numbers)
 
     def _run_part(
         self, batch: Batch, start: int, stop: int, loop: Loop | None, numbers: tuple[int, ...]
-    ) -> None:
+    ) -> Iterator[None]:
         """Run records `start` to `stop`: a single one if some values cannot be read."""
 
         def failed(index: int, error: Exception, branch: int | None) -> None:
@@ -251,7 +276,9 @@ class LoopRun:
             columns = (batch.keys, batch.values, batch.timestamps)
             headers = batch.headers[start:stop] if batch.headers else repeat(None)
             cut = (column[start:stop] for column in columns)
-            loop.run(zip(*cut, headers, strict=False), failed)  # headers may be endless
+            pauses = loop.run(zip(*cut, headers, strict=False), failed)  # headers may be endless
+            if pauses is not None:
+                yield from pauses
         self._passed = self._passed + stop - start
         self._reached = batch.following(stop)
         self._last = batch, stop - 1

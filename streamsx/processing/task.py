@@ -27,10 +27,12 @@ from streamsx.model import TaskId
 from streamsx.processing.batch import Batch, Chunk, StreamTimes
 from streamsx.processing.failure_policy import Failure, FailureAction, FailureStreak, Policy
 from streamsx.processing.inbox import Outbox, SendRows, StartActor
+from streamsx.processing.compile import SLICE_ROWS
 from streamsx.processing.merge import Merge
 from streamsx.processing.reader import AgentRun, LoopRun
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
+from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import SubTopology
 
 if TYPE_CHECKING:
@@ -47,7 +49,9 @@ class TaskMetadata(NamedTuple):
     `positions`: next offset of each source topic, that of its slowest reader; `stream_time`: not
     ahead of the positions, -1 before the first record; `records`: number of records taken since the
     previous seal; `high`: highest timestamp taken from each topic, kept by Spark and by no worker;
-    `readers`: per topic, the next offset of each reader that is ahead of the position;
+    `readers`: per topic, the next offset of each reader that is ahead of the position; `closed`:
+    stream time up to which the windows of each store have closed, which may be ahead of the
+    position's stream time;
     `topic_ids`: id of the topic to which each position belongs, where brokers have ids.
     """
 
@@ -57,6 +61,7 @@ class TaskMetadata(NamedTuple):
     high: Mapping[str, int] = MappingProxyType({})
     readers: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     topic_ids: Mapping[str, str] = MappingProxyType({})
+    closed: Mapping[str, int] = MappingProxyType({})
 
 
 class Task:
@@ -91,6 +96,9 @@ class Task:
         self.stream_time = metadata.stream_time
         self.taken = dict(metadata.positions)
         """Topic -> next offset that no reader has been given yet."""
+        for name, store in stores.items():
+            if isinstance(store, TimedStore):
+                store.resume(metadata.closed.get(name, -1))
         self.ended: StreamsxError | None = None
         """Error that the next `run` raises."""
         self._closed = False
@@ -196,6 +204,9 @@ class Task:
         if self.ended is not None:
             raise self.ended
         while done < limit and not self.busy:
+            if self._go_on():
+                done += SLICE_ROWS
+                continue
             chunk = self._merge.next(limit - done, caught_up)
             if chunk is None:
                 break
@@ -204,6 +215,16 @@ class Task:
             if self.ended is not None:
                 raise self.ended
         return done
+
+    def _go_on(self) -> bool:
+        """Go on with a paused chunk; return False if there is none."""
+        paused = next((loop for loop in self._loops if loop.paused), None)
+        if paused is None:
+            return False
+        paused.go_on()
+        if self.ended is not None:
+            raise self.ended
+        return True
 
     @property
     def busy(self) -> bool:
@@ -226,7 +247,10 @@ class Task:
             slowest = positions[topic] = min([taken, *(place.position for place in places)])
             if ahead := {p.reader: p.position for p in places if p.position > slowest}:
                 readers[topic] = ahead
-        return TaskMetadata(positions, readers=readers, topic_ids=dict(self.topic_ids))
+        closed = {n: s.closed for n, s in self.stores.items() if isinstance(s, TimedStore)}
+        return TaskMetadata(
+            positions, readers=readers, topic_ids=dict(self.topic_ids), closed=closed
+        )
 
     @property
     def passing(self) -> dict[str, dict[str, int]]:
@@ -364,6 +388,8 @@ class Task:
         return next(self._sealing)
 
     def _seal(self, rows: int) -> Iterator[TaskMetadata | None]:
+        while self._go_on():
+            yield None
         for loop in self._loops:
             loop.commit()
         place = self._place()

@@ -21,7 +21,7 @@ def rekey(place: int, *then: Operator) -> Operator:
 
 
 def wiring(send_to: Any) -> Wiring:
-    return Wiring(send_to, {}, {}, {})
+    return Wiring(send_to, {}, {}, {}, {})
 
 
 def decode(raw: bytes | None) -> Any:
@@ -119,4 +119,4 @@ def test_operators_below_stand_inside_of_the_block_and_a_key_is_decoded_once_bel
         ("a", b"k", "v", 70), ("b", b"k", "v", 70), ("a", b"k", "k", 70), ("b", b"k", "k", 70),
     ]  # fmt: skip
     assert ran(source, b"v")[0] == expected
-    assert source_text(source).count("decode_key(") == 1
+    assert source_text(source).count("branch_key_0(") == 1

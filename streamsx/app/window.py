@@ -1,0 +1,58 @@
+"""Windows of flows: how records of a key are grouped by time. Durations as everywhere in settings."""
+
+from typing import NamedTuple
+
+from streamsx.app.compat import users_line
+from streamsx.config import seconds
+from streamsx.errors import TopologyError
+
+
+class Window(NamedTuple):
+    """Window of `size` ms that begins each `step` ms, and stays open `grace` ms beyond its end.
+
+    `grace` None stands for a grace that was not given.
+    """
+
+    kind: str
+    size: int
+    step: int
+    given_grace: int | None
+
+    @property
+    def grace(self) -> int:
+        return self.given_grace or 0
+
+
+def tumbling(size: object, *, grace: object = None) -> Window:
+    """Return windows of a size, one behind the other.
+
+    `grace`: how long a window waits, in stream time, for records that come late.
+    """
+    return _window("tumbling", size, size, grace)
+
+
+def hopping(size: object, step: object, *, grace: object = None) -> Window:
+    """Return windows of a size that begin each step: a record is in several of them."""
+    return _window("hopping", size, step, grace)
+
+
+def _window(kind: str, size: object, step: object, grace: object) -> Window:
+    size_ms = _ms("size", size)
+    step_ms = _ms("step", step)
+    grace_ms = None if grace is None else _ms("grace", grace, least=0)
+    if step_ms > size_ms:
+        raise TopologyError(
+            f"gaps between windows ({users_line()}): step {step} is more than size {size}: records "
+            "in between would be in no window"
+        )
+    return Window(kind, size_ms, step_ms, grace_ms)
+
+
+def _ms(what: str, duration: object, *, least: int = 1) -> int:
+    made = seconds(duration) * 1000
+    if not least <= made < float("inf") or made != round(made):
+        raise TopologyError(
+            f"not a {what} of a window: {duration!r} ({users_line()}): write whole milliseconds, "
+            "as 500ms, 60s or 10m"
+        )
+    return round(made)

@@ -1,0 +1,152 @@
+"""Operators with a running value for each key and window: tumbling and hopping windows.
+
+A window is [start, end). Starts are multiples of the step since 1970, and none is below 0. A window
+closes when stream time reaches its end and its grace. A record is late for a window that has
+closed. The row of a window is its start, packed, and the key's bytes (`streamsx.state`).
+
+Results leave as each value changes (`update`), as the newest value of each window at a commit
+(`commit`), or once, when the window closes (`final`), in the order of the ends and then of the
+keys.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from streamsx.operators.aggregate import BIND
+from streamsx.operators.operator import Code, Operator, indented
+from streamsx.serde.codec import Codec
+from streamsx.state.layout import StoreNode, time_bytes
+
+
+class WindowedKey(NamedTuple):
+    """Key of a window's result: the key of its records, start and end in ms since 1970."""
+
+    key: Any
+    start: int
+    end: int
+
+
+def windowed_bytes(key: Any, start: int, end: int) -> bytes:
+    """Return the bytes of a windowed key in a topic: JSON of `[key, start, end]`."""
+    return orjson.dumps([key, start, end])
+
+
+TUMBLING: Final = """\
+if {key} is None or @absent:
+    {counts}.skipped += 1
+else:
+    {start} = {timestamp} - {timestamp} % {size}
+    if {start} + {stays} <= {now}:
+        {counts}.late += 1
+    else:
+        if {start} != {current}:
+            {current} = {start}
+            {prefix} = {pack}({start})
+        {row} = {prefix} + {key}
+"""
+HOPPING: Final = """\
+if {key} is None or @absent:
+    {counts}.skipped += 1
+else:
+    for {start} in range(max(0, ({timestamp} - {size}) // {step} * {step} + {step}), {timestamp} + 1, {step}):
+        if {start} + {stays} <= {now}:
+            {counts}.late += 1
+            continue
+        {row} = {pack}({start}) + {key}
+"""
+COUNT: Final = """\
+{total} = {get}({row})
+if {total} is None:
+    {total} = {load}({row}) or 0
+{new_value} = {hot}[{row}] = {total} + 1
+"""
+AGGREGATE: Final = """\
+{total} = {get}({row})
+if {total} is None:
+    {total} = {load}({row})
+{new_value} = {fun}({decoded}, {value}, {init}() if {total} is None else {total})
+{hot}[{row}] = {new_value}
+"""
+EMIT: Final = {
+    "update": "{then}\n",
+    "commit": "{pending}[{row}] = {start}, {key}, {new_value}, {timestamp}\n",
+    "final": "",
+}
+IN_WINDOW: Final = {
+    "decoded": "{windowed}({decode_key}({key}), {start}, {start} + {size})",
+    "key": "{encode_windowed}({decode_key}({key}), {start}, {start} + {size})",
+    "by": "{key}",
+    "headers": "None",
+}
+OF_RESULT: Final = {
+    name: text.replace("{key}", "{plain_key}") for name, text in IN_WINDOW.items()
+}
+COMMIT: Final = Code(
+    "for {start}, {plain_key}, {new_value}, {new_timestamp} in {pending}.values():\n    {then}\n",
+    ("value", "timestamp"),
+    OF_RESULT,
+)
+FINALS: Final = Code(
+    """\
+for {part} in {store}.close({clock}, SLICE_ROWS):
+    for {start}, {plain_key}, {new_value} in {part}:
+        {then}
+    yield
+""",
+    ("value",),
+    {**OF_RESULT, "timestamp": "{start} + {size} - 1"},
+)
+DROPS: Final = Code("for _ in {store}.drop({clock}, SLICE_ROWS):\n    yield\n")
+
+
+def _code(step: str, *, tumbling: bool, absent: str, emit: str) -> Code:
+    head = (TUMBLING if tumbling else HOPPING).replace("@absent", absent)
+    block = head + indented(step + EMIT[emit], 8)
+    return Code(
+        block,
+        ("value",),
+        IN_WINDOW,
+        bind=BIND + "{current} = -1\n",
+        commit=COMMIT if emit == "commit" else None,
+        close=FINALS if emit == "final" else DROPS,
+    )
+
+
+def _operator(
+    kind: str, code: Code, store: StoreNode, keys: Codec, functions: dict[str, Callable[..., Any]]
+) -> Operator:
+    timing = store.timing
+    assert timing is not None, store
+    helpers: dict[str, Any] = {
+        "pack": time_bytes,
+        "windowed": WindowedKey,
+        "encode_windowed": windowed_bytes,
+        "decode_key": keys.decode,
+    }
+    constants = {"size": timing.size, "step": timing.step, "stays": timing.stays}
+    return Operator(
+        kind, code, helpers | functions, stores={"store": store}, constants=constants
+    )
+
+
+def count_windows(store: StoreNode, keys: Codec, *, absent: str, emit: str) -> Operator:
+    """Return a counter of records by key and window."""
+    tumbling = store.timing is not None and store.timing.size == store.timing.step
+    code = _code(COUNT, tumbling=tumbling, absent=absent, emit=emit)
+    return _operator(f"window_count_{emit}", code, store, keys, {})
+
+
+def aggregate_windows(
+    store: StoreNode,
+    keys: Codec,
+    init: Callable[[], Any],
+    fun: Callable[[Any, Any, Any], Any],
+    *,
+    emit: str,
+) -> Operator:
+    """Return an aggregate by key and window: `fun` takes key, value and aggregate."""
+    tumbling = store.timing is not None and store.timing.size == store.timing.step
+    code = _code(AGGREGATE, tumbling=tumbling, absent="{value} is None", emit=emit)
+    return _operator(f"window_aggregate_{emit}", code, store, keys, {"init": init, "fun": fun})
