@@ -240,17 +240,28 @@ def _from_faust(node: StoreNode, key: bytes) -> bytes:
 
 def _of_another(node: StoreNode, what: str) -> IncompatibleStore:
     return IncompatibleStore(
-        f"changelog of another store: store {node.name}, topic {node.changelog}: {what}: "
-        + renewed(node.name)
+        f"changelog of another store: store {node.name}, topic {node.changelog}: {what}: " + RENEWED
     )
 
 
-def renewed(name: str) -> str:
-    """Return the remedy for a store whose kind or size was changed under its name."""
-    return (
-        f"give the store a new name instead of {name}, or raise the app's version, which begins "
-        "with empty stores"
-    )
+RENEWED: Final = "give it a new name, or raise the app's version, which begins with empty stores"
+"""Remedy for a store whose kind or size was changed under its name."""
+IN_CHANGELOG: Final = ("store", "size", "step")
+"""Parts of a format text on which the rows in the changelog depend too."""
+
+
+def remedy(found: str, wanted: str) -> str:
+    """Return the remedy for a database with another format text.
+
+    A restore helps where only the database differs. Rows of another kind or size are in the
+    changelog too.
+    """
+    try:
+        there, here = json.loads(found), json.loads(wanted)
+        lasting = any(there.get(part) != here.get(part) for part in IN_CHANGELOG)
+    except (AttributeError, ValueError):  # a later release may write anything
+        lasting = False
+    return RENEWED if lasting else "remove the folder to restore it from its changelog"
 
 
 KINDS: Final = {
