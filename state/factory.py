@@ -8,10 +8,18 @@ from typing import Final
 
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
+from streamsx.state.join_buffer import JoinBuffer
 from streamsx.state.keyed import KeyedStore
-from streamsx.state.layout import KEY_VALUE, StoreNode
+from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, WINDOW, StoreNode
+from streamsx.state.session_store import SessionStore
+from streamsx.state.window_store import WindowStore
 
-STORES: Final[dict[str, Callable[[StoreNode, Rows, int], CachedStore]]] = {KEY_VALUE: CachedStore}
+STORES: Final[dict[str, Callable[[StoreNode, Rows, int], CachedStore]]] = {
+    KEY_VALUE: CachedStore,
+    WINDOW: WindowStore,
+    SESSION: SessionStore,
+    BUFFER: JoinBuffer,
+}
 """Store of each kind: made from its node, its committed rows and a memory budget in bytes."""
 
 
@@ -20,5 +28,5 @@ def make_store(node: StoreNode, rows: Rows, budget_bytes: int) -> CachedStore:
 
     `budget_bytes` bounds the memory of the decoded objects that the store keeps.
     """
-    made = KeyedStore if node.by_bytes else STORES[node.kind]
+    made = KeyedStore if node.by_bytes and node.kind == KEY_VALUE else STORES[node.kind]
     return made(node, rows, budget_bytes)

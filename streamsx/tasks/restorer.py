@@ -220,7 +220,8 @@ class Restorer:
         if batch is None or store.machine.state is store_restore.RestoreState.DONE:
             return False
         keys = store.node.local_keys(batch.keys)
-        store.writes = iter(store_restore.newest(keys, batch.values).items())
+        rows = store.node.indexed(store_restore.newest(keys, batch.values))
+        store.writes = iter(rows.items())
         self._step(store, store_restore.Fetched(len(batch.keys), batch.next_offset))
         return True
 

@@ -106,12 +106,17 @@ class _Logs(Outbox):
         check_place(topic, partition, partitions)
 
         def send(
-            key: bytes | None, value: bytes | None, at_ms: int, headers: Headers | None
+            key: bytes | None,
+            value: bytes | None,
+            at_ms: int,
+            headers: Headers | None,
+            by: bytes | None = None,
         ) -> None:
             chosen = partition
             if chosen is None:
                 turn = next(self._unkeyed)
-                chosen = turn % partitions if key is None else partition_of(key, partitions)
+                place = key if by is None else by
+                chosen = turn % partitions if place is None else partition_of(place, partitions)
             tp = TopicPartition(topic, chosen)
             OutputPartition(tp, "none", _nothing).open(at_ms, key, value, headers or NO_HEADERS)
             self._last = chosen, len(self._rows[tp])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from streamsx import App
 from streamsx.app.flow import Flow, Grouped
 from streamsx.app.table_flow import TableFlow
+from streamsx.app.window import hopping, tumbling
 from streamsx.testing import TestDriver
 from tests.flows.expressions import evaluate, true
 
@@ -147,9 +148,19 @@ def _group_by(op: Case, flow: Flow) -> Grouped:
     return flow.group_by(lambda value: _text(evaluate(op["fn"], v=value)))
 
 
+def _window(window: Case) -> Any:
+    times = {n: f"{window[n]}ms" for n in ("size", "step", "gap", "grace") if n in window}
+    return WINDOWS[window["kind"]](**times)
+
+
+WINDOWS: Mapping[str, Callable[..., Any]] = {"tumbling": tumbling, "hopping": hopping}
+
+
 def _aggregate(op: Case, groups: Any) -> TableFlow:
     of = _of_value(op.get("of", "$v"))
     how: dict[str, Any] = {"name": op["out"], "emit": op.get("emit", "update")}
+    if "window" in op:
+        groups = groups.window(_window(op["window"]))
     if op["agg"] == "count":
         return groups.count(**how)
     if op["agg"] == "collect":
