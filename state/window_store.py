@@ -102,14 +102,15 @@ class RowsByTime(TimedStore):
         A stored row that is out of date below has b"". A heap is ordered while it is emptied: a
         sort of 43,000 rows would block the loop for 16 ms.
         """
-        ahead = list(self._rows_ahead(low, high))
+        on_the_way = {row for row in _within(self._unwritten, low, high) if self._is_unwritten(row)}
+        ahead = list(on_the_way.union(_within(self._fresh, low, high)))
         heapify(ahead)
         stored = self._stored(low, high, limit) if low <= self._top else iter(())
         below = next(stored, None)
         while ahead or below is not None:
             if below is None or (ahead and ahead[0] < below[0]):
                 row = heappop(ahead)
-                yield row, b"" if self._is_unwritten(row) else None
+                yield row, b"" if row in on_the_way else None
             else:
                 if ahead and ahead[0] == below[0]:
                     heappop(ahead)
@@ -117,16 +118,9 @@ class RowsByTime(TimedStore):
                 below = next(stored, None)
 
     def _is_unwritten(self, row: bytes) -> bool:
-        """Return whether a row is on its way below."""
+        """Return whether a row is on the way below."""
         tagged = ROW + row
         return row in self.sealing or tagged in self.sealed or tagged in self.pending
-
-    def _rows_ahead(self, low: bytes, high: bytes) -> set[bytes]:
-        """Return the rows of a range that may be above those below."""
-        found = set[bytes]()
-        for starts in (self._fresh, self._unwritten):
-            found.update(*(starts[start] for start in starts if low <= start < high))
-        return found
 
     def _stored(self, low: bytes, high: bytes, limit: int) -> Iterator[tuple[bytes, bytes]]:
         scan = self._scan_below(ROW + low, ROW + high)
@@ -187,6 +181,13 @@ class RowsByTime(TimedStore):
 
     def _written(self) -> None:
         self._unwritten = {}
+
+
+def _within(starts: Starts, low: bytes, high: bytes) -> Iterator[bytes]:
+    """Yield the rows of a range, in any order."""
+    for start, rows in starts.items():
+        if low <= start < high:
+            yield from rows
 
 
 class WindowStore(RowsByTime):

@@ -17,7 +17,8 @@ Not here: the effect of a step (`streamsx.operators`), tables as results (`table
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, Final
+from operator import add
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
@@ -31,6 +32,7 @@ from streamsx.operators.map import flat_map, flat_map_values, map_records, map_v
 from streamsx.operators.operator import Operator
 from streamsx.operators.peek import peek
 from streamsx.operators.select_key import select_key
+from streamsx.operators.sessions import sessions
 from streamsx.operators.table import join_table, put
 from streamsx.operators.timestamp import set_timestamp
 from streamsx.operators.windows import aggregate_windows, count_windows
@@ -103,7 +105,9 @@ class Flow:
         check_function("map", fun, 2)
         keys = keys_of(key_type)
         operator = map_records(fun, FlowKeys(keys.encoders, key_type or str, users_line()))
-        return self._then(operator, keys=keys, source=None, value_type=value_type, keyed=False, windowed=False)
+        return self._then(
+            operator, keys=keys, source=None, value_type=value_type, keyed=False, windowed=False
+        )
 
     def flat_map(
         self,
@@ -116,7 +120,9 @@ class Flow:
         check_function("flat_map", fun, 2)
         keys = keys_of(key_type)
         operator = flat_map(fun, FlowKeys(keys.encoders, key_type or str, users_line()))
-        return self._then(operator, keys=keys, source=None, value_type=value_type, keyed=False, windowed=False)
+        return self._then(
+            operator, keys=keys, source=None, value_type=value_type, keyed=False, windowed=False
+        )
 
     def peek(self, fun: Callable[..., Any], *, metadata: bool = False) -> "Flow":
         """Call a function for each record, and go on with the same record."""
@@ -138,7 +144,9 @@ class Flow:
         check_function("rekey", key_of, metadata=metadata)
         keys = keys_of(key_type)
         encoders = FlowKeys(keys.encoders, key_type or str, users_line())
-        return self._then(select_key(key_of, encoders, metadata=metadata), keys=keys, keyed=False, windowed=False)
+        return self._then(
+            select_key(key_of, encoders, metadata=metadata), keys=keys, keyed=False, windowed=False
+        )
 
     def branch(
         self,
@@ -258,14 +266,7 @@ class Grouped:
 
     def count(self, name: str, *, emit: str = "commit") -> "TableFlow":
         """Count the records of each key."""
-
-        def operator(place: Place, store: StoreNode) -> Operator:
-            absent = _absent(place.shape)
-            if self._window is None:
-                return aggregates.count(store, absent=absent, emit=emit)
-            return count_windows(store, place.shape.keys, absent=absent, emit=emit)
-
-        return self._made(name, int, emit, operator)
+        return self._made(COUNT, name, emit)
 
     def aggregate(
         self,
@@ -273,80 +274,76 @@ class Grouped:
         fun: Callable[[Any, Any, Any], Any],
         name: str,
         *,
+        merge: Callable[[Any, Any, Any], Any] | None = None,
         value_type: Any = None,
         emit: str = "commit",
     ) -> "TableFlow":
-        """Aggregate the records of each key: `fun` takes key, value and the aggregate so far."""
+        """Aggregate the records of each key: `fun` takes key, value and the aggregate so far.
+
+        `init` makes the first aggregate. Sessions need `merge` too, which takes key and the
+        aggregates of two sessions that become one, the earlier one first.
+        """
         check_function("aggregate", init, 0)
         check_function("aggregate", fun, 3)
-
-        def operator(place: Place, store: StoreNode) -> Operator:
-            if self._window is None:
-                return aggregates.aggregate(store, init, fun, emit=emit)
-            return aggregate_windows(store, place.shape.keys, init, fun, emit=emit)
-
-        return self._made(
-            name,
-            value_type,
-            emit,
-            operator,
-        )
+        if merge is not None:
+            check_function("aggregate", merge, 3)
+        return self._made(Aggregate(init, fun, merge, value_type), name, emit)
 
     def reduce(
         self, fun: Callable[[Any, Any], Any], name: str, *, emit: str = "commit"
     ) -> "TableFlow":
         """Reduce the records of each key: `fun` takes two values, first the earlier one's."""
         check_function("reduce", fun, 2)
-
-        def step(_key: Any, value: Any, so_far: Any) -> Any:
-            return value if so_far is None else fun(so_far, value)
-
         kind = self._place.shape.value_type
-        return self.aggregate(_nothing, step, name, value_type=kind, emit=emit)
+        return self._made(_reducing(lambda value: value, fun, kind), name, emit)
 
     def sum(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
         """Sum what a function makes of each value."""
-        return self._of(fun, name, emit, lambda value, so_far: so_far + value)
+        check_function("sum", fun)
+        return self._made(_reducing(fun, add, None), name, emit)
 
     def min(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
         """Keep the least of what a function makes of each value."""
-        return self._of(fun, name, emit, lambda value, so_far: min(so_far, value))
+        check_function("min", fun)
+        return self._made(_reducing(fun, min, None), name, emit)
 
     def max(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
         """Keep the greatest of what a function makes of each value."""
-        return self._of(fun, name, emit, lambda value, so_far: max(so_far, value))
+        check_function("max", fun)
+        return self._made(_reducing(fun, max, None), name, emit)
 
     def collect(self, name: str, limit: int | None = None, *, emit: str = "commit") -> "TableFlow":
         """Keep a list of the values, the newest `limit` of them if that is given."""
 
-        def step(_key: Any, value: Any, so_far: list[Any]) -> list[Any]:
-            kept = [*so_far, value]
-            return kept if limit is None else kept[-limit:]
+        def cut(values: list[Any]) -> list[Any]:
+            return values if limit is None else values[-limit:]
 
         kind = self._place.shape.value_type
-        of = list if kind is None else list[kind]  # type: ignore[valid-type]
-        return self.aggregate(list, step, name, value_type=of, emit=emit)
+        return self._made(
+            Aggregate(
+                list,
+                lambda _key, value, so_far: cut([*so_far, value]),
+                lambda _key, earlier, later: cut([*earlier, *later]),
+                list if kind is None else list[kind],  # type: ignore[valid-type]
+            ),
+            name,
+            emit,
+        )
 
-    def _of(
-        self, fun: Callable[[Any], Any], name: str, emit: str, merge: Callable[[Any, Any], Any]
-    ) -> "TableFlow":
-        check_function("aggregate", fun)
-
-        def step(_key: Any, value: Any, so_far: Any) -> Any:
-            found = fun(value)
-            return found if so_far is None else merge(found, so_far)
-
-        return self.aggregate(_nothing, step, name, emit=emit)
-
-    def _made(
-        self,
-        name: str,
-        value_type: Any,
-        emit: str,
-        operator_of: Callable[[Place, StoreNode], Operator],
-    ) -> "TableFlow":
+    def _made(self, wanted: "Aggregate", name: str, emit: str) -> "TableFlow":
         from streamsx.app.table_flow import TableFlow
 
+        window = self._window
+        self._check_emit(emit)
+        place = self._place.keyed(name)
+        store = place.store(name, wanted.value_type, window)
+        operator = OPERATORS[window.kind if window else ""](place, store, wanted, emit)
+        made = place.then(
+            operator, source=None, value_type=wanted.value_type, windowed=window is not None
+        )
+        return TableFlow(Flow(made), store)
+
+    def _check_emit(self, emit: str) -> None:
         window = self._window
         emits = EMITS if window is None else WINDOW_EMITS
         if emit not in emits:
@@ -357,15 +354,65 @@ class Grouped:
                 f"final results without a grace ({users_line()}): what comes later is lost: write "
                 f"{window.kind}(..., grace=...); grace=0 is an answer"
             )
-        place = self._place.keyed(name)
-        store = place.store(name, value_type, window)
-        made = place.then(
-            operator_of(place, store),
-            source=None,
-            value_type=value_type,
-            windowed=window is not None,
+
+
+class Aggregate(NamedTuple):
+    """Functions of an aggregate, and the type of its values: see `Grouped.aggregate`."""
+
+    init: Callable[[], Any]
+    fun: Callable[[Any, Any, Any], Any]
+    merge: Callable[[Any, Any, Any], Any] | None
+    value_type: Any
+
+
+COUNT: Final = Aggregate(
+    int, lambda _key, _value, n: n + 1, lambda _key, earlier, later: earlier + later, int
+)
+
+
+def _reducing(
+    of: Callable[[Any], Any], merge: Callable[[Any, Any], Any], value_type: Any
+) -> Aggregate:
+    """Return an aggregate that begins with the first value."""
+
+    def step(_key: Any, value: Any, so_far: Any) -> Any:
+        found = of(value)
+        return found if so_far is None else merge(so_far, found)
+
+    return Aggregate(_nothing, step, lambda _key, a, b: merge(a, b), value_type)
+
+
+def _by_key(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
+    if wanted is COUNT:
+        return aggregates.count(store, absent=_absent(place.shape), emit=emit)
+    return aggregates.aggregate(store, wanted.init, wanted.fun, emit=emit)
+
+
+def _by_window(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
+    keys = place.shape.keys
+    if wanted is COUNT:
+        return count_windows(store, keys, absent=_absent(place.shape), emit=emit)
+    return aggregate_windows(store, keys, wanted.init, wanted.fun, emit=emit)
+
+
+def _by_session(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
+    if wanted.merge is None:
+        raise TopologyError(
+            f"sessions without merge= ({users_line()}): two sessions may become one: give the "
+            "function that makes one aggregate of two"
         )
-        return TableFlow(Flow(made), store)
+    absent = _absent(place.shape) if wanted is COUNT else "{value} is None"
+    functions = wanted.fun, wanted.init, wanted.merge
+    return sessions(store, place.shape.keys, *functions, absent=absent, emit=emit)
+
+
+OPERATORS: Final[Mapping[str, Callable[[Place, StoreNode, Aggregate, str], Operator]]] = {
+    "": _by_key,
+    "tumbling": _by_window,
+    "hopping": _by_window,
+    "session": _by_session,
+}
+"""Maker of the operator of an aggregate, by the kind of the window; "" without one."""
 
 
 def begin_flow(app: "App", topic: Topic, time_of: Callable[[Any], Any] | None) -> Flow:

@@ -17,7 +17,7 @@ from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator
 from streamsx.operators.send import send, send_windowed
 from streamsx.serde.codec import Codec, table_codec
-from streamsx.state.layout import WINDOW, StoreNode, Timing
+from streamsx.state.layout import SESSION, WINDOW, StoreNode, Timing
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 from streamsx.topology.nodes import Branch, Source, SubTopology
 
@@ -81,7 +81,8 @@ class FlowGraph:
         node = StoreNode(name, changelog, keys, values, bytes, persistent, by_bytes=True)
         if window is not None:
             timing = Timing(window.size, window.step, window.size + window.grace)
-            node = replace(node, kind=WINDOW, timing=timing)
+            kind = SESSION if window.kind == "session" else WINDOW
+            node = replace(node, kind=kind, timing=timing)
         self.stores[name] = node
         return node
 

@@ -1,4 +1,4 @@
-"""Windows of flows: how records of a key are grouped by time. Durations as everywhere in settings."""
+"""Windows of flows: the grouping of records by time. Durations are written as in settings."""
 
 from typing import NamedTuple
 
@@ -34,6 +34,11 @@ def tumbling(size: object, *, grace: object = None) -> Window:
 def hopping(size: object, step: object, *, grace: object = None) -> Window:
     """Return windows of a size that begin each step: a record is in several of them."""
     return _window("hopping", size, step, grace)
+
+
+def session(gap: object, *, grace: object = None) -> Window:
+    """Return sessions: records of a key with gaps of at most `gap` between them."""
+    return _window("session", gap, gap, grace)
 
 
 def _window(kind: str, size: object, step: object, grace: object) -> Window:

@@ -51,7 +51,8 @@ class Code:
 
     `close` is code that runs when stream time has reached `due` of the operator's store, before the
     record that moved stream time. `{clock}` is the new stream time there. `{now}` is the stream
-    time in the block. `yield` pauses the loop between two slices of results.
+    time in the block. `yield` pauses the loop between two slices of results. `due` is the
+    expression of the time to close at; with `moves_due` records move that time too.
     """
 
     block: str
@@ -61,6 +62,8 @@ class Code:
     bind: str = ""
     commit: "Code | None" = None
     close: "Code | None" = None
+    due: str = "{store}.due"
+    moves_due: bool = False
 
     @cached_property
     def uses(self) -> frozenset[str]:

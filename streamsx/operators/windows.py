@@ -50,7 +50,8 @@ HOPPING: Final = """\
 if {key} is None or @absent:
     {counts}.skipped += 1
 else:
-    for {start} in range(max(0, ({timestamp} - {size}) // {step} * {step} + {step}), {timestamp} + 1, {step}):
+    {first} = max(0, ({timestamp} - {size}) // {step} * {step} + {step})
+    for {start} in range({first}, {timestamp} + 1, {step}):
         if {start} + {stays} <= {now}:
             {counts}.late += 1
             continue
@@ -80,9 +81,7 @@ IN_WINDOW: Final = {
     "by": "{key}",
     "headers": "None",
 }
-OF_RESULT: Final = {
-    name: text.replace("{key}", "{plain_key}") for name, text in IN_WINDOW.items()
-}
+OF_RESULT: Final = {name: text.replace("{key}", "{plain_key}") for name, text in IN_WINDOW.items()}
 COMMIT: Final = Code(
     "for {start}, {plain_key}, {new_value}, {new_timestamp} in {pending}.values():\n    {then}\n",
     ("value", "timestamp"),
@@ -126,9 +125,7 @@ def _operator(
         "decode_key": keys.decode,
     }
     constants = {"size": timing.size, "step": timing.step, "stays": timing.stays}
-    return Operator(
-        kind, code, helpers | functions, stores={"store": store}, constants=constants
-    )
+    return Operator(kind, code, helpers | functions, stores={"store": store}, constants=constants)
 
 
 def count_windows(store: StoreNode, keys: Codec, *, absent: str, emit: str) -> Operator:

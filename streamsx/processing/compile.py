@@ -106,11 +106,10 @@ MOVE: Final = """\
 if {timestamp} > clock_{branch}:
     clock_{branch} = {timestamp}"""
 CLOSE: Final = """\
-    if clock_{branch} >= due_{n}:
+    if clock_{branch} > now_{n}:
+        if clock_{branch} >= {due}:
 {lines}
-        due_{n} = store_{n}.due
-    now_{n} = clock_{branch}"""
-BIND_TIME: Final = "due_{n} = store_{n}.due\nnow_{n} = max(clock_{branch}, store_{n}.closed)\n"
+        now_{n} = clock_{branch}"""
 INDENT: Final = " " * 12
 Scope = Mapping[str, str | None]
 """Variables by the names that code uses for them; None for a key that is not decoded yet."""
@@ -155,6 +154,11 @@ class LoopText:
         ]
         text = RUN + self._binds() + LOOP + (DECODE if decodes else "") + "".join(branches)
         text += "".join(f"    time_{n}.now = clock_{n}\n" for n in self._clocks())
+        text += "".join(
+            f"    {role}_{n}.closed = now_{n}\n"
+            for n, operator in self._timed()
+            for role in operator.stores
+        )
         commits = [line for _, lines in sorted(self._commits.items()) for line in lines]
         return text + (COMMIT + "\n".join(commits) + "\n" if commits else "")
 
@@ -162,14 +166,19 @@ class LoopText:
         """Return the numbers of the branches with a clock."""
         return [n for n, branch in enumerate(self._branches) if _timed(branch.first)]
 
+    def _timed(self) -> list[tuple[int, Operator]]:
+        """Return the operators that close something by stream time, with their numbers."""
+        return [(n, each) for n, each in enumerate(self.operators) if each.code.close is not None]
+
     def _binds(self) -> str:
         """Return the lines ahead of the loop."""
         clocks = [f"clock_{n} = time_{n}.now\n" for n in self._clocks()]
-        times = [
-            BIND_TIME.format(n=self._numbers[id(each)], branch=n)
-            for n in self._clocks()
-            for each in _timed(self._branches[n].first)
-        ]
+        times = list[str]()
+        for n, operator in self._timed():
+            if not operator.code.moves_due:
+                times.append(f"due_{n} = {operator.code.due.format_map(_Names({}, n))}\n")
+            closed = ", ".join(f"{role}_{n}.closed" for role in operator.stores)
+            times.append(f"now_{n} = max(({closed},))\n")
         binds = [each.code.bind.format_map(_Names({}, n)) for n, each in enumerate(self.operators)]
         return indented("".join((*clocks, *times, *binds)))
 
@@ -217,8 +226,12 @@ class LoopText:
             assert close is not None, operator.kind
             names = _Names({**scope, "clock": f"clock_{branch}"}, n)
             lines = self._results(operator, close, names, scope, branch, f"index, error, {branch}")
-            body = "\n".join(indented(line) for line in lines)
-            text += CLOSE.format(branch=branch, n=n, lines=body).splitlines()
+            due = operator.code.due.format_map(names)
+            if not operator.code.moves_due:
+                lines.append(f"    due_{n} = {due}")
+            body = "\n".join(indented(line, 8) for line in lines)
+            asked = due if operator.code.moves_due else f"due_{n}"
+            text += CLOSE.format(branch=branch, n=n, due=asked, lines=body).splitlines()
         return [INDENT + line for line in text]
 
     def _results(

@@ -246,9 +246,7 @@ class LoopRun:
             yield chunk._replace(start=start, stop=stop), numbers
             start = stop
 
-    def _run(
-        self, chunk: Chunk, loop: Loop | None, numbers: tuple[int, ...]
-    ) -> Iterator[None]:
+    def _run(self, chunk: Chunk, loop: Loop | None, numbers: tuple[int, ...]) -> Iterator[None]:
         """Run a chunk through some branches; record by record if some values cannot be read."""
         batch = chunk.batch
         if not batch.unreadable:

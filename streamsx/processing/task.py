@@ -25,9 +25,9 @@ from streamsx.errors import (
 )
 from streamsx.model import TaskId
 from streamsx.processing.batch import Batch, Chunk, StreamTimes
+from streamsx.processing.compile import SLICE_ROWS
 from streamsx.processing.failure_policy import Failure, FailureAction, FailureStreak, Policy
 from streamsx.processing.inbox import Outbox, SendRows, StartActor
-from streamsx.processing.compile import SLICE_ROWS
 from streamsx.processing.merge import Merge
 from streamsx.processing.reader import AgentRun, LoopRun
 from streamsx.serde.codec import NoValue

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from streamsx import App
 from streamsx.app.flow import Flow, Grouped
 from streamsx.app.table_flow import TableFlow
-from streamsx.app.window import hopping, tumbling
+from streamsx.app.window import hopping, session, tumbling
 from streamsx.testing import TestDriver
 from tests.flows.expressions import evaluate, true
 
@@ -153,7 +153,9 @@ def _window(window: Case) -> Any:
     return WINDOWS[window["kind"]](**times)
 
 
-WINDOWS: Mapping[str, Callable[..., Any]] = {"tumbling": tumbling, "hopping": hopping}
+WINDOWS: Mapping[str, Callable[..., Any]] = {
+    "tumbling": tumbling, "hopping": hopping, "session": session,
+}  # fmt: skip
 
 
 def _aggregate(op: Case, groups: Any) -> TableFlow:
@@ -164,6 +166,7 @@ def _aggregate(op: Case, groups: Any) -> TableFlow:
     if op["agg"] == "count":
         return groups.count(**how)
     if op["agg"] == "collect":
+        how["merge"] = lambda _key, earlier, later: earlier + later
         return groups.aggregate(list, lambda _key, value, so_far: [*so_far, of(value)], **how)
     return getattr(groups, op["agg"])(of, **how)
 
