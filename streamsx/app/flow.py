@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
 from streamsx.app.flow_graph import Place, Shape, merged
-from streamsx.app.window import Window
+from streamsx.app.window import JoinReach, Window, join_reach
 from streamsx.errors import TopologyError
 from streamsx.operators import aggregate as aggregates
 from streamsx.operators.branch import branch, on_branch
 from streamsx.operators.filter import filter_values
+from streamsx.operators.join_streams import Sides, join_streams
 from streamsx.operators.map import flat_map, flat_map_values, map_records, map_values
 from streamsx.operators.operator import Operator
 from streamsx.operators.peek import peek
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
 METADATA_ARGUMENTS: Final = 4
 EMITS: Final = ("commit", "update")
 WINDOW_EMITS: Final = (*EMITS, "final")
-KINDS: Final = ("inner", "left")
+TABLE_KINDS: Final = ("inner", "left")
+FLOW_KINDS: Final = ("inner", "left", "outer")
 
 
 def key_codec(topic: Topic) -> Codec:
@@ -224,28 +226,67 @@ class Flow:
 
     def join(
         self,
-        other: "TableFlow",
+        other: "TableFlow | Flow",
         fun: Callable[[Any, Any], Any],
         *,
         kind: str = "inner",
+        within: object = None,
+        grace: object = None,
         name: str = "",
         value_type: Any = None,
     ) -> "Flow":
-        """Join each record with the table's value for its key, as it is when the record comes.
+        """Join each record with a table, or with the records of another flow.
 
-        `fun` takes both values. Under `kind="left"` the table's may be None; under `inner` such a
-        record is dropped. `name` names the topic in between where the key was changed.
+        With a table: `fun` takes the value, and the table's value for the key as it is when the
+        record comes; `kind` is `inner` or `left`. `name` names the topic in between where the key
+        was changed.
+
+        With a flow: records of one key join if their times are `within` a duration of each other;
+        a pair (before, after) says how much earlier and later than this flow's record the other's
+        may be. `kind` is `inner`, `left` or `outer`. A record without a match leaves with None for
+        the other value when nothing can match any more: `grace` is how long the join waits for
+        late records. `name` names the buffers.
         """
         from streamsx.app.table_flow import TableFlow
 
+        check_function("join", fun, 2)
+        if isinstance(other, Flow):
+            return self._join_flow(other, fun, kind, join_reach(within, grace), name, value_type)
         if not isinstance(other, TableFlow):
             raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
-        if kind not in KINDS:
-            raise TopologyError(f"not a kind of join: {kind!r}: write {' or '.join(KINDS)}")
-        check_function("join", fun, 2)
+        if within is not None or grace is not None:
+            raise TopologyError(
+                f"within= and grace= with a table ({users_line()}): tables are joined as they are when "
+                "the record comes: leave them out"
+            )
+        _check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
         operator = join_table(store, fun, left=kind == "left")
         return Flow(self.place.keyed(name).then(operator, source=None, value_type=value_type))
+
+    def _join_flow(
+        self,
+        other: "Flow",
+        fun: Callable[[Any, Any], Any],
+        kind: str,
+        reach: JoinReach,
+        name: str,
+        value_type: Any,
+    ) -> "Flow":
+        _check_kind(kind, FLOW_KINDS)
+        if kind != "inner" and not reach.graced:
+            raise TopologyError(
+                f"{kind} join without a grace ({users_line()}): a record that comes later finds no "
+                "match: write grace=...; grace=0 is an answer"
+            )
+        if not name:
+            raise TopologyError(f"state without a name ({users_line()}): give the join a name=")
+        left = self.place.keyed(f"{name}-left")
+        right = other.place.keyed(f"{name}-right")
+        stores = left.buffer(f"{name}-left", reach.left), right.buffer(f"{name}-right", reach.right)
+        sides = Sides(kind != "inner", kind == "outer", reach.before, reach.after)
+        one, two = join_streams(*stores, fun, sides, left.shape.keys.decode)
+        return Flow(left.then_both(one, right, two, source=None, value_type=value_type))
 
     def __repr__(self) -> str:
         return f"<Flow of {self.place.app!r}>"
@@ -428,6 +469,12 @@ def begin_flow(app: "App", topic: Topic, time_of: Callable[[Any], Any] | None) -
 
 def _nothing() -> None:
     """Return None, the aggregate before the first value."""
+
+
+def _check_kind(kind: str, kinds: tuple[str, ...]) -> None:
+    if kind not in kinds:
+        words = ", ".join(kinds)
+        raise TopologyError(f"not a kind of join: {kind!r} ({users_line()}): write one of {words}")
 
 
 def _absent(shape: Shape) -> str:

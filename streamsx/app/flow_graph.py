@@ -17,7 +17,7 @@ from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator
 from streamsx.operators.send import send, send_windowed
 from streamsx.serde.codec import Codec, table_codec
-from streamsx.state.layout import SESSION, WINDOW, StoreNode, Timing
+from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, WINDOW, StoreNode, Timing
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 from streamsx.topology.nodes import Branch, Source, SubTopology
 
@@ -68,7 +68,13 @@ class FlowGraph:
         return root
 
     def store(
-        self, name: str, keys: Codec, values: Codec, made_at: str, window: "Window | None"
+        self,
+        name: str,
+        keys: Codec,
+        values: Codec,
+        made_at: str,
+        kind: str,
+        timing: Timing | None,
     ) -> StoreNode:
         """Make a store of keys in bytes. Raises NameClash, or TopologyError without a name."""
         if not name:
@@ -78,11 +84,9 @@ class FlowGraph:
         conf = self._app.conf
         changelog = changelog_name(conf.id, name)
         persistent = not conf.store.startswith("memory")
-        node = StoreNode(name, changelog, keys, values, bytes, persistent, by_bytes=True)
-        if window is not None:
-            timing = Timing(window.size, window.step, window.size + window.grace)
-            kind = SESSION if window.kind == "session" else WINDOW
-            node = replace(node, kind=kind, timing=timing)
+        node = StoreNode(
+            name, changelog, keys, values, bytes, persistent, kind, timing, by_bytes=True
+        )
         self.stores[name] = node
         return node
 
@@ -191,6 +195,15 @@ class Place:
         self.at.then.append(step)
         return replace(self, at=step, shape=self.shape._replace(**changes))
 
+    def then_both(
+        self, operator: Operator, other: "Place", second: Operator, **changes: Any
+    ) -> "Place":
+        """Put one operator here and a second one elsewhere; the records of both go on as one."""
+        step = Step(operator)
+        self.at.then.append(step)
+        other.at.then.append(Step(second, then=step.then))
+        return replace(self, at=step, shape=self.shape._replace(**changes))
+
     def topic(self, topic: Topic | str) -> Topic:
         return topic if isinstance(topic, Topic) else self.app.topic(topic)
 
@@ -236,7 +249,18 @@ class Place:
     def store(self, name: str, value_type: Any, window: "Window | None" = None) -> StoreNode:
         """Make a store of values by key, or by key and window."""
         values = table_codec(value_type)
-        return self.graph.store(name, self.shape.keys, values, users_line(), window)
+        kind = KEY_VALUE
+        timing = None
+        if window is not None:
+            kind = SESSION if window.kind == "session" else WINDOW
+            timing = Timing(window.size, window.step, window.size + window.grace)
+        return self.graph.store(name, self.shape.keys, values, users_line(), kind, timing)
+
+    def buffer(self, name: str, timing: Timing) -> StoreNode:
+        """Make a buffer of the records here, for a join."""
+        values = table_codec(self.shape.value_type)
+        made_at = users_line()
+        return self.graph.store(name, self.shape.keys, values, made_at, BUFFER, timing)
 
 
 def merged(places: Sequence[Place]) -> Place:

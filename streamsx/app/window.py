@@ -5,6 +5,9 @@ from typing import NamedTuple
 from streamsx.app.compat import users_line
 from streamsx.config import seconds
 from streamsx.errors import TopologyError
+from streamsx.state.layout import Timing
+
+TWO = 2
 
 
 class Window(NamedTuple):
@@ -51,6 +54,42 @@ def _window(kind: str, size: object, step: object, grace: object) -> Window:
             "in between would be in no window"
         )
     return Window(kind, size_ms, step_ms, grace_ms)
+
+
+class JoinReach(NamedTuple):
+    """Times of a join of streams, in ms; `graced`: whether a grace was given."""
+
+    before: int
+    after: int
+    grace: int
+    graced: bool
+
+    @property
+    def size(self) -> int:
+        """Return the ms of a bucket: a record looks for its matches in three of them at most."""
+        return max(1, -(-(self.before + self.after) // 2))
+
+    @property
+    def left(self) -> Timing:
+        return Timing(self.size, self.size, self.after + self.grace)
+
+    @property
+    def right(self) -> Timing:
+        return Timing(self.size, self.size, self.before + self.grace)
+
+
+def join_reach(within: object, grace: object) -> JoinReach:
+    """Return the times of a join. `within` is a duration, or a pair (before, after)."""
+    if within is None:
+        raise TopologyError(
+            f"join of flows without within= ({users_line()}): say how far apart two records may be"
+        )
+    pair = within if isinstance(within, tuple) else (within, within)
+    if len(pair) != TWO:
+        raise TopologyError(f"not a pair: within={within!r} ({users_line()}): (before, after)")
+    before, after = (_ms("within", each, least=0) for each in pair)
+    grace_ms = 0 if grace is None else _ms("grace", grace, least=0)
+    return JoinReach(before, after, grace_ms, grace is not None)
 
 
 def _ms(what: str, duration: object, *, least: int = 1) -> int:

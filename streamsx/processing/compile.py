@@ -14,6 +14,7 @@ Not here: running the loop, records, and the code of an operator (`streamsx.oper
 import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import Any, Final, NamedTuple, NoReturn
 
 from streamsx.operators.body import BODY
@@ -246,12 +247,21 @@ class LoopText:
         """Return the lines of code whose results leave outside of the block of a record."""
         below = _below(code, names, scope, self._numbers[id(operator)])
 
-        def tried(here: str) -> list[str]:
-            inner = (self._lines(each, below, "    ", branch) for each in operator.then)
-            lines = "\n".join(line for each in inner for line in each) or "    pass"
-            return indented(TRIED.format(lines=lines, arguments=arguments), len(here)).splitlines()
+        def inner(here: str) -> list[str]:
+            found = (self._lines(each, below, here, branch) for each in operator.then)
+            return [line for lines in found for line in lines]
 
-        return _filled(code.block, names, "    ", tried)
+        ahead, result, behind = _around_results(code.block)
+        if not result:
+            return _filled(code.block, names, "    ", inner)
+        indent = "    " + " " * (len(result) - len(result.lstrip()))
+        lines = _filled(dedent(result), names, "    ", inner)
+        tried = TRIED.format(lines="\n".join(lines), arguments=arguments).splitlines()
+        return [
+            *_filled(ahead, names, "    ", inner),
+            *(indent + line for line in tried),
+            *_filled(behind, names, "    ", inner),
+        ]
 
     def _lines(self, operator: Operator, scope: Scope, indent: str, branch: int) -> list[str]:
         """Return the lines of an operator and of all below."""
@@ -278,6 +288,22 @@ class LoopText:
         if code.commit is not None or code.close is not None or THEN in code.block:
             return lines
         return lines + inner(indent)
+
+
+def _around_results(block: str) -> tuple[str, str, str]:
+    """Cut a block into the lines of one result, and those ahead of and behind them.
+
+    The lines of a result end with the place of the operators below, and have its indentation.
+    """
+    lines = block.splitlines(keepends=True)
+    place = next((n for n, line in enumerate(lines) if line.strip() == THEN), None)
+    if place is None:
+        return block, "", ""
+    depth = lines[place].index(THEN)
+    first = place
+    while first and not lines[first - 1][:depth].strip():
+        first -= 1
+    return "".join(lines[:first]), "".join(lines[first : place + 1]), "".join(lines[place + 1 :])
 
 
 def _timed(first: Operator) -> list[Operator]:

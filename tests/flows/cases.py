@@ -173,8 +173,12 @@ def _aggregate(op: Case, groups: Any) -> TableFlow:
 
 def _join(op: Case, left: Any, right: Any) -> Any:
     expression = op.get("fn", {"l": "$l", "r": "$r"})
+    how: dict[str, Any] = {}
+    if "before" in op:
+        how["within"] = (f"{op['before']}ms", f"{op['after']}ms")
+        how["grace"] = f"{op['grace']}ms"
     return left.join(
-        right, lambda a, b: evaluate(expression, l=a, r=b), kind=op["kind"], name=op["out"]
+        right, lambda a, b: evaluate(expression, l=a, r=b), kind=op["kind"], name=op["out"], **how
     )
 
 

@@ -5,7 +5,17 @@ import pytest
 from streamsx.testing import TestDriver
 from tests.flows.cases import Case, app_of, by_key, cases, expected, run
 
-GROUPS = {"stateless", "aggregate", "stream-table", "tumbling", "hopping", "session"}
+GROUPS = {
+    "stateless",
+    "aggregate",
+    "stream-table",
+    "tumbling",
+    "hopping",
+    "session",
+    "join-inner",
+    "join-left",
+    "join-outer",
+}
 CASES = [case for case in cases() if case["group"] in GROUPS]
 
 
