@@ -1,13 +1,14 @@
 """Windows of flows: the grouping of records by time. Durations are written as in settings."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from streamsx.app.compat import users_line
 from streamsx.config import seconds
 from streamsx.errors import TopologyError
 from streamsx.state.layout import Timing
 
-TWO = 2
+TWO: Final = 2
+ROUNDING: Final = 1e-6
 
 
 class Window(NamedTuple):
@@ -94,7 +95,7 @@ def join_reach(within: object, grace: object) -> JoinReach:
 
 def _ms(what: str, duration: object, *, least: int = 1) -> int:
     made = seconds(duration) * 1000
-    if not least <= made < float("inf") or made != round(made):
+    if not least <= made < float("inf") or abs(made - round(made)) > ROUNDING:
         raise TopologyError(
             f"not a {what} of a window: {duration!r} ({users_line()}): write whole milliseconds, "
             "as 500ms, 60s or 10m"
