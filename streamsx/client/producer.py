@@ -16,7 +16,7 @@ Each partition remembers its current sender (one comparison a record, 5 ns). So 
 own records alone, and a refused record is traced to its sender. The same step compares the
 timestamp with the latest time that the topic takes.
 
-Not here: transactions, and the reasons to wait for a flush.
+Not here: numbers of batches (`idempotence`), transactions, and the reasons to wait for a flush.
 """
 
 import asyncio
@@ -201,15 +201,15 @@ class Producer(Outbox):
         while True:
             try:
                 conn = await self._cluster.any(LANE)
-                body = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1}
+                body = self._numbers.init_request()
                 reply = await conn.ask(Api.INIT_PRODUCER_ID, body, REQUEST_TIMEOUT_S)
             except BrokerUnreachable as error:
                 self._tell("no producer id", str(error))
             else:
-                if not reply.error_code:
-                    self._numbers.producer_id = reply.producer_id
+                code = self._numbers.initialised(reply)
+                if not code:
                     return
-                self._tell("no producer id", name_of(reply.error_code))
+                self._tell("no producer id", name_of(code))
             await asyncio.sleep(BACKOFF_S)
 
     # -- sending
@@ -568,7 +568,8 @@ class Producer(Outbox):
             overdue.cancel()
             self._answered(request, reply)
 
-        connection.call(Api.PRODUCE, record_accumulator.body_of(request), answered)
+        body = record_accumulator.body_of(request, self._numbers.transactional_id)
+        connection.call(Api.PRODUCE, body, answered)
 
     def _answered(self, request: list[Sent], reply: Any) -> None:
         answers = dict[TopicPartition, record_accumulator.Acknowledged]()

@@ -6,8 +6,8 @@ batch overtakes another and no record arrives twice.
 A partition that is refused, or has no leader, pauses alone: the others are sent as before. A batch
 that is refused for good is replaced by the records left of it (`rejected_batch`).
 
-Not here: numbers of batches (`idempotence`), connections, the lease, timers. The record path writes
-straight into `OutputPartition.builder`.
+Not here: numbers of batches and the meaning of an answer (`idempotence`), connections, the lease,
+timers. The record path writes straight into `OutputPartition.builder`.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from streamsx.client.idempotence import FORGOTTEN, Idempotence
+from streamsx.client.idempotence import BatchOutcome, Idempotence
 from streamsx.client.rejected_batch import (
     OUTSIDE,
     TOO_LARGE,
@@ -29,7 +29,7 @@ from streamsx.client.rejected_batch import (
 from streamsx.client.topic_limits import ALWAYS_ASKED, SIZE, UNKNOWN, TopicLimits
 from streamsx.errors import RecordTooLarge
 from streamsx.model import BATCH_BYTES_MAX, Headers, TaskId, TopicPartition
-from streamsx.protocol.error_codes import RETRIABLE, ErrorCode
+from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import HEADER_BYTES, Builder, stamp
 
 SEND_BYTES = 64 << 10
@@ -375,13 +375,12 @@ class RecordAccumulator:
     def drop(self, tps: Iterable[TopicPartition]) -> bool:
         """Drop everything unacknowledged of these partitions; return whether a batch is in flight.
 
-        Numbers of a batch that has left begin anew, because nothing shows whether a broker used
-        them.
+        The numbers of a batch that has left are given up too.
         """
         lanes = [self._partitions[tp] for tp in tps if tp in self._partitions]
         for lane in lanes:
             if lane.left is not None:
-                self._numbers.renew(lane.tp)
+                self._numbers.given_up(lane.tp)
             self._closed_bytes -= lane.closed_bytes
             lane.drop()
             self._waiting.pop(lane.tp, None)
@@ -490,7 +489,10 @@ class RecordAccumulator:
         now_ms: int,
     ) -> list[SendRefused]:  # fmt: skip
         code = answer.code
-        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+        outcome = self._numbers.answered(lane.tp, batch.records, code)
+        if outcome is BatchOutcome.REFUSED:
+            return self._refused(lane, batch, answer, now_ms)
+        if outcome is BatchOutcome.TAKEN:
             lane.left = None
             self._goes_on(lane)
             lane.acknowledged += batch.completes
@@ -498,10 +500,7 @@ class RecordAccumulator:
             known = code == ErrorCode.NONE and answer.base_offset >= 0
             lane.end = answer.base_offset + batch.records if known else -1
             return []
-        if code not in FORGOTTEN | RETRIABLE:
-            return self._refused(lane, batch, answer, now_ms)
-        if code in FORGOTTEN:
-            self._numbers.renew(lane.tp)
+        if outcome is BatchOutcome.RENUMBER:
             stamp(batch.data, *self._numbers.number(lane.tp, batch.records))
         self.pause(now, [lane])
         return [SendRefused(lane.tp, code, again=True)]
@@ -509,17 +508,12 @@ class RecordAccumulator:
     def _refused(
         self, lane: OutputPartition, batch: NumberedBatch, answer: Acknowledged, now_ms: int
     ) -> list[SendRefused]:
-        """Put the records left of a refused batch in its place.
-
-        The broker has taken nothing of the batch, so the numbers are free. If it had, the broker
-        would answer OUT_OF_ORDER_SEQUENCE_NUMBER, and a new epoch would begin.
-        """
+        """Put the records left of a refused batch in its place."""
         code = answer.code
         topic = lane.topic
         lane.left = None
         lane.reworked = lane.acknowledged + 1
         self._goes_on(lane)
-        self._numbers.give_back(lane.tp, batch.records)
         self._closed_bytes -= len(batch.data)
         if code in TOO_LARGE:
             topic.too_large(len(batch.data), batch.records)
@@ -556,14 +550,14 @@ def sticky(lanes: Sequence[OutputPartition]) -> OutputPartition:
     return min(lanes, key=lambda lane: (lane.retry_at > 0, lane.since, lane.tp.partition))
 
 
-def body_of(request: Iterable[Sent]) -> dict[str, Any]:
+def body_of(request: Iterable[Sent], transactional_id: str | None) -> dict[str, Any]:
     """Return the body of a produce request."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for lane, batch in request:
         part = {"index": lane.tp.partition, "records": batch.data}
         topics.setdefault(lane.tp.topic, []).append(part)
     return {
-        "transactional_id": None,
+        "transactional_id": transactional_id,
         "acks": ACKS_ALL,
         "timeout": int(REQUEST_TIMEOUT_S * 1000),
         "topic_data": [{"name": t, "partition_data": parts} for t, parts in topics.items()],

@@ -196,7 +196,7 @@ def test_produce_request_groups_partitions_by_topic() -> None:
     for tp in (A, C, B):
         box.put(tp, b"x")
     request = box.after(1)
-    body = body_of(request)
+    body = body_of(request, None)
     assert (body["transactional_id"], body["acks"], body["timeout"]) == (None, -1, 30_000)
     first, second = body["topic_data"]
     assert (first["name"], [part["index"] for part in first["partition_data"]]) == ("t", [0, 1])
