@@ -263,8 +263,8 @@ class Member:
             self._fire(Cue.REJOIN)
         self._enter()
         may = self._calls.known and self.generation >= 0 and self.state is not SYNCING
-        if may and not commits and (offsets := self._commits.next(stable=self.state is STABLE)):
-            self._ask(e.ConnectionName.BEAT, self._try_s, e.OffsetCommit(offsets))
+        if may and not commits and (commit := self._commits.next(stable=self.state is STABLE)):
+            self._ask(e.ConnectionName.BEAT, self._try_s, commit)
         self._evict()
         self.holding.watch()
 

@@ -8,7 +8,7 @@ from typing import Any
 from streamsx.group import member_events as e
 from streamsx.group.error_table import denies
 from streamsx.group.member import MemberConfig
-from streamsx.model import TopicPartition
+from streamsx.model import OffsetAndMetadata, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api, by_topic
 
@@ -49,19 +49,19 @@ def request(
         case e.Heartbeat():
             return Api.HEARTBEAT, who | {"generation_id": generation}
         case e.OffsetCommit(offsets):
-            topics = by_topic((tp, _committed(tp, *offsets[tp])) for tp in sorted(offsets))
+            topics = by_topic((tp, _committed(tp, offsets[tp])) for tp in sorted(offsets))
             return Api.OFFSET_COMMIT, who | {
                 "generation_id_or_member_epoch": generation,
                 "topics": topics,
             }
 
 
-def _committed(tp: TopicPartition, offset: int, metadata: str) -> dict[str, Any]:
+def _committed(tp: TopicPartition, given: OffsetAndMetadata) -> dict[str, Any]:
     return {
         "partition_index": tp.partition,
-        "committed_offset": offset,
+        "committed_offset": given.offset,
         "committed_leader_epoch": NO_EPOCH,
-        "committed_metadata": metadata,
+        "committed_metadata": given.metadata,
     }
 
 

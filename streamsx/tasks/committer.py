@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from streamsx.client.error_advice import Denial
 from streamsx.client.producer import Goals, Producer
 from streamsx.errors import STORE_FAULTS, TaskFailed, TaskStopped, ValueRefused
-from streamsx.group.member_events import Offsets
 from streamsx.journal import LOG
-from streamsx.model import TaskId, TopicPartition
+from streamsx.model import Offsets, TaskId, TopicPartition
 from streamsx.processing.task import TaskMetadata
 from streamsx.protocol.commit_metadata import TEXT_BYTES_MAX
 from streamsx.tasks import commit_cycle, crash_points
@@ -44,7 +43,7 @@ meanwhile."""
 
 
 OffsetSender = Callable[[int, Offsets], None]
-"""Function of the member that commits offsets and metadata under a number; `committed` answers."""
+"""Function that commits offsets under a number; `committed` or `refused` answers."""
 Taken = Callable[[TaskId, Mapping[str, int]], None]
 """Function of the repartition purge, called with the offsets of a task that Kafka has taken."""
 
@@ -319,8 +318,10 @@ class Committer:
                 case commit_cycle.Flush():
                     crash_points.point("after_seal")
                     _ = self._spawn(self._flush(), name="flush")
-                case commit_cycle.CommitOffsets(sealed):
-                    self._offsets(self._number, self._texts(sealed))
+                case commit_cycle.ReadersLeftOut(task, topic, readers):
+                    self._left_out(task, topic, readers)
+                case commit_cycle.CommitOffsets(offsets):
+                    self._offsets(self._number, offsets)
                 case commit_cycle.Adopt(sealed):
                     self._adopt(sealed)
                 case commit_cycle.SuspendedSettled(task):
@@ -330,31 +331,18 @@ class Committer:
             if not was_idle:
                 self.due_at = self._clock.now() + self._interval_s
 
-    def _texts(self, sealed: Mapping[TaskId, TaskMetadata]) -> Offsets:
-        """Return the next offset and the metadata text of each source partition, for the commit.
-
-        Log once per task and topic the readers whose positions do not fit.
-        """
-        offsets: dict[TopicPartition, tuple[int, str]] = {}
-        for task, place in sorted(sealed.items()):
-            for topic, beside in commit_cycle.metadata_of(place).items():
-                fitted, dropped = beside.fitted() if beside.readers else (beside, None)
-                offsets[TopicPartition(topic, task.partition)] = (
-                    place.positions[topic], fitted.encode(),
-                )  # fmt: skip
-                if dropped and (task, topic) not in self._crowded:
-                    self._crowded.add((task, topic))
-                    self._tell_crowded(task, topic, dropped)
-        return offsets
-
-    def _tell_crowded(self, task: TaskId, topic: str, dropped: Mapping[str, int]) -> None:
+    def _left_out(self, task: TaskId, topic: str, left_out: Mapping[str, int]) -> None:
+        """Log once per task and topic that the positions of readers do not fit."""
+        if (task, topic) in self._crowded:
+            return
+        self._crowded.add((task, topic))
         (source,) = (s for s in self._in_cycle[task].task.plan.sources if s.topic == topic)
-        names = ", ".join(sorted(source.readers[reader] for reader in dropped))
+        names = ", ".join(sorted(source.readers[reader] for reader in left_out))
         LOG.warning(
             "metadata_full task=%s: %s-%d: no room in the %d bytes beside its offset for the "
             "positions of agents %s: if the task ends now they repeat up to %d records: let fewer "
             "agents read one topic",
-            task, topic, task.partition, TEXT_BYTES_MAX, names, max(dropped.values()),
+            task, topic, task.partition, TEXT_BYTES_MAX, names, max(left_out.values()),
         )  # fmt: skip
 
     def _adopt(self, done: Mapping[TaskId, TaskMetadata]) -> None:

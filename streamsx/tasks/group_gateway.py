@@ -11,7 +11,7 @@ from streamsx.assignor.model import Copy, CopyRole
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.group import member_events as e
 from streamsx.group.session import Session
-from streamsx.model import TaskId
+from streamsx.model import Offsets, TaskId
 from streamsx.tasks.rebalance_listeners import ListenerCalls
 from streamsx.tasks.task_partitions import TaskPartitions
 
@@ -63,6 +63,6 @@ class GroupGateway:
         """Announce that a learner may be made active."""
         self._session.post(e.Ready())
 
-    def commit(self, number: int, offsets: e.Offsets) -> None:
+    def commit(self, number: int, offsets: Offsets) -> None:
         """Commit offsets under a number, in the generation of the newest plan."""
         self._session.post(e.Commit(number, offsets, self.generation))

@@ -20,7 +20,7 @@ from streamsx.client.cluster import Cluster
 from streamsx.client.producer import Producer
 from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.clock import SystemClock
-from streamsx.model import TaskId, TopicPartition
+from streamsx.model import Offsets, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Policy
@@ -142,7 +142,7 @@ async def commit_of(
 ) -> list[tuple[float, str]]:
     turns, loop, clock = Turns(), asyncio.get_running_loop(), context.clock
 
-    def offset_commit(number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+    def offset_commit(number: int, offsets: Offsets) -> None:
         assert offsets
         loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset(), {})
 

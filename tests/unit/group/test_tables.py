@@ -21,11 +21,11 @@ from streamsx.group.member import (
     MemberState,
     Unmoved,
 )
-from streamsx.model import TopicPartition
+from streamsx.model import OffsetAndMetadata, TopicPartition
 
 Plays = Callable[..., Any]
 P, Q = TopicPartition("orders", 0), TopicPartition("orders", 1)
-OFFSETS = {P: (5, "")}
+OFFSETS = {P: OffsetAndMetadata(5, "")}
 
 EVENTS: list[e.Event] = [
     e.Start(),
