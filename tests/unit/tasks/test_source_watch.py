@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from streamsx.client.api_versions import VersionRange
 from streamsx.model import TaskId
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from tests.unit.conftest import counting, words
@@ -47,7 +48,7 @@ def topic_id(bench: Bench) -> str:
 def by_id(monkeypatch: pytest.MonkeyPatch, *, known: bool) -> None:
     """Brokers from Kafka 3.1 on take fetches by id; 2.8 to 3.0 have ids, and take names alone."""
     if not known:
-        monkeypatch.setattr("streamsx.client.fetcher.FETCH_BY_ID", 99)
+        monkeypatch.setattr("streamsx.client.fetcher.FETCH_BY_ID", VersionRange(99, 99))
 
 
 # -- made anew
