@@ -128,12 +128,12 @@ class _Opened(AIOKafkaConnection):  # type: ignore[misc]  # has no types
 
     def authenticator_oauth(self) -> Any:
         sender = super().authenticator_oauth()
-        tell = sender.step
+        next_step = sender.step
 
         async def step(challenge: bytes | None) -> Any:
             if challenge:
                 raise OSError(f"the token is refused: {challenge.decode(errors='replace')}")
-            return await tell(challenge)
+            return await next_step(challenge)
 
         sender.step = step
         return sender
@@ -337,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         self._correlation_id = (self._correlation_id + 1) % CORRELATION_IDS
         waiter = _Waiter(self._correlation_id, api, version, answered)
         if self.closed:
-            self._tell(waiter)
+            self._fail(waiter)
             return
         frame = wire.request_encoder(api, version)(self._correlation_id, body, CLIENT_ID)
         self._waiting.append(waiter)
@@ -436,9 +436,9 @@ class Connection(asyncio.BufferedProtocol):
         """Fail every waiting request, once."""
         self._lost = self._lost or why
         while self._waiting:
-            self._tell(self._waiting.popleft())
+            self._fail(self._waiting.popleft())
 
-    def _tell(self, waiter: _Waiter) -> None:
+    def _fail(self, waiter: _Waiter) -> None:
         # Each callback has a turn of its own: an error in one cannot stop the others.
         lost = BrokerUnreachable(f"{waiter}: {self._address}: {self._lost or 'closed'}")
         asyncio.get_running_loop().call_soon(waiter.answered, lost)

@@ -167,7 +167,7 @@ class Fetcher:
     async def _serve(self, node: int) -> None:
         wake = self._nodes[node]
         backoff_s = BACKOFF_S
-        tell_at = 0.0
+        warn_at = 0.0
 
         def leads(tp: TopicPartition) -> bool:
             return self._cluster.leader(tp) == node
@@ -184,8 +184,8 @@ class Fetcher:
                 versions = versions_for(conn, wanted)
                 reply = await conn.ask(Api.FETCH, self._request(wanted), timeout_s, versions)
             except BrokerUnreachable as error:
-                if (now := self._clock.now()) >= tell_at:
-                    tell_at = now + UNREACHABLE_EVERY_S
+                if (now := self._clock.now()) >= warn_at:
+                    warn_at = now + UNREACHABLE_EVERY_S
                     LOG.warning("fetching from broker %d: %s", node, error)
                 await self._refresh(backoff_s)
                 backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)

@@ -302,7 +302,7 @@ class Committer:
         """Hold a task whose records are not acknowledged; it commits with a later cycle."""
         active = self._held[task] = self._in_cycle[task]
         active.task.uncommitted()
-        tps = (lane.tp for lane, goal in self._goals[task] if lane.acknowledged < goal)
+        tps = (each.tp for each, goal in self._goals[task] if each.acknowledged < goal)
         LOG.warning(
             "commit_waits task=%s: %s does not take what it has sent, so it commits later; the "
             "other tasks go on: is there a leader, and the topic?",

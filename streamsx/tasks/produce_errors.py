@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from streamsx.client.rejected_batch import OF_RECORDS, RefusedRecord, Sender, told
+from streamsx.client.rejected_batch import OF_RECORDS, RefusedRecord, Sender, refusal_message
 from streamsx.clock import Clock
 from streamsx.errors import TaskStopped, WorldError
 from streamsx.journal import LOG, Journal
@@ -83,7 +83,7 @@ class ProduceErrors:
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record of a task."""
-        what = told(tp, code, record, self._principal)
+        what = refusal_message(tp, code, record, self._principal)
         task = record.sender.task
         assert task is not None, "a record of no task"
         skips = code in OF_RECORDS and tp.topic not in self._changelogs
@@ -127,7 +127,7 @@ class ProduceErrorsOutsideTasks:
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record."""
-        what = told(tp, code, record, self._principal)
+        what = refusal_message(tp, code, record, self._principal)
         if self._word is OnProduceError.STOP:
             self._fails(WorldError(what))
         else:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from streamsx import __version__
 from streamsx.assignor.model import MemberMetadata, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
-from streamsx.client.producer import HearsRefusals, Producer, always
+from streamsx.client.producer import OnRefused, Producer, always
 from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.client.topic_limits_watch import OutputLimits
 from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
@@ -130,7 +130,7 @@ def bounds_of(context: WorkerContext, partitions: Mapping[str, int]) -> LogBound
 def producer_of(
     context: WorkerContext,
     limits: OutputLimits,
-    refused: HearsRefusals,
+    refused: OnRefused,
     held: Callable[[], bool] = always,
     room: Callable[[], object] = always,
 ) -> Producer:
