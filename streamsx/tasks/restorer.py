@@ -19,7 +19,9 @@ from typing import Final
 
 from streamsx.client.admin import Bounds
 from streamsx.client.fetcher import Fetcher
+from streamsx.clock import Clock
 from streamsx.errors import STORE_FAULTS
+from streamsx.journal import Journal
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows, holds_rows
 from streamsx.state.layout import StoreNode
@@ -27,7 +29,6 @@ from streamsx.tasks import crash_points, store_restore
 from streamsx.tasks import state_machine as life
 from streamsx.tasks.store_restore import StoreRestore
 from streamsx.tasks.task_registry import Happened
-from streamsx.tasks.worker_context import WorkerContext
 
 WRITE_ROWS = 500
 PROGRESS_EVERY_S = 0.5
@@ -80,26 +81,33 @@ class Restorer:
     """Restorer of all tasks of a worker whose ends are known and that do not run.
 
     Args:
-        context: shared parts and settings of the worker.
         fetcher: fetcher of changelogs.
+        lag_max: lag at which a follower is near enough.
+        kept: returns the folder for a store that is set aside, by store and partition.
         restored: called with the state of a task's stores, each time that may have changed.
         failed: called for a task with a store that cannot be read or written.
+        journal: receives progress and errors.
+        clock: time of the worker.
     """
 
     def __init__(
         self,
-        context: WorkerContext,
+        *,
         fetcher: Fetcher,
+        lag_max: int,
+        kept: Callable[[str, int], str],
         restored: Callable[[Happened], None],
         failed: Callable[[TaskId, Exception], None],
+        journal: Journal,
+        clock: Clock,
     ) -> None:
-        self._clock = context.clock
-        self._journal = context.journal
-        self._kept = context.directory.kept
+        self._clock = clock
+        self._journal = journal
+        self._kept = kept
         self._fetcher = fetcher
         self._restored = restored
         self._failed = failed
-        self._limit = context.config.acceptable_recovery_lag
+        self._limit = lag_max
         self._tasks: dict[TaskId, Restoring] = {}
         self._by_changelog: dict[TopicPartition, Store] = {}
 

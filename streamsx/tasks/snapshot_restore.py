@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streamsx.client import admin
+from streamsx.client.cluster import Cluster
+from streamsx.clock import Clock
 from streamsx.errors import (
     DataError,
     NotFound,
@@ -26,13 +28,15 @@ from streamsx.errors import (
     UsageError,
     WorldError,
 )
+from streamsx.journal import Journal
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
+from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
 from streamsx.tasks import crash_points
 from streamsx.tasks.log_bounds import LogBounds
 from streamsx.tasks.task_registry import TaskRegistry
-from streamsx.tasks.worker_context import WorkerContext
+from streamsx.topology.build import Topology
 
 if TYPE_CHECKING:
     from streamsx.state.snapshot import Manifest, Part
@@ -90,16 +94,36 @@ class Beside(futures.Executor):
 
 
 class SnapshotRestore:
-    """Snapshot restore of one worker's stores without a position."""
+    """Snapshot restore of one worker's stores without a position.
 
-    def __init__(self, context: WorkerContext, partitions: Mapping[str, int]) -> None:
-        self._uri = context.config.snapshot
-        self._app = context.topology.app_id
-        self._clock = context.clock
-        self._journal = context.journal
-        self._directory = context.directory
-        self._cluster = context.cluster
-        self._plans = context.plans
+    Args:
+        uri: place of the snapshots; None for a worker without them.
+        topology: graph of the app.
+        partitions: partition count of each topic.
+        cluster: client for the settings of changelogs.
+        directory: folders for stores that are being built.
+        journal: receives what was read, and errors.
+        clock: time of the worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        uri: str | None,
+        topology: Topology,
+        partitions: Mapping[str, int],
+        cluster: Cluster,
+        directory: StateDirectory,
+        journal: Journal,
+        clock: Clock,
+    ) -> None:
+        self._uri = uri
+        self._app = topology.app_id
+        self._clock = clock
+        self._journal = journal
+        self._directory = directory
+        self._cluster = cluster
+        self._plans = {plan.number: plan for plan in topology.subtopologies}
         self._partitions = partitions
         self._executor = Beside()
         self.close = self._executor.close

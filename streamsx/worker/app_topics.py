@@ -10,14 +10,17 @@ from contextlib import suppress
 
 from streamsx.client import admin
 from streamsx.client.admin import NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.clock import Clock
+from streamsx.config import Config
 from streamsx.errors import BrokerUnreachable, StreamsxError, TopologyError, WorldError
-from streamsx.journal import LOG
+from streamsx.journal import LOG, Journal
 from streamsx.model import TopicPartition
+from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
 from streamsx.tasks.inactive_stores import DormantPositions
 from streamsx.tasks.start_positions import holds
-from streamsx.tasks.worker_context import WorkerContext
-from streamsx.topology.build import check_names
+from streamsx.topology.build import Topology, check_names
 from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.partitions import Layout, resolve_partition_counts
 from streamsx.topology.presence import (
@@ -42,13 +45,22 @@ ONLY_NOW = (
 class AppTopics:
     """Topics of one worker's app."""
 
-    def __init__(self, context: WorkerContext) -> None:
-        self.cluster = context.cluster
-        self.topology = context.topology
-        self.config = context.config
-        self.directory = context.directory
-        self.journal = context.journal
-        self.clock = context.clock
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        topology: Topology,
+        config: Config,
+        directory: StateDirectory,
+        journal: Journal,
+        clock: Clock,
+    ) -> None:
+        self.cluster = cluster
+        self.topology = topology
+        self.config = config
+        self.directory = directory
+        self.journal = journal
+        self.clock = clock
 
     # -- before tasks and the group begin
 

@@ -16,14 +16,18 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 
+from streamsx.client.fetcher import Fetcher
 from streamsx.client.producer import Producer
+from streamsx.clock import Clock
 from streamsx.errors import StreamsxError, TaskStopped
 from streamsx.event_loops import wait
 from streamsx.model import TaskId
 from streamsx.tasks import crash_points
 from streamsx.tasks.active_task import Active
+from streamsx.tasks.committer import Committer
+from streamsx.tasks.handovers import Handovers
+from streamsx.tasks.restorer import Restorer
 from streamsx.tasks.task_driver import TaskDriver
-from streamsx.tasks.worker_context import WorkerContext
 from streamsx.worker.throughput_log import ThroughputLog
 
 TURN_S = 0.010
@@ -68,22 +72,48 @@ class RestoreShare:
 
 
 class DataLoop:
-    """Loop that runs the tasks and stores of a worker, and owns them."""
+    """Loop that runs the tasks and stores of a worker, and owns them.
+
+    Args:
+        tasks: driver of the tasks.
+        committing: commits, which the loop seals and writes in slices.
+        restorer: restores, which the loop runs in slices.
+        fetcher: fetcher of sources.
+        producer: producer of the tasks.
+        handovers: hand-overs that end with the first record.
+        arrived: set when there is work.
+        report: publishes the state of the tasks for the next join.
+        throughput: line in the log, now and then, about processed records.
+        slice_s: time of one slice.
+        clock: time of the worker.
+    """
 
     def __init__(
-        self, context: WorkerContext, tasks: TaskDriver, producer: Producer, arrived: asyncio.Event,
+        self,
+        *,
+        tasks: TaskDriver,
+        committing: Committer,
+        restorer: Restorer,
+        fetcher: Fetcher,
+        producer: Producer,
+        handovers: Handovers,
+        arrived: asyncio.Event,
         report: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self._clock = context.clock
-        self._slice_s = context.config.restore_slice_s
+        throughput: ThroughputLog,
+        slice_s: float,
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._slice_s = slice_s
         self._tasks = tasks
-        self._committing = tasks.committing
-        self._restorer = tasks.restorer
-        self._fetcher = tasks.fetcher
+        self._committing = committing
+        self._restorer = restorer
+        self._fetcher = fetcher
         self._producer = producer
+        self._handovers = handovers
         self._arrived = arrived
         self._report = report
-        self._tally = ThroughputLog(context.journal)
+        self._tally = throughput
         self._order = deque[TaskId]()
         self._duty = RestoreShare(self._slice_s)
         self._report_at = 0.0
@@ -127,11 +157,11 @@ class DataLoop:
         if self._tasks.changed or (now >= self._report_at and len(self._restorer)):
             self._tasks.changed = False
             self._report_at = now + REPORT_EVERY_S
-            self._tasks.handed_over()
+            self._handovers.complete_idle()
             self._report()
         if now >= self._tick_at:
             self._tick_at = now + TICK_EVERY_S
-            self._tasks.handed_over()
+            self._handovers.complete_idle()
             self._pass_over(now)
             if self._tasks.actives:
                 self._tally.regularly(now, self._behind)
@@ -217,7 +247,7 @@ class DataLoop:
             if not task.busy:
                 active.took(records, now - began)
             more = more or any(task.waiting(tp.topic) for tp in active.sources)
-            self._tasks.processed(active, now, more=more)
+            self._handovers.processed(active, now, more=more)
             crash_points.point("processing")
         return records
 

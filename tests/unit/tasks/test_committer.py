@@ -698,7 +698,7 @@ def test_failures_are_held_while_their_task_is_paused(bench: Bench) -> None:
     station = begun(bench, app_of(failing), T0)
     feed(bench, "a", "bad")
     bench.until(lambda: committed(bench) == 1)
-    bench.until(lambda: station.made.tasks.committing.idle)
+    bench.until(lambda: station.made.committing.idle)
     station.made.tasks.actives[T0].paused = True
     bench.run(8)
     assert committed(bench) == 1

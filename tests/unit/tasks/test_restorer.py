@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from streamsx.app.app import App
 from streamsx.client.admin import Bounds
 from streamsx.clock import SystemClock
 from streamsx.errors import DiskFailed
+from streamsx.journal import Journal
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.processing.batch import Batch
 from streamsx.serde.codec import table_codec, table_key_codec
@@ -21,7 +21,6 @@ from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.tasks import state_machine as life
 from streamsx.tasks.restorer import Restorer
 from streamsx.tasks.task_registry import Happened
-from tests.support.given import NOWHERE, given_of
 
 TASK, CHANGELOG = TaskId(0, 2), TopicPartition("app-counts-changelog", 2)
 COUNTS = StoreNode("counts", CHANGELOG.topic, table_key_codec(str), table_codec(int))
@@ -68,8 +67,16 @@ class Told:
 
 
 def restorer_of(reading: Any, told: Told, directory: StateDirectory) -> Restorer:
-    app = App("app", broker=f"kafka://{NOWHERE}", acceptable_recovery_lag=20)
-    return Restorer(given_of(app, directory), reading, told.restored, told.failed)
+    clock = SystemClock()
+    return Restorer(
+        fetcher=reading,
+        lag_max=20,
+        kept=directory.kept,
+        restored=told.restored,
+        failed=told.failed,
+        journal=Journal("a", clock),
+        clock=clock,
+    )
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
 
 def copies(station: Station) -> dict[TaskId, tuple[CopyRole, int | None]]:
-    station.made.rebalance_handler.publish()
+    station.made.reports.publish()
     found = station.made.session.seat.report.copies
     return {task: (copy.role, copy.lag) for task, copy in found.items()}
 

@@ -116,7 +116,7 @@ def test_task_impossible_to_learn_is_reported_as_ready(bench: Bench) -> None:
     bench.run(0.1)
     assert e.Ready() in station.hand.posted
     assert station.made.session.seat.report.copies == {STRANGE: Copy(CopyRole.LEARNER, 0)}
-    assert len(station.made.tasks.holdings) == 0
+    assert len(station.made.registry) == 0
 
     station.hand.posted.clear()
     station.deliver(planned(STRANGE, promises=(STRANGE,)))
