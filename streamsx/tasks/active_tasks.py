@@ -83,7 +83,7 @@ class ActiveTasks:
         plan = part_of(self._plans[task.subtopology], found.keys())
         stores = {node.name: make_store(node, rows[node.name], 0) for node in plan.stores}
         metadata = place_of(found)
-        tell_newer(plan, task.partition, found)
+        warn_of_newer(plan, task.partition, found)
         start = partial(GatedActor, self._wake)
         outbox = self._producer.of(task, lambda: source_of(made))
         made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, until)
@@ -158,7 +158,7 @@ def source_of(task: Task) -> SourceRecords | None:
     )
 
 
-def tell_newer(plan: SubTopology, partition: int, found: Mapping[str, CommittedPlace]) -> None:
+def warn_of_newer(plan: SubTopology, partition: int, found: Mapping[str, CommittedPlace]) -> None:
     """Log the agents that repeat records because a later release wrote metadata it alone reads."""
     for source in plan.sources:
         offset, beside = found[source.topic]

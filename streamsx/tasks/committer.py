@@ -18,9 +18,9 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.processing.task import TaskMetadata
 from streamsx.protocol.commit_metadata import TEXT_BYTES_MAX
 from streamsx.tasks import commit_cycle, crash_points
-from streamsx.tasks import state_machine as life
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.commit_cycle import CommitCycles
+from streamsx.tasks.state_machine import TaskEvent
 from streamsx.tasks.task_registry import Happened
 
 SEAL_ROWS = 250
@@ -354,7 +354,7 @@ class Committer:
                 case commit_cycle.Adopt(sealed):
                     self._adopt(sealed)
                 case commit_cycle.SuspendedSettled(task):
-                    self._outcomes.settled(Happened(task, life.Event.SETTLED))
+                    self._outcomes.settled(Happened(task, TaskEvent.SETTLED))
         if self.idle:
             self._in_cycle.clear()
             if not was_idle:
@@ -374,10 +374,10 @@ class Committer:
                 )  # fmt: skip
                 if dropped and (task, topic) not in self._crowded:
                     self._crowded.add((task, topic))
-                    self._tell_crowded(task, topic, dropped)
+                    self._warn_of_crowded(task, topic, dropped)
         return offsets
 
-    def _tell_crowded(self, task: TaskId, topic: str, dropped: Mapping[str, int]) -> None:
+    def _warn_of_crowded(self, task: TaskId, topic: str, dropped: Mapping[str, int]) -> None:
         (source,) = (s for s in self._in_cycle[task].task.plan.sources if s.topic == topic)
         names = ", ".join(sorted(source.readers[reader] for reader in dropped))
         LOG.warning(

@@ -54,10 +54,10 @@ class RebalanceHandler:
         session: control thread of the member.
         gateway: way back to the member, which the tasks use too.
         tasks: driver of the tasks.
-        committing: commits that the member answers.
+        committer: commits that the member answers.
         handovers: hand-overs that begin with an assignment.
         fetchers: fetchers of sources and changelogs.
-        listening: calls of the app's rebalance listeners.
+        listener_calls: calls of the app's rebalance listeners.
         reports: report on the tasks for the next join.
         log: log of rebalances.
         refuse_counts: raises PartitionCountChanged for counts that do not fit the state.
@@ -74,10 +74,10 @@ class RebalanceHandler:
         session: Session,
         gateway: GroupGateway,
         tasks: TaskDriver,
-        committing: Committer,
+        committer: Committer,
         handovers: Handovers,
         fetchers: Collection[Fetcher],
-        listening: ListenerCalls,
+        listener_calls: ListenerCalls,
         reports: TaskReports,
         log: RebalanceLog,
         refuse_counts: Callable[[Mapping[str, int]], None],
@@ -90,10 +90,10 @@ class RebalanceHandler:
         self._session = session
         self._gateway = gateway
         self._tasks = tasks
-        self._committing = committing
+        self._committer = committer
         self._handovers = handovers
         self._fetchers = fetchers
-        self._listening = listening
+        self._listener_calls = listener_calls
         self._reports = reports
         self._log = log
         self._refuse_counts = refuse_counts
@@ -113,7 +113,7 @@ class RebalanceHandler:
     # -- from the member
 
     @singledispatchmethod
-    def hear(self, message: object) -> None:
+    def handle(self, message: object) -> None:
         """Handle a message of the member, on the data loop, in the order of sending.
 
         Raises:
@@ -121,12 +121,12 @@ class RebalanceHandler:
         """
         raise Bug(f"group: nobody hears {message}")
 
-    @hear.register
+    @handle.register
     def _(self, message: e.Joining) -> None:
         self._journal("rebalance_started", generation=message.generation, reason=message.reason)
         self._log.joining()
 
-    @hear.register
+    @handle.register
     def _(self, message: e.OnAssignment) -> None:
         view = message.view
         self._gateway.generation = message.generation
@@ -145,8 +145,8 @@ class RebalanceHandler:
             learner=sorted_text(learners),
         )
         if message.leader:
-            told = [decision_of(decision) for decision in view.decisions]
-            self._journal("plan", generation=message.generation, decisions=told)
+            decisions = [decision_of(decision) for decision in view.decisions]
+            self._journal("plan", generation=message.generation, decisions=decisions)
         if view.shared_name and not self._warned:
             self._warned = True
             LOG.warning(SHARED_NAME, self._journal.instance)
@@ -158,7 +158,7 @@ class RebalanceHandler:
             self._reports.publish()
             self._gateway.ready()
 
-    @hear.register
+    @handle.register
     def _(self, message: e.Assigned) -> None:
         began = self._clock.now()
         self._tasks.feed(self._owned.assigned(message.tps))
@@ -166,11 +166,11 @@ class RebalanceHandler:
         self._log.assigned()
         taken_s = self._clock.now() - began
         log = self._log
-        self._listening.assigned(
+        self._listener_calls.assigned(
             message.tps, lambda took_s: log.listeners_returned(taken_s + took_s)
         )
 
-    @hear.register
+    @handle.register
     def _(self, message: e.Revoke) -> None:
         if foreign := self._owned.foreign(message.tps):
             self._session.post(e.Released(foreign, message.number))
@@ -178,7 +178,7 @@ class RebalanceHandler:
         self._journal("revoked", tasks=sorted_text(revoked.tasks))
         self._tasks.feed(revoked)
 
-    @hear.register
+    @handle.register
     def _(self, message: e.Lost) -> None:
         began = self._clock.now()
         lost = self._owned.lost(message.tps)
@@ -188,9 +188,9 @@ class RebalanceHandler:
         self.losses += 1
         taken_s = self._clock.now() - began
         metrics = self._session.metrics
-        self._listening.lost(message.tps, lambda took_s: metrics.lost(taken_s + took_s))
+        self._listener_calls.lost(message.tps, lambda took_s: metrics.lost(taken_s + took_s))
 
-    @hear.register
+    @handle.register
     def _(self, message: e.PartitionsChanged) -> None:
         """End the worker if its state does not fit the new partition counts."""
         try:
@@ -198,11 +198,11 @@ class RebalanceHandler:
         except PartitionCountChanged as error:
             self._owner.fail(error)
 
-    @hear.register
+    @handle.register
     def _(self, message: e.CommitDone) -> None:
         if message.why is not None:
             self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
-            self._committing.refused(message.id)
+            self._committer.refused(message.id)
             return
         denied = {
             task: commit_error(task, tp, code, self._principal)
@@ -210,9 +210,9 @@ class RebalanceHandler:
             if code != e.NOT_OURS and (task := self._assignor.task_of(tp)) is not None
         }
         gone = (tp for tp, code in message.missing.items() if code == e.NOT_OURS)
-        self._committing.committed(message.id, self._assignor.tasks_of(gone), denied)
+        self._committer.committed(message.id, self._assignor.tasks_of(gone), denied)
 
-    @hear.register
+    @handle.register
     def _(self, message: e.IsLeaving) -> None:
         first = not self._gateway.leaving
         self._gateway.leaving = True
@@ -224,18 +224,18 @@ class RebalanceHandler:
             deadline = message.deadline - self._clock.now() + self._clock.wall()
         self._journal("leaving", deadline=deadline)
 
-    @hear.register
+    @handle.register
     def _(self, _: e.Stays) -> None:
         """Forget losses on the way out: they have no meaning for a later leave."""
         self._gateway.leaving = self.lost_leaving = False
         self._journal("stays")
 
-    @hear.register
+    @handle.register
     def _(self, _: e.Left) -> None:
         self._journal("left")
         self._owner.ended(None)
 
-    @hear.register
+    @handle.register
     def _(self, message: e.Fatal) -> None:
         self._owner.ended(fatal_group_error(message.why, message.code, self._principal))
 

@@ -84,9 +84,9 @@ class ListenerCalls:
         """
         gone = frozenset(tps)
         ours = self._listeners
-        name, told = ("on_lost", ours.lost) if ours.lost else ("on_revoked", ours.revoked)
+        name, callbacks = ("on_lost", ours.lost) if ours.lost else ("on_revoked", ours.revoked)
         gone = gone if ours.lost else gone - self._revoked
-        self._call(name, told if gone else [], gone, then)
+        self._call(name, callbacks if gone else [], gone, then)
 
     def _call(self, name: str, listeners: list[Listener], tps: PartitionSet, then: Took) -> None:
         if not listeners:

@@ -26,7 +26,7 @@ from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows, holds_rows
 from streamsx.state.layout import StoreNode
 from streamsx.tasks import crash_points, store_restore
-from streamsx.tasks import state_machine as life
+from streamsx.tasks.state_machine import TaskEvent
 from streamsx.tasks.store_restore import StoreRestore
 from streamsx.tasks.task_registry import Happened
 
@@ -55,7 +55,7 @@ class Restoring:
     task: TaskId
     role: Role
     stores: list[Store] = field(default_factory=list)
-    told_at: float = 0.0
+    logged_at: float = 0.0
 
     @property
     def done(self) -> bool:
@@ -211,8 +211,11 @@ class Restorer:
                 for store in list(restoring.stores):
                     while self._clock.now() < until and self._advance(store):
                         worked = True
-                if not restoring.done and self._clock.now() - restoring.told_at >= PROGRESS_EVERY_S:
-                    self._tell(restoring)
+                if (
+                    not restoring.done
+                    and self._clock.now() - restoring.logged_at >= PROGRESS_EVERY_S
+                ):
+                    self._log_progress(restoring)
             if self._clock.now() >= until:
                 break
         return worked
@@ -262,8 +265,8 @@ class Restorer:
             return
         restoring = store.of
         if restoring.done:
-            self._tell(restoring)
-        stands = life.Event.REACHED_END if restoring.done else life.Event.FELL_BEHIND
+            self._log_progress(restoring)
+        stands = TaskEvent.REACHED_END if restoring.done else TaskEvent.FELL_BEHIND
         self._restored(Happened(restoring.task, stands, restoring.role))
 
     def _empty(self, store: Store, why: str, *, keep: bool) -> None:
@@ -280,8 +283,8 @@ class Restorer:
         where = f"store {store.node.name} of task {store.of.task}, {store.changelog}"
         self._journal("error", what=what, where=where)
 
-    def _tell(self, restoring: Restoring) -> None:
-        restoring.told_at = self._clock.now()
+    def _log_progress(self, restoring: Restoring) -> None:
+        restoring.logged_at = self._clock.now()
         self._journal(
             "restore_progress",
             task=str(restoring.task),

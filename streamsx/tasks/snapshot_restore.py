@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from streamsx.state.snapshot_files import SnapshotFiles
 
 T = TypeVar("T")
-Wish = Callable[[], bool]
+StillWanted = Callable[[], bool]
 
 THREADS: Final = 2
 """Threads that read snapshots, apart from the threads that close stores: a close cannot wait for a
@@ -128,8 +128,8 @@ class SnapshotRestore:
         self._executor = Beside()
         self.close = self._executor.close
         self._search: asyncio.Future[tuple[SnapshotFiles, Manifest]] | None = None
-        self._searched_at = self._heard_at = 0.0
-        self._told: set[str] = set()
+        self._searched_at = self._progress_at = 0.0
+        self._logged: set[str] = set()
 
     async def fill(
         self, task: TaskId, node: StoreNode, rows: Rows, bounds: LogBounds, held: TaskRegistry
@@ -158,7 +158,7 @@ class SnapshotRestore:
             raise
         except REFUSALS as error:
             where = f"store {node.name} of task {task}"
-            self._tell(f"{error}: replaying the changelog", where)
+            self._log_once(f"{error}: replaying the changelog", where)
             return
         if not rows.take(str(folder), str(old)):
             return
@@ -176,7 +176,7 @@ class SnapshotRestore:
         await self._count_twice(task, manifest, bounds)
 
     async def _build(
-        self, task: TaskId, node: StoreNode, bounds: LogBounds, folder: Path, wanted: Wish
+        self, task: TaskId, node: StoreNode, bounds: LogBounds, folder: Path, wanted: StillWanted
     ) -> "tuple[Manifest, Part, int]":
         """Build the store in `folder`.
 
@@ -214,7 +214,7 @@ class SnapshotRestore:
 
         def step() -> None:
             crash_points.point("during_snapshot")
-            self._heard_at = self._clock.now()
+            self._progress_at = self._clock.now()
             if over.is_set():
                 raise Abandoned
 
@@ -239,7 +239,7 @@ class SnapshotRestore:
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
         return work  # the callback takes the error even if the caller of this job has gone
 
-    async def _until(self, work: "asyncio.Future[T]", wanted: Wish) -> T:
+    async def _until(self, work: "asyncio.Future[T]", wanted: StillWanted) -> T:
         """Wait for a job and return the result.
 
         Raises:
@@ -250,12 +250,12 @@ class SnapshotRestore:
         while not (await asyncio.wait([work], timeout=WANTED_EVERY_S))[0]:
             if not wanted():
                 raise Abandoned
-            if self._clock.now() - max(began, self._heard_at) > SILENCE_MAX_S:
+            if self._clock.now() - max(began, self._progress_at) > SILENCE_MAX_S:
                 raise NotFound(
                     f"snapshot not read: no answer in {SILENCE_MAX_S:.0f} s: give --snapshot a "
                     "place that answers"
                 )
-        self._heard_at = self._clock.now()
+        self._progress_at = self._clock.now()
         return work.result()
 
     async def _count_twice(self, task: TaskId, manifest: "Manifest", bounds: LogBounds) -> None:
@@ -277,9 +277,9 @@ class SnapshotRestore:
                 f"snapshot ahead of the group: snapshot {manifest.number}: {twice} records in it "
                 "are not committed and count twice: streamsx spark handover"
             )
-            self._tell(what, f"task {task}")
+            self._log_once(what, f"task {task}")
 
-    def _tell(self, what: str, where: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _log_once(self, what: str, where: str) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
             self._journal("error", what=what, where=where)

@@ -110,10 +110,10 @@ class OffsetReset:
             )
             return WithoutOffsets(begin, stop, stops=True)
         twice = "skipped" if self.lost == "latest" else "counted twice"
-        told = (
+        why = (
             f"{what}: going on at the {self.lost} offsets, as on_lost_offsets says: records may be"
         )
-        return WithoutOffsets(begin, f"{told} {twice}", stops=False)
+        return WithoutOffsets(begin, f"{why} {twice}", stops=False)
 
     def out_of_range(
         self, tp: TopicPartition, offset: int, start: int, end: int, *, done: int, same: bool

@@ -21,7 +21,7 @@ from streamsx.state.api import Rows
 from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode, refuse_other_types
 from streamsx.state.memory import MemoryRows
-from streamsx.tasks.inactive_stores import DormantPositions
+from streamsx.tasks.inactive_stores import InactivePositions
 from streamsx.topology.nodes import SubTopology
 
 LOCKED_RETRY_S = 0.25
@@ -120,7 +120,7 @@ class StoreOpener:
         if failed is not None:
             raise failed
 
-    def leftovers(self) -> Mapping[TaskId, DormantPositions]:
+    def leftovers(self) -> Mapping[TaskId, InactivePositions]:
         """Open, flush and close the stores of this app that earlier processes left.
 
         Returns:

@@ -21,7 +21,6 @@ from streamsx.errors import (
 )
 from streamsx.journal import Journal
 from streamsx.model import Role, TaskId, TopicPartition
-from streamsx.tasks import state_machine as life
 from streamsx.tasks import task_registry
 from streamsx.tasks.active_tasks import ActiveTasks, CommittedPlace
 from streamsx.tasks.committer import Committer
@@ -29,7 +28,7 @@ from streamsx.tasks.group_gateway import GroupGateway
 from streamsx.tasks.handovers import Handovers
 from streamsx.tasks.log_bounds import LogBounds
 from streamsx.tasks.source_watch import SourceWatch
-from streamsx.tasks.state_machine import TaskState
+from streamsx.tasks.state_machine import TaskEffect, TaskEvent, TaskState
 from streamsx.tasks.task_registry import Happened, TaskRegistry
 from streamsx.tasks.task_stores import TaskStores
 
@@ -82,7 +81,7 @@ class TaskDriver:
         actives: active tasks.
         stores: stores of all tasks.
         sources: source partitions of active tasks.
-        committing: commits of active tasks.
+        committer: commits of active tasks.
         handovers: hand-overs under way.
         bounds: committed positions, and bounds of changelogs.
         gateway: way to the group.
@@ -99,7 +98,7 @@ class TaskDriver:
         actives: ActiveTasks,
         stores: TaskStores,
         sources: SourceWatch,
-        committing: Committer,
+        committer: Committer,
         handovers: Handovers,
         bounds: LogBounds,
         gateway: GroupGateway,
@@ -108,12 +107,12 @@ class TaskDriver:
         journal: Journal,
         clock: Clock,
     ) -> None:
-        self.holdings = registry
+        self.registry = registry
         self._active_tasks = actives
         self.actives = actives.running
         self._stores = stores
         self._sources = sources
-        self._committing = committing
+        self._committer = committer
         self._handovers = handovers
         self._bounds = bounds
         self._gateway = gateway
@@ -147,7 +146,7 @@ class TaskDriver:
         self._feeding = True
         try:
             while self._events:
-                effects = self.holdings.step(self._clock.now(), self._events.popleft())
+                effects = self.registry.step(self._clock.now(), self._events.popleft())
                 for effect in effects:
                     self._perform(effect)
         finally:
@@ -161,7 +160,7 @@ class TaskDriver:
         """
         self._journal("error", what=str(why), where=f"task {task}")
         self.actives[task].why = str(why)
-        self.feed(Happened(task, life.Event.STOP))
+        self.feed(Happened(task, TaskEvent.STOP))
 
     def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:
         """Begin a task anew from the last commit, because later work cannot be committed.
@@ -170,7 +169,7 @@ class TaskDriver:
         After TaskStopped the task stops at the last commit.
         """
         self._anew[task] = dict(self.actives[task].task.taken), why
-        self.feed(Happened(task, life.Event.UNDO))
+        self.feed(Happened(task, TaskEvent.UNDO))
         if isinstance(why, ValueRefused):
             what = f"{why}: going back to the last commit, to pass over its record"
             self._journal("error", what=what, where=f"task {task}")
@@ -178,7 +177,7 @@ class TaskDriver:
     def failed(self, task: TaskId, error: Exception) -> None:
         """Fail a task, by its policy or by its stores: the worker ends, the other tasks commit."""
         self._fail(error)
-        self.feed(Happened(task, life.Event.FAIL))
+        self.feed(Happened(task, TaskEvent.FAIL))
 
     def changelog_cut(self, tp: TopicPartition) -> None:
         """Restart the restore of a changelog that was cut."""
@@ -195,57 +194,57 @@ class TaskDriver:
             return
         task = effect.task
         match effect.effect:
-            case life.Effect.OPEN:
+            case TaskEffect.OPEN:
                 self._jobs.start(task, self._open(task), "open")
-            case life.Effect.PLACE:
+            case TaskEffect.PLACE:
                 self._placing.start(task, self._find_positions(task), "positions of")
-            case life.Effect.READ_ENDS:
-                role = self.holdings.of(task).role
+            case TaskEffect.READ_ENDS:
+                role = self.registry.of(task).role
                 self._jobs.start(task, self._read_ends(task, role), "ends of")
-            case life.Effect.CLOSE:
+            case TaskEffect.CLOSE:
                 self._jobs.start(task, self._close(task), "close")
-            case life.Effect.RELEASE:
+            case TaskEffect.RELEASE:
                 self._anew.pop(task, None)
                 self._stop(task)
                 self._gateway.released(task, effect.number, self._stores.on_disk)
             case what:
                 self._do(task, what)
 
-    def _do(self, task: TaskId, what: life.Effect) -> None:
+    def _do(self, task: TaskId, what: TaskEffect) -> None:
         match what:
-            case life.Effect.RUN:
+            case TaskEffect.RUN:
                 self._run(task)
-            case life.Effect.READY:
+            case TaskEffect.READY:
                 self._journal("learner_ready", task=str(task), lag=self._stores.lag(task))
                 self._gateway.ready()
-            case life.Effect.SUSPEND:
+            case TaskEffect.SUSPEND:
                 self.actives[task].suspended = True
-                self._committing.suspend(self.actives[task])
-            case life.Effect.STOP:
+                self._committer.suspend(self.actives[task])
+            case TaskEffect.STOP:
                 self._sources.remove(self.actives[task])
                 self._gateway.stopped.append(task)
                 self._active_tasks.stop(task)
-            case life.Effect.FORGET:
-                self._committing.lose(task)
+            case TaskEffect.FORGET:
+                self._committer.lose(task)
                 self._stop(task)
                 self._active_tasks.abort(task, self._stores.changelogs(task).values())
 
     def _moved(self, moved: task_registry.TaskMoved) -> None:
         old = moved.old.word
         new = moved.new.word
-        told: dict[str, object] = {"role": moved.role.value, "from": old, "to": new}
+        fields: dict[str, object] = {"role": moved.role.value, "from": old, "to": new}
         if moved.new is TaskState.SUSPENDED:
-            told["last_record"] = self.actives[moved.task].gap.last
-        self._journal("task", task=str(moved.task), **told)
+            fields["last_record"] = self.actives[moved.task].gap.last
+        self._journal("task", task=str(moved.task), **fields)
 
     async def _open(self, task: TaskId) -> None:
         await self._stores.open(task)
-        self.feed(Happened(task, life.Event.STORES_OPEN))
+        self.feed(Happened(task, TaskEvent.STORES_OPEN))
 
     async def _read_ends(self, task: TaskId, role: Role) -> None:
         role, behind = await self._stores.read_ends(task, role)
-        known = life.Event.BEHIND if behind else life.Event.AT_END
-        stands = life.Event.FELL_BEHIND if behind else life.Event.REACHED_END
+        known = TaskEvent.BEHIND if behind else TaskEvent.AT_END
+        stands = TaskEvent.FELL_BEHIND if behind else TaskEvent.REACHED_END
         for event in (known, stands):
             self.feed(Happened(task, event, role))
 
@@ -262,7 +261,7 @@ class TaskDriver:
         self._sources.add(active)
         beginnings = self._beginnings.pop(task)
         if beginnings.chosen and not beginnings.stop:
-            self._committing.first(active)
+            self._committer.first(active)
         if beginnings.stop:
             why = TaskStopped(beginnings.stop)
         if isinstance(why, TaskStopped):
@@ -283,7 +282,7 @@ class TaskDriver:
         if task in self._active_tasks.closing:
             with self._as_far():
                 await self._active_tasks.write_out(task)
-            self._committing.lose(task)  # a task with a refused write is still in the cycle
+            self._committer.lose(task)  # a task with a refused write is still in the cycle
             lag = 0
         self._active_tasks.forget(task)
         with self._as_far():
@@ -293,7 +292,7 @@ class TaskDriver:
         self._handovers.forget(task)
         with self._as_far():
             await self._stores.close(task)
-        self.feed(Happened(task, life.Event.CLOSED))
+        self.feed(Happened(task, TaskEvent.CLOSED))
 
     @contextmanager
     def _as_far(self) -> Iterator[None]:
@@ -309,4 +308,4 @@ class TaskDriver:
         found = await self._bounds.beginnings(tps, changelogs, f"task {task}")
         self._beginnings[task] = found
         self._positions[task] = {tp.topic: place for tp, place in found.places.items()}
-        self.feed(Happened(task, life.Event.POSITIONS_KNOWN))
+        self.feed(Happened(task, TaskEvent.POSITIONS_KNOWN))

@@ -87,11 +87,11 @@ class TaskReports:
         """
         copies = {t: Copy(CopyRole.DORMANT, lag) for t, lag in self._stores.on_disk.items()}
         copies |= dict.fromkeys(self._foreign, Copy(CopyRole.LEARNER, 0))
-        holdings = self._registry
+        registry = self._registry
         now = self._clock.now()
         learning = set()
-        for task in holdings.tasks():
-            alive = holdings.of(task)
+        for task in registry.tasks():
+            alive = registry.of(task)
             lag = self._stores.lag(task)
             if alive.role.follows and not alive.state.ends:
                 if alive.state is TaskState.TAILING:
@@ -103,12 +103,12 @@ class TaskReports:
             elif alive.state in RESTORES and self._plans[task.subtopology].stateful:
                 copies[task] = Copy(CopyRole.RESTORING, lag)
         self._lags = {task: noted for task, noted in self._lags.items() if task in learning}
-        starting = (holdings.of(task).role is Role.ACTIVE for task in holdings.tasks(*RESTORES))
+        starting = (registry.of(task).role is Role.ACTIVE for task in registry.tasks(*RESTORES))
         if self.assigned and not any(starting):
             self.restored.set()
         stalled = (t for t, (_, since) in self._lags.items() if now - since > STALLED_S)
-        stopped = {t: self._actives[t].why for t in holdings.tasks(TaskState.STOPPED)}
-        self._session.seat.report = MemberMetadata(
+        stopped = {t: self._actives[t].why for t in registry.tasks(TaskState.STOPPED)}
+        self._session.builder.report = MemberMetadata(
             "",
             copies=copies,
             stalled=frozenset(stalled),

@@ -76,7 +76,7 @@ class DataLoop:
 
     Args:
         tasks: driver of the tasks.
-        committing: commits, which the loop seals and writes in slices.
+        committer: commits, which the loop seals and writes in slices.
         restorer: restores, which the loop runs in slices.
         fetcher: fetcher of sources.
         producer: producer of the tasks.
@@ -92,7 +92,7 @@ class DataLoop:
         self,
         *,
         tasks: TaskDriver,
-        committing: Committer,
+        committer: Committer,
         restorer: Restorer,
         fetcher: Fetcher,
         producer: Producer,
@@ -106,16 +106,16 @@ class DataLoop:
         self._clock = clock
         self._slice_s = slice_s
         self._tasks = tasks
-        self._committing = committing
+        self._committer = committer
         self._restorer = restorer
         self._fetcher = fetcher
         self._producer = producer
         self._handovers = handovers
         self._arrived = arrived
         self._report = report
-        self._tally = throughput
+        self._throughput = throughput
         self._order = deque[TaskId]()
-        self._duty = RestoreShare(self._slice_s)
+        self._restore_share = RestoreShare(self._slice_s)
         self._report_at = 0.0
         self._tick_at = 0.0
         self._leased = False
@@ -140,18 +140,18 @@ class DataLoop:
         self._leased = self._producer.follow_lease()
         worked = False
         if self._leased:
-            self._committing.consider(now, self._tasks.actives.values())
-            self._committing.seal_slice(now + self._slice_s)
+            self._committer.consider(now, self._tasks.actives.values())
+            self._committer.seal_slice(now + self._slice_s)
             done = self._run_tasks()
-            self._tally.processed(done)
+            self._throughput.processed(done)
             worked = done > 0
         ran = self._clock.now()
         self._held_s = ran - now
-        self._committing.write_slice(ran + self._slice_s)
+        self._committer.write_slice(ran + self._slice_s)
         worked = self._restore(busy=worked) or worked
         self._producer.push()
         self._regularly(now)
-        return worked or self._committing.busy(leased=self._leased)
+        return worked or self._committer.busy(leased=self._leased)
 
     def _regularly(self, now: float) -> None:
         if self._tasks.changed or (now >= self._report_at and len(self._restorer)):
@@ -164,7 +164,7 @@ class DataLoop:
             self._handovers.complete_idle()
             self._pass_over(now)
             if self._tasks.actives:
-                self._tally.regularly(now, self._behind)
+                self._throughput.regularly(now, self._behind)
 
     def _pass_over(self, now: float) -> None:
         """Let running tasks pass over failed records at the end of a quiet topic."""
@@ -190,8 +190,8 @@ class DataLoop:
     def _idle_s(self) -> float:
         now = self._clock.now()
         due = [now + IDLE_MAX_S]
-        if self._leased and self._committing.idle:
-            due.append(self._committing.due_at)
+        if self._leased and self._committer.idle:
+            due.append(self._committer.due_at)
         if len(self._restorer):
             due.append(self._report_at)
         return max(IDLE_MIN_S, min(due) - now)
@@ -204,9 +204,9 @@ class DataLoop:
         The first task is the one after the last task of the previous turn.
         """
         actives = self._tasks.actives
-        if self._producer.full_elsewhere() or self._committing.full:
+        if self._producer.full_elsewhere() or self._committer.full:
             return 0
-        self._crowding = {*self._producer.crowding(), *self._committing.crowding}
+        self._crowding = {*self._producer.crowding(), *self._committer.crowding}
         if len(self._order) != len(actives) or any(task not in actives for task in self._order):
             self._order = deque(sorted(actives))
         until = self._clock.now() + TURN_S
@@ -215,7 +215,7 @@ class DataLoop:
             active = actives[self._order[0]]
             self._order.rotate(-1)
             done += self._run(active, until)
-            if self._clock.now() >= until or self._committing.full:
+            if self._clock.now() >= until or self._committer.full:
                 break
         return done
 
@@ -223,7 +223,7 @@ class DataLoop:
         task = active.task
         if task.id in self._crowding:
             return 0
-        if active.suspended or active.paused or task.id == self._committing.sealing or task.busy:
+        if active.suspended or active.paused or task.id == self._committer.sealing or task.busy:
             return 0
         more = self._feed(active)
         caught_up = [tp.topic for tp in active.sources if self._fetcher.caught_up(tp)]
@@ -233,7 +233,7 @@ class DataLoop:
             began = self._clock.now()
             dirty = task.dirty_bytes
             limit = min(CHUNK_RECORDS_MAX, active.affords(min(CHUNK_S, until - began)))
-            limit = min(limit, active.fills(self._committing.room_bytes))
+            limit = min(limit, active.fills(self._committer.room_bytes))
             records = task.run(limit, caught_up)
         except TaskStopped as why:
             self._tasks.stopped(active.id, why)
@@ -243,7 +243,7 @@ class DataLoop:
             return 0
         if records:
             now = self._clock.now()
-            self._committing.ran(active, records, dirty)
+            self._committer.ran(active, records, dirty)
             if not task.busy:
                 active.took(records, now - began)
             more = more or any(task.waiting(tp.topic) for tp in active.sources)
@@ -280,10 +280,10 @@ class DataLoop:
         allowed = self._slice_s
         if busy:
             share = URGENT_SHARE if self._restorer.urgent() else CALM_SHARE
-            allowed = self._duty.allowed(now, share)
+            allowed = self._restore_share.allowed(now, share)
         if allowed <= 0:
             return True
         worked = self._restorer.slice(now + allowed)
         if busy:
-            self._duty.spent(self._clock.now() - now)
+            self._restore_share.spent(self._clock.now() - now)
         return worked

@@ -33,7 +33,7 @@ from streamsx.processing.failure_policy import FailureAction, Policy
 from streamsx.state.directory import StateDirectory
 from streamsx.tasks.active_tasks import ActiveTasks
 from streamsx.tasks.committer import CommitLimits, CommitOutcomes, Committer, patient_until
-from streamsx.tasks.failure_reports import FailureReports, tell_damaged
+from streamsx.tasks.failure_reports import FailureReports, report_damaged
 from streamsx.tasks.group_gateway import GroupGateway
 from streamsx.tasks.handovers import Handovers
 from streamsx.tasks.inactive_stores import InactiveStores
@@ -124,18 +124,18 @@ class WorkerComponents:
         context = self._context
         owner = context.owner
         self.session = session_of(context, assignor)
-        self.listening = ListenerCalls(
+        self.listener_calls = ListenerCalls(
             context.listeners, lambda job, name: owner.spawn_users(job, name=name), owner.fail,
             context.journal, context.clock.now,
         )  # fmt: skip
-        self._gateway = GroupGateway(self.session, assignor, self.listening)
+        self._gateway = GroupGateway(self.session, assignor, self.listener_calls)
 
     def _read_and_send(self, partitions: Mapping[str, int]) -> None:
         """Create fetchers and the producer of the tasks; the host has a producer of its own."""
         context = self._context
         wake = self.arrived.set
         data, log = limits_of(context.config)
-        damaged = partial(tell_damaged, context.journal)
+        damaged = partial(report_damaged, context.journal)
         self.fetcher = Fetcher(
             context.cluster, context.clock, "data", data, wake, self._source_cut, damaged
         )
@@ -205,7 +205,7 @@ class WorkerComponents:
         budget = memory_budget(config)
         topics = context.topology.topics
         passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
-        self.purging = RepartitionPurge(context.cluster, passing)
+        self.purge = RepartitionPurge(context.cluster, passing)
         self.active_tasks = ActiveTasks(
             plans=context.plans,
             producer=self.producer,
@@ -222,10 +222,10 @@ class WorkerComponents:
             fetcher=self.fetcher,
             actives=actives,
         )
-        self.committing = Committer(
+        self.committer = Committer(
             producer=self.producer,
             offsets=self._gateway.commit,
-            taken=self.purging.committed,
+            taken=self.purge.committed,
             limits=CommitLimits(config.commit_interval_s, budget.dirty_bytes),
             outcomes=CommitOutcomes(self._happened, self._undone, self._failed),
             patient_until=self._patient_until,
@@ -246,7 +246,7 @@ class WorkerComponents:
             actives=self.active_tasks,
             stores=self.stores,
             sources=self.sources,
-            committing=self.committing,
+            committer=self.committer,
             handovers=self.handovers,
             bounds=self.bounds,
             gateway=self._gateway,
@@ -255,7 +255,7 @@ class WorkerComponents:
             journal=context.journal,
             clock=clock,
         )
-        self.refusing = produce_errors_of(context, self.tasks, self.producer)
+        self.produce_errors = produce_errors_of(context, self.tasks, self.producer)
 
     def _follow_group(
         self, assignor: StreamsPartitionAssignor, partitions: Mapping[str, int]
@@ -278,10 +278,10 @@ class WorkerComponents:
             session=self.session,
             gateway=self._gateway,
             tasks=self.tasks,
-            committing=self.committing,
+            committer=self.committer,
             handovers=self.handovers,
             fetchers=(self.fetcher, self.changelogs),
-            listening=self.listening,
+            listener_calls=self.listener_calls,
             reports=self.reports,
             log=RebalanceLog(
                 actives=self.active_tasks,
@@ -296,7 +296,7 @@ class WorkerComponents:
         )
         self.loop = DataLoop(
             tasks=self.tasks,
-            committing=self.committing,
+            committer=self.committer,
             restorer=self.restorer,
             fetcher=self.fetcher,
             producer=self.producer,
@@ -346,7 +346,7 @@ class WorkerComponents:
         self.tasks.changed = True
 
     def _refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
-        self.refusing.refused(tp, code, record)
+        self.produce_errors.refused(tp, code, record)
 
     def _patient_until(self, since: float) -> float:
         leave_by = self._gateway.leave_by if self._gateway.leaving else None

@@ -92,7 +92,7 @@ class Worker:
         self._clock = clock
         self._services = services
         self._hosted = hosted
-        self._tell_begun = begun
+        self._on_begun = begun
         self._threads = threads
         self._rows = rows
         self._rng = rng
@@ -264,7 +264,7 @@ class Worker:
     def deliver(self, message: ControlMessage) -> None:
         """Pass a message from the control thread to the data loop."""
         with suppress(RuntimeError):  # the loop is closed, and all receivers have ended
-            self._loop.call_soon_threadsafe(self._hear, message)
+            self._loop.call_soon_threadsafe(self._handle, message)
 
     def ended(self, error: Exception | None) -> None:
         """Close the remaining tasks, because the worker is out of the group for good."""
@@ -286,7 +286,7 @@ class Worker:
             unreached=self._unreached,
         )
 
-    def _hear(self, message: ControlMessage) -> None:
+    def _handle(self, message: ControlMessage) -> None:
         """Handle a message of the member, unless a failed job is ending the worker.
 
         The race (seed 32): a full disk fails the closing of a store, and with it this worker; all
@@ -294,7 +294,7 @@ class Worker:
         begin then.
         """
         if not self._broken:
-            self._made.rebalance_handler.hear(message)
+            self._made.rebalance_handler.handle(message)
             self._made.arrived.set()
 
     # -- at work
@@ -328,14 +328,14 @@ class Worker:
             "ask for positions": made.bounds.committed.run(),
             "watch what is on the disk": made.inactive.watch(),
             "clean up": self._clean_up(made),
-            "purge": made.purging.run(),
+            "purge": made.purge.run(),
             "tell of failures": made.failures.run(),
             "watch outputs": made.limits.run(),
             "services": self._serve(made),
         }
         for name, job in background.items():
             _ = self.spawn(job, name=name)
-        self._tell_begun()
+        self._on_begun()
         self._begun = True
         try:
             if self._alone:
@@ -387,7 +387,7 @@ class Worker:
         out_for_s = self._clock.now() - self._out_at
         if out_for_s >= CLOSING_MAX_S:
             return True
-        called = len(self._made.listening)
+        called = len(self._made.listener_calls)
         if called and self._give_up_at is not None and out_for_s >= LAST_WORDS_S:
             called = now < self._give_up_at
         return not (len(self._made.registry) or called)

@@ -129,9 +129,9 @@ async def commit_of(
 
     def offset_commit(number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         assert offsets
-        loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset(), {})
+        loop.call_soon(turns.timed, "adopt", committer.committed, number, frozenset(), {})
 
-    committing = Committer(
+    committer = Committer(
         producer=producer,
         offsets=offset_commit,
         taken=taken,
@@ -142,13 +142,13 @@ async def commit_of(
         journal=Journal("a", clock),
         clock=clock,
     )
-    turns.timed("begin", committing.consider, clock.now(), [active])
-    while not committing.idle:
+    turns.timed("begin", committer.consider, clock.now(), [active])
+    while not committer.idle:
         began = time.thread_time()
-        turns.timed("encode and send", committing.seal_slice, clock.now() + SLICE_S)
-        turns.timed("write", committing.write_slice, clock.now() + SLICE_S)
+        turns.timed("encode and send", committer.seal_slice, clock.now() + SLICE_S)
+        turns.timed("write", committer.write_slice, clock.now() + SLICE_S)
         turns.timed("push", producer.push)
-        await asyncio.sleep(0 if committing.busy(leased=True) else 0.001)
+        await asyncio.sleep(0 if committer.busy(leased=True) else 0.001)
         turns.parts.append(((time.thread_time() - began) * 1000, "turn"))
     return sorted(turns.parts, reverse=True)[:5]
 

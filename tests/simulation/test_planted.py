@@ -148,7 +148,7 @@ class NobodyJoinsAfterARelease(OwnedPartitions):
 
 def nothing_waits_to_be_let_go(_: View, runs: Mapping[TaskId, int | None]) -> Held:
     """The leader verifies its plan, and has none to ship."""
-    return Held({task: seat for task, seat in runs.items() if seat is not None}, {}, {})
+    return Held({task: builder for task, builder in runs.items() if builder is not None}, {}, {})
 
 
 def knows_no_good_end(departures: Mapping[str, LeaveProgress], **_: object) -> int:

@@ -18,8 +18,8 @@ from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 from streamsx.state.rocks import RocksMemory, RocksRows
-from streamsx.tasks import state_machine as life
 from streamsx.tasks.restorer import Restorer
+from streamsx.tasks.state_machine import TaskEvent
 from streamsx.tasks.task_registry import Happened
 
 TASK, CHANGELOG = TaskId(0, 2), TopicPartition("app-counts-changelog", 2)
@@ -60,7 +60,7 @@ class Told:
         self.errors: list[Exception] = []
 
     def restored(self, now: Happened) -> None:
-        self.done.append((now.role, now.event is life.Event.REACHED_END))
+        self.done.append((now.role, now.event is TaskEvent.REACHED_END))
 
     def failed(self, _: TaskId, error: Exception) -> None:
         self.errors.append(error)

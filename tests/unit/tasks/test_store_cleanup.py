@@ -32,13 +32,13 @@ def test_unused_store_is_kept_for_the_cleanup_delay(bench: Bench) -> None:
     bench.until(lambda: words(0) in bench.committed)
     closed(bench, station)
     bench.run(3)
-    copy = station.made.session.seat.report.copies[T0]
+    copy = station.made.session.builder.report.copies[T0]
     assert (copy.role, copy.lag) == (CopyRole.DORMANT, 0)
     bench.run(145)
     assert folder.is_dir()
     bench.run(120)
     assert not folder.exists()
-    assert T0 not in station.made.session.seat.report.copies
+    assert T0 not in station.made.session.builder.report.copies
 
 
 def test_store_reused_within_the_cleanup_delay_starts_a_new_delay(bench: Bench) -> None:

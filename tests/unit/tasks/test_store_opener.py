@@ -83,7 +83,7 @@ def test_store_of_an_earlier_process_counts_as_a_copy(bench: Bench) -> None:
     second = bench.station(counting(), "w1", stores=first.stores)
     bench.until(lambda: second.hand.alive)
     bench.run(0.1)
-    (copy,) = second.made.session.seat.report.copies.items()
+    (copy,) = second.made.session.builder.report.copies.items()
     assert copy[0] == T0
     assert (copy[1].role, copy[1].lag) == (CopyRole.DORMANT, ROWS_PER_BATCH)
 
@@ -98,7 +98,7 @@ def test_damaged_store_of_an_earlier_process_is_moved_away(bench: Bench) -> None
     assert second.told("error") == [
         {"what": "store damaged: here: moved away", "where": "store counts-0"}
     ]
-    assert second.made.session.seat.report.copies == {}
+    assert second.made.session.builder.report.copies == {}
 
 
 def test_sound_store_beside_a_damaged_one_counts_as_a_copy(bench: Bench) -> None:
@@ -114,7 +114,7 @@ def test_sound_store_beside_a_damaged_one_counts_as_a_copy(bench: Bench) -> None
     bench.until(lambda: second.hand.alive)
     bench.run(0.1)
     assert [told["where"] for told in second.told("error")] == ["store counts-0"]
-    (copy,) = second.made.session.seat.report.copies.items()
+    (copy,) = second.made.session.builder.report.copies.items()
     assert (copy[0], copy[1].role, copy[1].lag) == (T1, CopyRole.DORMANT, 0)
 
 
@@ -147,5 +147,5 @@ def test_table_in_memory_is_restored_each_time(bench: Bench) -> None:
         bench.until(lambda: station.states(T0)[-1] == "closed")
     assert station.states(T0).count("restoring") == 2
     bench.run(3)
-    assert station.made.session.seat.report.copies[T0].lag == end
+    assert station.made.session.builder.report.copies[T0].lag == end
     assert not (bench.folder / "w1" / "t" / "stores").exists()

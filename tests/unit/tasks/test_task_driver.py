@@ -326,7 +326,7 @@ def test_copy_is_reported_by_role_and_a_closing_copy_as_dormant(
 
     def copies() -> dict[TaskId, tuple[CopyRole, int | None]]:
         station.made.reports.publish()
-        found = station.made.session.seat.report.copies
+        found = station.made.session.builder.report.copies
         return {task: (copy.role, copy.lag) for task, copy in found.items()}
 
     bench.answer = without(changelog(0).topic)
@@ -429,7 +429,7 @@ def test_task_lag_is_that_of_the_store_furthest_behind(bench: Bench) -> None:
     station.hand.plan(learners=[T0])
     bench.run(5)
     assert station.made.restorer.lag(T0) == end
-    copy = station.made.session.seat.report.copies[T0]
+    copy = station.made.session.builder.report.copies[T0]
     assert (copy.role, copy.lag) == (CopyRole.LEARNER, end)
     assert e.Ready() not in station.hand.posted
     bench.answer = answered
@@ -439,15 +439,15 @@ def test_task_lag_is_that_of_the_store_furthest_behind(bench: Bench) -> None:
 def test_learner_without_progress_for_a_minute_is_reported_as_stalled(bench: Bench) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=0))
     bench.remember(changelog(0), 1)
-    seat, bench.answer = station.made.session.seat, without(changelog(0).topic)
+    builder, bench.answer = station.made.session.builder, without(changelog(0).topic)
     station.hand.plan(learners=[T0])
     bench.run(58)
-    assert seat.report.stalled == frozenset()
+    assert builder.report.stalled == frozenset()
     bench.run(5)
-    assert seat.report.stalled == {T0}
+    assert builder.report.stalled == {T0}
     bench.answer = answered
     bench.until(lambda: e.Ready() in station.hand.posted)
-    assert seat.report.stalled == frozenset()
+    assert builder.report.stalled == frozenset()
 
 
 def without(topic: str) -> Handler:
@@ -511,7 +511,7 @@ def test_dormant_store_reports_current_lag(bench: Bench) -> None:
     bench.until(lambda: station.states(T0)[-1] == "closed")
     bench.remember(changelog(0), 2)
     bench.run(3)
-    assert station.made.session.seat.report.copies[T0].lag == 2 * ROWS_PER_BATCH
+    assert station.made.session.builder.report.copies[T0].lag == 2 * ROWS_PER_BATCH
 
 
 # -- what the member is told and says
