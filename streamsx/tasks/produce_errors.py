@@ -60,6 +60,7 @@ class ProduceErrors:
 
     def __init__(
         self,
+        *,
         choice: OnProduceError,
         principal: str,
         actives: Mapping[TaskId, Active],
@@ -67,7 +68,6 @@ class ProduceErrors:
         changelogs: frozenset[str],
         journal: Journal,
         clock: Clock,
-        *,
         stops: Callable[[TaskId, TaskStopped], None],
         fails: Callable[[TaskId, Exception], None],
     ) -> None:

@@ -47,9 +47,14 @@ class ListenerCalls:
     """Calls of one worker's listeners; `then` is called when all callbacks have returned."""
 
     def __init__(
-        self, listeners: RebalanceListeners, spawn: Spawn, fail: Callable[[Exception], None],
-        journal: Callable[..., None], now: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        listeners: RebalanceListeners,
+        spawn: Spawn,
+        fail: Callable[[Exception], None],
+        journal: Callable[..., None],
+        now: Callable[[], float],
+    ) -> None:
         self._listeners = listeners
         self._spawn = spawn
         self._fail = fail

@@ -101,12 +101,13 @@ class WorkerHost:
 
     def __init__(
         self,
-        clock: Clock,
+        *,
         producer: Producer,
         tasks: TaskDriver,
         leads: Callable[[], bool],
         places: KeyPlaces,
         late: LateTopics,
+        clock: Clock,
     ) -> None:
         self._clock = clock
         self.producer = producer

@@ -125,9 +125,12 @@ class WorkerComponents:
         owner = context.owner
         self.session = session_of(context, assignor)
         self.listener_calls = ListenerCalls(
-            context.listeners, lambda job, name: owner.spawn_users(job, name=name), owner.fail,
-            context.journal, context.clock.now,
-        )  # fmt: skip
+            listeners=context.listeners,
+            spawn=lambda job, name: owner.spawn_users(job, name=name),
+            fail=owner.fail,
+            journal=context.journal,
+            now=context.clock.now,
+        )
         self._gateway = GroupGateway(self.session, assignor, self.listener_calls)
 
     def _read_and_send(self, partitions: Mapping[str, int]) -> None:
@@ -317,12 +320,12 @@ class WorkerComponents:
         choice = OnProduceError(config.on_produce_error)
         outside = ProduceErrorsOutsideTasks(choice, cluster.principal, clock, context.owner.fail)
         self.host = WorkerHost(
-            clock,
-            producer_of(context, self.limits, outside.refused),
-            self.tasks,
-            lambda: self.rebalance_handler.leads,
-            KeyPlaces(context.topology.subtopologies, partitions),
-            LateTopics(cluster, config, context.owner.spawn, self.arrived.set),
+            producer=producer_of(context, self.limits, outside.refused),
+            tasks=self.tasks,
+            leads=lambda: self.rebalance_handler.leads,
+            places=KeyPlaces(context.topology.subtopologies, partitions),
+            late=LateTopics(cluster, config, context.owner.spawn, self.arrived.set),
+            clock=clock,
         )
 
     # -- for parts that are created before the part they call
@@ -385,13 +388,13 @@ def produce_errors_of(
     """Return the handler of task records that brokers refuse."""
     stores = (node for plan in context.topology.subtopologies for node in plan.stores)
     return ProduceErrors(
-        OnProduceError(context.config.on_produce_error),
-        context.cluster.principal,
-        tasks.actives,
-        producer.current,
-        frozenset(node.changelog for node in stores),
-        context.journal,
-        context.clock,
+        choice=OnProduceError(context.config.on_produce_error),
+        principal=context.cluster.principal,
+        actives=tasks.actives,
+        current=producer.current,
+        changelogs=frozenset(node.changelog for node in stores),
+        journal=context.journal,
+        clock=context.clock,
         stops=tasks.undone,
         fails=tasks.failed,
     )
