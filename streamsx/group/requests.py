@@ -27,9 +27,9 @@ def leave(group: str, *member_ids: str) -> dict[str, Any]:
 
 
 def request(
-    group: str, config: MemberConfig, protocol: str, send: e.SendRequest, word: bytes = b""
+    group: str, config: MemberConfig, protocol: str, send: e.SendRequest, subscription: bytes = b""
 ) -> tuple[Api, dict[str, Any]]:
-    """Return the API and fields of a request; `word` is the Subscription for a JoinGroup."""
+    """Return the API and fields of a request; `subscription` is for a JoinGroup."""
     who = identity(group, send.member_id, config.group_instance_id)
     generation = send.generation
     match send.body:
@@ -40,7 +40,7 @@ def request(
                 "session_timeout": int(config.session_timeout_s * 1000),
                 "rebalance_timeout": int(config.rebalance_timeout_s * 1000),
                 "protocol_type": config.protocol_type,
-                "protocols": [{"name": protocol, "metadata": word}],
+                "protocols": [{"name": protocol, "metadata": subscription}],
                 "reason": reason,
             }
         case e.SyncGroup(assignments):
@@ -89,6 +89,6 @@ def left(number: int, reply: Any) -> e.Reply:
 
     An unknown member counts as gone.
     """
-    codes = (told.error_code for told in (reply, *reply.members))
+    codes = (part.error_code for part in (reply, *reply.members))
     good = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
     return e.Reply(number, next((code for code in codes if code not in good), 0))

@@ -53,7 +53,7 @@ class Session:
         clock: Clock,
         config: MemberConfig,
         group: str,
-        seat: SubscriptionBuilder,
+        builder: SubscriptionBuilder,
         deliver: Callable[[e.ControlMessage], None],
         outage: Outage,
         keep: Callable[[str | None], None] = lambda _: None,
@@ -61,7 +61,7 @@ class Session:
         self._clock = clock
         self._config = config
         self._group = group
-        self.seat = seat
+        self.builder = builder
         self._deliver = deliver
         self._keep = keep
         self._outage = outage
@@ -83,9 +83,9 @@ class Session:
         self._posted.append(event)
         if self._loop is not None:  # else `run` reads the queue right after setting the loop
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._heard)
+                self._loop.call_soon_threadsafe(self._feed_posted)
 
-    def _heard(self) -> None:
+    def _feed_posted(self) -> None:
         while self._posted:
             event = self._posted.popleft()
             if not self._over.is_set():
@@ -102,7 +102,7 @@ class Session:
         self._cluster = cluster
         self._over = asyncio.Event()
         self._lanes = {which: self._lane(which) for which in e.ConnectionName}
-        self._leading = Leader(cluster, self._clock, self.seat, self._feed)
+        self._leading = Leader(cluster, self._clock, self.builder, self._feed)
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for which, lane in self._lanes.items():
@@ -110,7 +110,7 @@ class Session:
                 self._begin(self._leading.watch(), "watch topics")
                 self._feed(e.Start(predecessor))
                 self._loop = asyncio.get_running_loop()
-                self._heard()
+                self._feed_posted()
                 await self._over.wait()
                 raise _Over
         except* _Over:
@@ -158,9 +158,9 @@ class Session:
                 self.failed = why or self.failed
                 LOG.debug("%s", f"count {metric}: {why}".rstrip(": "))
             case _:
-                self._tell(effect)
+                self._deliver_message(effect)
 
-    def _tell(self, message: e.ControlMessage) -> None:
+    def _deliver_message(self, message: e.ControlMessage) -> None:
         if isinstance(message, e.Left | e.Fatal):
             self._over.set()
         self.losses += isinstance(message, e.Lost)
@@ -189,11 +189,13 @@ class Session:
 
     def _send(self, send: e.SendRequest) -> None:
         body = send.body
-        word = b""
+        subscription = b""
         if isinstance(body, e.JoinGroup):
-            word = self.seat.word(body, self._zero(), self.metrics.values(self._clock.now()))
-        protocol = self.seat.assignor.name
-        api, fields = requests.request(self._group, self._config, protocol, send, word)
+            subscription = self.builder.subscription(
+                body, self._zero(), self.metrics.values(self._clock.now())
+            )
+        protocol = self.builder.assignor.name
+        api, fields = requests.request(self._group, self._config, protocol, send, subscription)
 
         async def ask(connection: Connection) -> None:
             compile_codecs(connection)
@@ -221,7 +223,7 @@ class Session:
 
     def _given(self, request: int, data: bytes) -> e.Reply:
         try:
-            synced = self.seat.given(data, self._zero())
+            synced = self.builder.given(data, self._zero())
         except DataError as error:
             LOG.warning("the leader's plan cannot be read: %s: joining again", error)
             return e.Reply(request, ErrorCode.CORRUPT_MESSAGE)

@@ -15,7 +15,7 @@ from streamsx.journal import LOG, Journal
 from streamsx.model import TopicPartition
 from streamsx.processing.failure_policy import QUIET_S, Failure
 
-TELL_EVERY_S = 1.0
+LOG_EVERY_S = 1.0
 LATER = (
     f"skipped when a later one is processed, or none comes for {QUIET_S:g} s, unless its task stops"
 )
@@ -30,7 +30,7 @@ class FailureReports:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         self._silent: Counter[str] = Counter()
         self._kinds: set[object] = set()
         self._empty: set[str] = set()
@@ -41,10 +41,10 @@ class FailureReports:
         now = self._clock.now()
         operator = failure.operator
         error = failure.error if self._is_new(failure) else None
-        if error is None and now - self._told_at.get(operator, -TELL_EVERY_S) < TELL_EVERY_S:
+        if error is None and now - self._logged_at.get(operator, -LOG_EVERY_S) < LOG_EVERY_S:
             self._silent[operator] += 1
             return
-        self._told_at[operator] = now
+        self._logged_at[operator] = now
         LOG.warning("record_failed %s: %s", failure, LATER, exc_info=error)
 
     def passed(self, failure: Failure) -> None:
@@ -75,19 +75,19 @@ class FailureReports:
         """Log the counts every TELL_EVERY_S until cancelled, and then those that are left."""
         try:
             while True:
-                await asyncio.sleep(TELL_EVERY_S)
-                self._tell()
+                await asyncio.sleep(LOG_EVERY_S)
+                self._log()
         finally:
-            self._tell()
+            self._log()
 
-    def _tell(self) -> None:
+    def _log(self) -> None:
         for operator, more in self._silent.items():
-            self._told_at[operator] = self._clock.now()
+            self._logged_at[operator] = self._clock.now()
             LOG.warning("record_failed %s: %s more: %s", operator, more, LATER)
         self._silent.clear()
 
 
-def tell_damaged(journal: Journal, tp: TopicPartition, offset: int, why: str) -> None:
+def report_damaged(journal: Journal, tp: TopicPartition, offset: int, why: str) -> None:
     """Report a batch that stays damaged: each reader of that log stands still there."""
     what = (
         f"{why}: nothing behind it is read; it is tried every {BACKOFF_MAX_S:g} s: let a sound "

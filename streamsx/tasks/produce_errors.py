@@ -20,7 +20,7 @@ from streamsx.journal import LOG, Journal
 from streamsx.model import TaskId, TopicPartition
 from streamsx.tasks.active_task import Active
 
-TELL_EVERY_S = 1.0
+LOG_EVERY_S = 1.0
 
 
 class OnProduceError(Enum):
@@ -36,16 +36,16 @@ class OncePerSecond:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
         self._silent = Counter[str]()
 
     def __call__(self, topic: str, what: str) -> None:
         now = self._clock.now()
-        if now - self._told_at.get(topic, -TELL_EVERY_S) < TELL_EVERY_S:
+        if now - self._logged_at.get(topic, -LOG_EVERY_S) < LOG_EVERY_S:
             self._silent[topic] += 1
             return
         more = self._silent.pop(topic, 0)
-        self._told_at[topic] = now
+        self._logged_at[topic] = now
         LOG.warning("record_refused %s%s", what, f" (and {more} more before it)" if more else "")
 
 
@@ -60,18 +60,18 @@ class ProduceErrors:
 
     def __init__(
         self,
-        word: OnProduceError,
+        *,
+        choice: OnProduceError,
         principal: str,
         actives: Mapping[TaskId, Active],
         current: Callable[[Sender], bool],
         changelogs: frozenset[str],
         journal: Journal,
         clock: Clock,
-        *,
         stops: Callable[[TaskId, TaskStopped], None],
         fails: Callable[[TaskId, Exception], None],
     ) -> None:
-        self._word = word
+        self._choice = choice
         self._principal = principal
         self._actives = actives
         self._current = current
@@ -79,7 +79,7 @@ class ProduceErrors:
         self._journal = journal
         self._stops = stops
         self._fails = fails
-        self._tell = OncePerSecond(clock)
+        self._log = OncePerSecond(clock)
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record of a task."""
@@ -87,12 +87,12 @@ class ProduceErrors:
         task = record.sender.task
         assert task is not None, "a record of no task"
         skips = code in OF_RECORDS and tp.topic not in self._changelogs
-        if self._word is OnProduceError.LOG and skips:
-            self._tell(tp.topic, f"{what}: it is passed over")
+        if self._choice is OnProduceError.LOG and skips:
+            self._log(tp.topic, f"{what}: it is passed over")
         elif (active := self._actives.get(task)) is None or not self._current(record.sender):
             # The task has ended or begun anew since, so its next run sends the record again.
             self._journal("error", what=what, where=f"task {task}")
-        elif self._word is OnProduceError.STOP:
+        elif self._choice is OnProduceError.STOP:
             self._fails(task, WorldError(what))
         else:
             self._stop(active, what, skips=skips)
@@ -118,17 +118,21 @@ class ProduceErrorsOutsideTasks:
     """
 
     def __init__(
-        self, word: OnProduceError, principal: str, clock: Clock, fails: Callable[[Exception], None]
+        self,
+        choice: OnProduceError,
+        principal: str,
+        clock: Clock,
+        fails: Callable[[Exception], None],
     ) -> None:
-        self._word = word
+        self._choice = choice
         self._principal = principal
         self._fails = fails
-        self._tell = OncePerSecond(clock)
+        self._log = OncePerSecond(clock)
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record."""
         what = refusal_message(tp, code, record, self._principal)
-        if self._word is OnProduceError.STOP:
+        if self._choice is OnProduceError.STOP:
             self._fails(WorldError(what))
         else:
-            self._tell(tp.topic, f"{what}: it is lost")
+            self._log(tp.topic, f"{what}: it is lost")

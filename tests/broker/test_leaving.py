@@ -67,11 +67,11 @@ class Peer:
             case OnAssignment() if message.view.learners:
                 lag = 0 if self.learns else 9_000
                 learners = dict.fromkeys(message.view.learners, Copy(CopyRole.LEARNER, lag))
-                self.session.seat.report = MemberMetadata("", copies=learners)
+                self.session.builder.report = MemberMetadata("", copies=learners)
                 if self.learns:
                     self.session.post(e.Ready())
             case OnAssignment():
-                self.session.seat.report = MemberMetadata("")
+                self.session.builder.report = MemberMetadata("")
 
     def told(self, kind: type[ControlMessage]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]

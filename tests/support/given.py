@@ -10,7 +10,7 @@ from streamsx.clock import SystemClock
 from streamsx.group.member_events import ControlMessage
 from streamsx.journal import Journal
 from streamsx.state.directory import StateDirectory
-from streamsx.tasks.worker_context import WorkerContext
+from streamsx.worker.wiring import WorkerContext
 
 NOWHERE = "127.0.0.1:9"
 

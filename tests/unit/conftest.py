@@ -445,7 +445,7 @@ class Hand:
         session = self._station.made.session
         session.member.lease.until = inf
         session.post = self._post  # type: ignore[method-assign]
-        self._station.made.tasks.bounds.committed.of = self._committed  # type: ignore[method-assign]
+        self._station.made.bounds.committed.of = self._committed  # type: ignore[method-assign]
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self._over
 

@@ -99,11 +99,11 @@ async def _ask(
 ) -> bool:
     """Send the marks that the group does not know yet; return whether it knows all marks now."""
     now_ms = _now_ms(clock)
-    wishes = {
+    found = {
         name: leave_progress.mark_to_send(departure, report, now_ms)
         for name, departure in going.items()
     }
-    marks = {name: mark for name, mark in wishes.items() if mark is not None}
+    marks = {name: mark for name, mark in found.items() if mark is not None}
     if not marks:
         return True
     limit_s = (max(going[name].deadline_ms for name in marks) - now_ms) / 1000

@@ -86,10 +86,10 @@ class ToolMembership:
         self._clock = clock
         self._marks = marks
         self._session_s = session_s
-        seat = SubscriptionBuilder(observing(marks, nonce=int(clock.wall() * 1000)), ())
+        builder = SubscriptionBuilder(observing(marks, nonce=int(clock.wall() * 1000)), ())
         config = MemberConfig(session_timeout_s=session_s, protocol_type=protocol_type)
         outage = Outage(LOG.debug, UNREACHABLE_S)
-        self.session = Session(clock, config, group, seat, self._hear, outage)
+        self.session = Session(clock, config, group, builder, self._handle, outage)
         self.refused = 0
         self.shown = False
         self.taken = False
@@ -119,7 +119,7 @@ class ToolMembership:
         self.shown = self.shown or self.session.member.generation >= 0
         self.session.post(e.Stop(self._clock.now() + LEAVE_S))
 
-    def _hear(self, message: e.ControlMessage) -> None:
+    def _handle(self, message: e.ControlMessage) -> None:
         match message:
             case e.OnAssignment(view=view):
                 kept = view.memory.marks

@@ -653,7 +653,7 @@ def test_ten_failures_in_a_row_stop_the_task_at_the_first_one(
     (told,) = errors(station)
     assert told.startswith("task stopped: 0_0, words-0 offset 11: 10 records in a row failed")
     assert e.Want("task 0_0 stopped") in station.hand.posted
-    assert station.made.session.seat.report.reasons == {T0: told}
+    assert station.made.session.builder.report.reasons == {T0: told}
     since = bench.scheduler.now
     feed(bench, "d")
     feed(bench, "x", partition=1)
@@ -698,7 +698,7 @@ def test_failures_are_held_while_their_task_is_paused(bench: Bench) -> None:
     station = begun(bench, app_of(failing), T0)
     feed(bench, "a", "bad")
     bench.until(lambda: committed(bench) == 1)
-    bench.until(lambda: station.made.tasks.committing.idle)
+    bench.until(lambda: station.made.committer.idle)
     station.made.tasks.actives[T0].paused = True
     bench.run(8)
     assert committed(bench) == 1

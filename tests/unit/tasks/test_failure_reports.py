@@ -50,7 +50,7 @@ def test_first_failure_of_each_operator_is_logged_in_full(caplog: pytest.LogCapt
 def test_further_failures_are_counted_once_a_second_and_at_the_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failure_reports, "TELL_EVERY_S", 0.01)
+    monkeypatch.setattr(failure_reports, "LOG_EVERY_S", 0.01)
 
     async def fail(some: FailureReports) -> None:
         running = asyncio.create_task(some.run())

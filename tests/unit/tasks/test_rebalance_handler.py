@@ -42,8 +42,8 @@ def rebalance_handler(tmp_path: Path) -> Iterator[RebalanceHandler]:
 
 
 def test_tasks_lost_while_leaving_set_the_exit_code(rebalance_handler: RebalanceHandler) -> None:
-    rebalance_handler.hear(IsLeaving(None))
-    rebalance_handler.hear(e.Lost(()))
+    rebalance_handler.handle(IsLeaving(None))
+    rebalance_handler.handle(e.Lost(()))
     assert rebalance_handler.lost_leaving
 
 
@@ -52,19 +52,19 @@ def test_tasks_lost_after_a_cancelled_leave_do_not_set_the_exit_code(
 ) -> None:
     """A mark was taken back; a fence took its tasks, hours ago; a SIGTERM then ended it with 1 and
     without its last flush."""
-    rebalance_handler.hear(IsLeaving(None))
-    rebalance_handler.hear(Stays())
-    rebalance_handler.hear(e.Lost(()))
+    rebalance_handler.handle(IsLeaving(None))
+    rebalance_handler.handle(Stays())
+    rebalance_handler.handle(e.Lost(()))
     assert not rebalance_handler.lost_leaving
 
 
 def test_tasks_lost_before_a_cancelled_leave_are_forgotten(
     rebalance_handler: RebalanceHandler,
 ) -> None:
-    rebalance_handler.hear(IsLeaving(None))
-    rebalance_handler.hear(e.Lost(()))
-    rebalance_handler.hear(Stays())
-    rebalance_handler.hear(IsLeaving(None))
+    rebalance_handler.handle(IsLeaving(None))
+    rebalance_handler.handle(e.Lost(()))
+    rebalance_handler.handle(Stays())
+    rebalance_handler.handle(IsLeaving(None))
     assert not rebalance_handler.lost_leaving
 
 

@@ -30,7 +30,11 @@ class Station:
         self.failing = failing
         self.listeners = RebalanceListeners()
         self.listening = ListenerCalls(
-            self.listeners, self.spawn, self.ended.append, self.journal, lambda: 0.0
+            listeners=self.listeners,
+            spawn=self.spawn,
+            fail=self.ended.append,
+            journal=self.journal,
+            now=lambda: 0.0,
         )
 
     def spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:

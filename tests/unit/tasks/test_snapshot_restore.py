@@ -343,7 +343,7 @@ def test_tasks_revoked_while_waiting_for_a_snapshot_close_independently(
     logs.run(0.1)
     station.hand.revoke(*TASKS)
     logs.run(0.6)
-    held = station.made.tasks.holdings
+    held = station.made.registry
     assert {held.of(task).state for task in TASKS} == {TaskState.CLOSING}
 
 

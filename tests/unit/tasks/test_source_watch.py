@@ -158,14 +158,14 @@ def test_held_records_are_processed_when_the_log_is_truncated_after_them(bench: 
     active = station.made.tasks.actives[T0]
     active.paused = True
     bench.feed(0, "held")
-    bench.until(lambda: station.made.tasks.fetcher.waiting(words(0)))
-    batch = station.made.tasks.fetcher.take(words(0))
+    bench.until(lambda: station.made.fetcher.waiting(words(0)))
+    batch = station.made.fetcher.take(words(0))
     assert batch is not None
     active.task.offer(batch)
     bench.feed(0, "deleted", "left")
     bench.run(1)
     bench.at_broker(lambda: bench.log(words(0)).delete_before(2))
-    station.made.tasks.sources.cut(words(0))
+    station.made.sources.cut(words(0))
     bench.run(1)
     active.paused = False
     bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 3, 5)
@@ -178,7 +178,7 @@ def test_outdated_out_of_range_answer_repeats_and_loses_nothing(bench: Bench) ->
     station.hand.plan(T0)
     bench.feed(0, *"abc")
     bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 3)
-    station.made.tasks.sources.cut(words(0))
+    station.made.sources.cut(words(0))
     bench.feed(0, *"de")
     bench.until(lambda: bench.committed[words(0)][0] == 5)
     assert bench.counted() == dict.fromkeys("abcde", 1)

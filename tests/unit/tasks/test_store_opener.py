@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from streamsx.assignor.model import CopyRole
-from streamsx.errors import DiskFailed, StoreCorrupt, StoreLocked
-from streamsx.group import member_events as e
+from streamsx.errors import StoreCorrupt, StoreLocked
 from streamsx.model import TaskId
-from streamsx.state.directory import StateDirectory
 from streamsx.state.memory import MemoryRows
 from tests.unit.conftest import ROWS_PER_BATCH, changelog, counting, words
 
@@ -85,7 +83,7 @@ def test_store_of_an_earlier_process_counts_as_a_copy(bench: Bench) -> None:
     second = bench.station(counting(), "w1", stores=first.stores)
     bench.until(lambda: second.hand.alive)
     bench.run(0.1)
-    (copy,) = second.made.session.seat.report.copies.items()
+    (copy,) = second.made.session.builder.report.copies.items()
     assert copy[0] == T0
     assert (copy[1].role, copy[1].lag) == (CopyRole.DORMANT, ROWS_PER_BATCH)
 
@@ -100,7 +98,7 @@ def test_damaged_store_of_an_earlier_process_is_moved_away(bench: Bench) -> None
     assert second.told("error") == [
         {"what": "store damaged: here: moved away", "where": "store counts-0"}
     ]
-    assert second.made.session.seat.report.copies == {}
+    assert second.made.session.builder.report.copies == {}
 
 
 def test_sound_store_beside_a_damaged_one_counts_as_a_copy(bench: Bench) -> None:
@@ -116,7 +114,7 @@ def test_sound_store_beside_a_damaged_one_counts_as_a_copy(bench: Bench) -> None
     bench.until(lambda: second.hand.alive)
     bench.run(0.1)
     assert [told["where"] for told in second.told("error")] == ["store counts-0"]
-    (copy,) = second.made.session.seat.report.copies.items()
+    (copy,) = second.made.session.builder.report.copies.items()
     assert (copy[0], copy[1].role, copy[1].lag) == (T1, CopyRole.DORMANT, 0)
 
 
@@ -137,22 +135,6 @@ def test_store_with_an_unreadable_position_is_moved_away(
     assert not (bench.folder / "w1" / "t" / "stores" / "counts" / "0").exists()
 
 
-def test_disk_failure_on_cleanup_stops_the_worker_in_order(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ended at once, and left the group without a commit."""
-
-    def full(*_: object) -> NoReturn:
-        raise DiskFailed("disk full")
-
-    station = counted_once(bench)
-    closed(bench, station, T0)
-    monkeypatch.setattr(StateDirectory, "discard", full)
-    bench.until(lambda: any(isinstance(said, e.Stop) for said in station.hand.posted), 700)
-    assert [told["where"] for told in station.told("error")] == ["worker"]
-    assert station.process.alive
-
-
 def test_table_in_memory_is_restored_each_time(bench: Bench) -> None:
     station = bench.begun(counting(store="memory://"))
     end = bench.remember(changelog(0), 1)
@@ -165,25 +147,5 @@ def test_table_in_memory_is_restored_each_time(bench: Bench) -> None:
         bench.until(lambda: station.states(T0)[-1] == "closed")
     assert station.states(T0).count("restoring") == 2
     bench.run(3)
-    assert station.made.session.seat.report.copies[T0].lag == end
+    assert station.made.session.builder.report.copies[T0].lag == end
     assert not (bench.folder / "w1" / "t" / "stores").exists()
-
-
-def test_store_reused_within_the_cleanup_delay_starts_a_new_delay(bench: Bench) -> None:
-    """Its time begins anew when it is given up again."""
-    app = counting(state_cleanup_delay=150)
-    station = bench.begun(app)
-    folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
-    station.hand.plan(T0)
-    bench.until(lambda: station.states(T0)[-1:] == ["running"])
-    closed(bench, station, T0)
-    bench.run(130)
-    station.hand.plan(T0)
-    bench.until(lambda: station.states(T0)[-1] == "running")
-    bench.run(100)
-    assert folder.is_dir()
-    closed(bench, station, T0)
-    bench.run(140)
-    assert folder.is_dir()
-    bench.run(120)
-    assert not folder.exists()

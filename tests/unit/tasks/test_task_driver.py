@@ -325,8 +325,8 @@ def test_copy_is_reported_by_role_and_a_closing_copy_as_dormant(
         bench.remember(changelog(partition), 1)
 
     def copies() -> dict[TaskId, tuple[CopyRole, int | None]]:
-        station.made.rebalance_handler.publish()
-        found = station.made.session.seat.report.copies
+        station.made.reports.publish()
+        found = station.made.session.builder.report.copies
         return {task: (copy.role, copy.lag) for task, copy in found.items()}
 
     bench.answer = without(changelog(0).topic)
@@ -383,7 +383,7 @@ def test_positions_of_an_earlier_assignment_are_ignored(bench: Bench) -> None:
         await asyncio.sleep(len(asked))
         return found
 
-    station.made.tasks.bounds.committed.of = late  # type: ignore[method-assign]
+    station.made.bounds.committed.of = late  # type: ignore[method-assign]
     bench.committed[words(0)] = (1, "")
     station.hand.plan(T0)
     bench.run(0.2)
@@ -428,8 +428,8 @@ def test_task_lag_is_that_of_the_store_furthest_behind(bench: Bench) -> None:
     bench.answer = without(changelog(0, "other0").topic)
     station.hand.plan(learners=[T0])
     bench.run(5)
-    assert station.made.tasks.restorer.lag(T0) == end
-    copy = station.made.session.seat.report.copies[T0]
+    assert station.made.restorer.lag(T0) == end
+    copy = station.made.session.builder.report.copies[T0]
     assert (copy.role, copy.lag) == (CopyRole.LEARNER, end)
     assert e.Ready() not in station.hand.posted
     bench.answer = answered
@@ -439,15 +439,15 @@ def test_task_lag_is_that_of_the_store_furthest_behind(bench: Bench) -> None:
 def test_learner_without_progress_for_a_minute_is_reported_as_stalled(bench: Bench) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=0))
     bench.remember(changelog(0), 1)
-    seat, bench.answer = station.made.session.seat, without(changelog(0).topic)
+    builder, bench.answer = station.made.session.builder, without(changelog(0).topic)
     station.hand.plan(learners=[T0])
     bench.run(58)
-    assert seat.report.stalled == frozenset()
+    assert builder.report.stalled == frozenset()
     bench.run(5)
-    assert seat.report.stalled == {T0}
+    assert builder.report.stalled == {T0}
     bench.answer = answered
     bench.until(lambda: e.Ready() in station.hand.posted)
-    assert seat.report.stalled == frozenset()
+    assert builder.report.stalled == frozenset()
 
 
 def without(topic: str) -> Handler:
@@ -502,24 +502,6 @@ def test_restore_gets_a_share_beside_a_busy_task(bench: Bench, role: str, share:
 # -- what stays on a disk
 
 
-def test_unused_store_is_kept_for_the_cleanup_delay(bench: Bench) -> None:
-    station = bench.begun(counting(state_cleanup_delay=150))
-    folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
-    bench.feed(0, "a")
-    station.hand.plan(T0)
-    bench.until(lambda: words(0) in bench.committed)
-    station.hand.revoke(T0)
-    bench.until(lambda: station.states(T0)[-1] == "closed")
-    bench.run(3)
-    copy = station.made.session.seat.report.copies[T0]
-    assert (copy.role, copy.lag) == (CopyRole.DORMANT, 0)
-    bench.run(145)
-    assert folder.is_dir()
-    bench.run(120)
-    assert not folder.exists()
-    assert T0 not in station.made.session.seat.report.copies
-
-
 def test_dormant_store_reports_current_lag(bench: Bench) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
@@ -529,7 +511,7 @@ def test_dormant_store_reports_current_lag(bench: Bench) -> None:
     bench.until(lambda: station.states(T0)[-1] == "closed")
     bench.remember(changelog(0), 2)
     bench.run(3)
-    assert station.made.session.seat.report.copies[T0].lag == 2 * ROWS_PER_BATCH
+    assert station.made.session.builder.report.copies[T0].lag == 2 * ROWS_PER_BATCH
 
 
 # -- what the member is told and says

@@ -102,7 +102,7 @@ def test_code_swallowing_cancellation_is_reported_and_left_behind(
     bench: Bench, caplog: pytest.LogCaptureFixture, kind: Callable[[App], None], name: str
 ) -> None:
     station = counting(bench, kind)
-    bench.until(lambda: station.begun and station.made.rebalance_handler.restored.is_set())
+    bench.until(lambda: station.begun and station.made.reports.restored.is_set())
     bench.feed(0, "a", "b")
     bench.run(2.0)
     told_at = bench.scheduler.now
@@ -123,7 +123,7 @@ def test_body_swallowing_cancellation_at_the_stream_delays_nothing(bench: Bench)
     """It is sent away from the stream in a way that `except CancelledError` does not catch."""
     station = counting(bench, body_at_its_stream)
     bench.feed(0, "a")
-    bench.until(lambda: station.begun and station.made.rebalance_handler.restored.is_set())
+    bench.until(lambda: station.begun and station.made.reports.restored.is_set())
     bench.run(2.0)
     station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive, CLOSING_S)
@@ -132,7 +132,7 @@ def test_body_swallowing_cancellation_at_the_stream_delays_nothing(bench: Bench)
 
 def test_second_signal_waits_five_seconds_only(bench: Bench) -> None:
     station = counting(bench, own_task)
-    bench.until(lambda: station.begun and station.made.rebalance_handler.restored.is_set())
+    bench.until(lambda: station.begun and station.made.reports.restored.is_set())
     bench.run(1.0)
     station.process.signal(signal.SIGTERM)
     bench.run(0.1)
@@ -153,7 +153,7 @@ def test_cancelled_code_with_cleanup_is_waited_for(bench: Bench) -> None:
                 ended.append(bench.scheduler.now)
 
     station = counting(bench, last_words)
-    bench.until(lambda: station.begun and station.made.rebalance_handler.restored.is_set())
+    bench.until(lambda: station.begun and station.made.reports.restored.is_set())
     bench.run(1.0)
     station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive, LIMIT_S)

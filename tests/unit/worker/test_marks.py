@@ -58,7 +58,7 @@ def asked(
 
 def share(first: Station, second: Station) -> bool:
     """Nothing is under way, and both run some: the second may join when the first runs all."""
-    return works(first, second) and len(second.made.tasks.holdings.tasks()) > 0
+    return works(first, second) and len(second.made.registry.tasks()) > 0
 
 
 def test_leave_command_accepts_at_most_the_marks_a_group_remembers(bench: Bench) -> None:

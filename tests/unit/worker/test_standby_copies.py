@@ -17,8 +17,8 @@ T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
 
 def copies(station: Station) -> dict[TaskId, tuple[CopyRole, int | None]]:
-    station.made.rebalance_handler.publish()
-    found = station.made.session.seat.report.copies
+    station.made.reports.publish()
+    found = station.made.session.builder.report.copies
     return {task: (copy.role, copy.lag) for task, copy in found.items()}
 
 
@@ -101,4 +101,4 @@ def test_standby_waiting_for_a_turn_reports_lag_and_is_not_stalled(
 
     assert station.states(T1)[-1] != "running"
     assert copies(station)[T0] == (CopyRole.STANDBY, ROWS_PER_BATCH)
-    assert station.made.session.seat.report.stalled == frozenset()
+    assert station.made.session.builder.report.stalled == frozenset()

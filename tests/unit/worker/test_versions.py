@@ -115,8 +115,8 @@ def test_task_impossible_to_learn_is_reported_as_ready(bench: Bench) -> None:
     station.deliver(planned(STRANGE))
     bench.run(0.1)
     assert e.Ready() in station.hand.posted
-    assert station.made.session.seat.report.copies == {STRANGE: Copy(CopyRole.LEARNER, 0)}
-    assert len(station.made.tasks.holdings) == 0
+    assert station.made.session.builder.report.copies == {STRANGE: Copy(CopyRole.LEARNER, 0)}
+    assert len(station.made.registry) == 0
 
     station.hand.posted.clear()
     station.deliver(planned(STRANGE, promises=(STRANGE,)))
@@ -126,7 +126,7 @@ def test_task_impossible_to_learn_is_reported_as_ready(bench: Bench) -> None:
     station.deliver(planned())
     station.hand.plan(TaskId(0, 0))
     bench.run(1)
-    assert STRANGE not in station.made.session.seat.report.copies
+    assert STRANGE not in station.made.session.builder.report.copies
 
 
 def test_partition_of_no_task_is_released_at_once(bench: Bench) -> None:

@@ -34,7 +34,7 @@ def works(*stations: Station, tasks: int = 3) -> bool:
         (alive.state.value, task)
         for station in stations
         if station.begun
-        for holdings in [station.made.tasks.holdings]
+        for holdings in [station.made.registry]
         for task in holdings.tasks()
         for alive in [holdings.of(task)]
     ]

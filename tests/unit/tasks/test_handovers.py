@@ -1,4 +1,4 @@
-"""tasks/task_driver.py: how long hand-overs took, and which of them there were."""
+"""tasks/handovers.py: how long hand-overs took, and which of them there were."""
 
 from __future__ import annotations
 
