@@ -228,12 +228,6 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
         "help": "what is sent goes to: kafka, noop, parquet=DIR",
     },
     "--keep": option("N", "how many snapshots stay (10)", whole(1)) | {"default": 10},
-    "--connector": {
-        "choices": ["python", "jvm"], "default": "python", "help": "who reads Kafka (python)",
-    },
-    "--jars": {
-        "metavar": "DIR", "type": Path, "help": "of --connector jvm (copied through Maven)",
-    },
     "--scratch": option("DIR", "for databases of executors (Spark's own)"),
     "--task-memory": option("SIZE", "of changed rows, in each task (256MiB)", positive(size_bytes))
     | {"dest": "task_bytes", "default": size_bytes("256MiB")},
@@ -245,7 +239,7 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
     | {"help": "a setting of Spark; may be given more than once"},
 }  # fmt: skip
 SESSION: Final = "--master --conf"
-PIPELINE: Final = f"--connector --jars --scratch --task-memory --no-publish --force {SESSION}"
+PIPELINE: Final = f"--scratch --task-memory --no-publish --force {SESSION}"
 
 
 # -- check
@@ -451,7 +445,7 @@ def pipeline(options: argparse.Namespace, say: Say, spark: Any) -> dict[str, Any
 
     app = app_named(options.app)
     refuse(app.conf.id, check(app))
-    names = ("connector", "scratch", "task_bytes", "publishes", "force")
+    names = ("scratch", "task_bytes", "publishes", "force")
     return {"spark": spark, "name": options.app, "say": say} | {n: vars(options)[n] for n in names}
 
 

@@ -83,7 +83,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
     "bootstrap": (
         ("shop --history orders=lake/*.parquet --history clicks=kafka --out s3://b/shop "
         "--until 2026-01-31T12:00 --partitions orders=6 --partitions clicks=3 --replace "
-        "--no-publish --task-memory 64MiB --scratch tmp --connector jvm --jars jars --debug"),
+        "--no-publish --task-memory 64MiB --scratch tmp --debug"),
         {
             "history": {"orders": "lake/*.parquet", "clicks": "kafka"}, "until": 1769860800000,
             "partitions": {"orders": 6, "clicks": 3}, "task_bytes": 64 << 20, "publishes": False,
