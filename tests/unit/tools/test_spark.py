@@ -79,7 +79,7 @@ def test_help_lists_each_command_and_imports_nothing_heavy() -> None:
 def test_unknown_spark_command_is_exit_code_2(arguments: list[str], said: str) -> None:
     done = spark(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(said)
+    assert done.stderr.splitlines()[-1].startswith(said)  # behind progress, on a busy machine
 
 
 EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
