@@ -49,7 +49,13 @@ def spark() -> "Iterator[SparkSession]":
     # pytest gives its own handler to each logger that does not propagate, as the one by which
     # PySpark tells of a failed query, and that one sets its format: for all tests that follow.
     delattr(logger.PySparkLogger, "addHandler")
-    made = session({"spark.master": "local[2,4]", "spark.driver.memory": "1g"})
+    made = session(
+        {
+            "spark.master": "local[2,4]",
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "4",  # for a handful of rows; by default 200
+        }
+    )
     yield made
     made.stop()
 
