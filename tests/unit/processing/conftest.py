@@ -56,7 +56,7 @@ JSON = coded(orjson.loads, orjson.dumps)
 COUNTS = StoreNode("counts", "app-counts-changelog", JSON, JSON)
 
 
-class Bench:
+class TaskHarness:
     """One task over memory; `again` makes it anew from what was committed.
 
     A test stands within a turn of the loop; with `turn` the loop does what is ready.
@@ -106,11 +106,13 @@ def process(task: Task, batch: Batch) -> int:
 
 
 @pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
+def bench() -> Iterator[Callable[..., TaskHarness]]:
+    made: list[TaskHarness] = []
 
-    def make(*sources: Any, stores: tuple[StoreNode, ...] = (COUNTS,), **policy: Any) -> Bench:
-        made.append(Bench(SubTopology(1, sources, stores), Policy(**policy), loop))
+    def make(
+        *sources: Any, stores: tuple[StoreNode, ...] = (COUNTS,), **policy: Any
+    ) -> TaskHarness:
+        made.append(TaskHarness(SubTopology(1, sources, stores), Policy(**policy), loop))
         return made[-1]
 
     loop = DriverLoop(0.0, lambda: False)

@@ -14,17 +14,17 @@ from tests.unit.conftest import counting, words
 if TYPE_CHECKING:
     import pytest
 
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0 = TaskId(0, 0)
 
 
-def closed(bench: Bench, station: Station) -> None:
+def closed(bench: VirtualCluster, station: WorkerHarness) -> None:
     station.hand.revoke(T0)
     bench.until(lambda: station.states(T0)[-1] == "closed")
 
 
-def test_unused_store_is_kept_for_the_cleanup_delay(bench: Bench) -> None:
+def test_unused_store_is_kept_for_the_cleanup_delay(bench: VirtualCluster) -> None:
     station = bench.begun(counting(state_cleanup_delay=150))
     folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
     bench.feed(0, "a")
@@ -41,7 +41,7 @@ def test_unused_store_is_kept_for_the_cleanup_delay(bench: Bench) -> None:
     assert T0 not in station.made.session.builder.report.copies
 
 
-def test_store_reused_within_the_cleanup_delay_starts_a_new_delay(bench: Bench) -> None:
+def test_store_reused_within_the_cleanup_delay_starts_a_new_delay(bench: VirtualCluster) -> None:
     """Its time begins anew when it is given up again."""
     app = counting(state_cleanup_delay=150)
     station = bench.begun(app)
@@ -62,7 +62,7 @@ def test_store_reused_within_the_cleanup_delay_starts_a_new_delay(bench: Bench) 
 
 
 def test_disk_failure_on_cleanup_stops_the_worker_in_order(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ended at once, and left the group without a commit."""
 
