@@ -454,6 +454,7 @@ def refusing_of(context: WorkerContext, tasks: TaskDriver, producer: Producer) -
         frozenset(node.changelog for node in stores),
         context.journal,
         context.clock,
+        context.metrics,
         stops=tasks.undone,
         fails=tasks.failed,
     )

@@ -11,6 +11,7 @@ from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.group.member_events import ControlMessage
 from streamsx.journal import Journal
+from streamsx.metrics import MetricRegistry
 from streamsx.state.api import Rows
 from streamsx.state.directory import StateDirectory
 from streamsx.state.rocks import RocksMemory, RocksRows
@@ -76,6 +77,7 @@ class WorkerContext:
     cluster: Cluster
     rows: RowsOf = rocks_rows
     listeners: RebalanceListeners = field(default_factory=RebalanceListeners)
+    metrics: MetricRegistry = field(default_factory=MetricRegistry)
 
     @property
     def plans(self) -> Mapping[int, SubTopology]:

@@ -83,7 +83,11 @@ class DataLoop:
         self._producer = producer
         self._arrived = arrived
         self._report = report
-        self._tally = ThroughputLog(context.journal)
+        self._tally = ThroughputLog(context.journal, context.metrics)
+        self._lag = context.metrics.gauge(
+            "input_lag_records", "Records of sources that are not done.", self._behind,
+            unit="records",
+        )  # fmt: skip
         self._order = deque[TaskId]()
         self._duty = RestoreShare(self._slice_s)
         self._report_at = 0.0
@@ -134,7 +138,7 @@ class DataLoop:
             self._tasks.handed_over()
             self._pass_over(now)
             if self._tasks.actives:
-                self._tally.regularly(now, self._behind)
+                self._tally.regularly(now, self._lag.value)
 
     def _pass_over(self, now: float) -> None:
         """Let running tasks pass over failed records at the end of a quiet topic."""

@@ -59,7 +59,7 @@ class WorkerComponents:
         """Producer of the tasks; the host has a producer of its own."""
         topics = context.topology.topics
         passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
-        self.failures = FailureReports(clock)
+        self.failures = FailureReports(clock, context.metrics)
         self.purging = RepartitionPurge(context.cluster, passing)
         on_error = FailureAction(config.on_error)
         on_decode_error = FailureAction(config.on_decode_error)
@@ -85,7 +85,8 @@ class WorkerComponents:
         )
         word = OnProduceError(config.on_produce_error)
         fail = context.owner.fail
-        outside = ProduceErrorsOutsideTasks(word, context.cluster.principal, clock, fail)
+        user = context.cluster.principal
+        outside = ProduceErrorsOutsideTasks(word, user, clock, fail, context.metrics)
         producer = producer_of(context, self.limits, outside.refused)
         places = KeyPlaces(context.topology.subtopologies, partitions)
         late = LateTopics(context.cluster, config, context.owner.spawn, arrived.set)
@@ -224,5 +225,6 @@ def session_of(context: WorkerContext, assignor: StreamsPartitionAssignor) -> Se
         SubscriptionBuilder(assignor, tuple(topics), config.scale_down_timeout_s),
         context.owner.deliver,
         Outage(LOG.warning),
+        context.metrics,
         keep,
     )
