@@ -53,6 +53,7 @@ class Counter:
     def __init__(self, declared: Declaration) -> None:
         self.declared = declared
         self._counts: dict[tuple[str, ...], int] = {} if declared.labels else {(): 0}
+        # A reader copies them first: the feeder's thread may begin a count meanwhile.
 
     def add(self, count: int, *labels: str) -> None:
         """Add to the count of these label values, which are in the order of the declaration."""
@@ -71,11 +72,11 @@ class Counter:
 
     def total(self) -> int:
         """Return the sum over all label values."""
-        return sum(tuple(self._counts.values()))  # a copy: another thread may begin a count
+        return sum(self._counts.copy().values())
 
     def samples(self) -> Iterator[Sample]:
         declared = self.declared
-        for values, count in sorted(self._counts.items()):
+        for values, count in sorted(self._counts.copy().items()):
             yield Sample(declared.name, tuple(zip(declared.labels, values, strict=True)), count)
 
 

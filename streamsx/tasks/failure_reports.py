@@ -31,7 +31,9 @@ class FailureReports:
     def __init__(self, clock: Clock, registry: MetricRegistry) -> None:
         self._clock = clock
         self._failed = registry.counter(
-            "records_failed_total", "Records on which an operator failed.", labels=("operator",)
+            "records_failed_total",
+            "Failures on records that did not end the worker.",
+            labels=("operator",),
         )
         self._told_at: dict[str, float] = {}
         self._logged: dict[str, int] = {}
