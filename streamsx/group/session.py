@@ -30,6 +30,7 @@ from streamsx.group.member import Member, MemberConfig
 from streamsx.group.outage import Outage
 from streamsx.group.rebalance_metrics import RebalanceMetrics
 from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.metrics import MetricRegistry
 from streamsx.protocol import wire
 from streamsx.protocol.error_codes import ErrorCode, name_of
 from streamsx.protocol.wire import Api
@@ -56,6 +57,7 @@ class Session:
         builder: SubscriptionBuilder,
         deliver: Callable[[e.ControlMessage], None],
         outage: Outage,
+        registry: MetricRegistry,
         keep: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._clock = clock
@@ -66,7 +68,7 @@ class Session:
         self._keep = keep
         self._outage = outage
         self.member = Member(config)
-        self.metrics = RebalanceMetrics(clock.now())
+        self.metrics = RebalanceMetrics(registry, clock.now())
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._posted: deque[e.Event] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None

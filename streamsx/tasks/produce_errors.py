@@ -9,7 +9,6 @@ record, such as a missing right, is never passed over either.
 Not here: finding the refused records of a batch (`client/rejected_batch`).
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 
@@ -17,6 +16,7 @@ from streamsx.client.rejected_batch import OF_RECORDS, RefusedRecord, Sender, re
 from streamsx.clock import Clock
 from streamsx.errors import TaskStopped, WorldError
 from streamsx.journal import LOG, Journal
+from streamsx.metrics import Counter, MetricRegistry
 from streamsx.model import TaskId, TopicPartition
 from streamsx.tasks.active_task import Active
 
@@ -32,19 +32,27 @@ class OnProduceError(Enum):
 
 
 class OncePerSecond:
-    """Log of at most one line a second for each topic; the next line counts those left out."""
+    """Log of at most one line a second for each topic; the next line counts those left out.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        counter: counts the records of each topic.
+    """
+
+    def __init__(self, clock: Clock, counter: Counter) -> None:
         self._clock = clock
+        self._counter = counter
         self._logged_at: dict[str, float] = {}
-        self._silent = Counter[str]()
+        self._logged: dict[str, int] = {}
+        """Records of each topic that the log has, alone or in a number."""
 
     def __call__(self, topic: str, what: str) -> None:
+        self._counter.add(1, topic)
         now = self._clock.now()
         if now - self._logged_at.get(topic, -LOG_EVERY_S) < LOG_EVERY_S:
-            self._silent[topic] += 1
             return
-        more = self._silent.pop(topic, 0)
+        count = self._counter.value(topic)
+        more = count - self._logged.get(topic, 0) - 1
+        self._logged[topic] = count
         self._logged_at[topic] = now
         LOG.warning("record_refused %s%s", what, f" (and {more} more before it)" if more else "")
 
@@ -68,6 +76,7 @@ class ProduceErrors:
         changelogs: frozenset[str],
         journal: Journal,
         clock: Clock,
+        registry: MetricRegistry,
         stops: Callable[[TaskId, TaskStopped], None],
         fails: Callable[[TaskId, Exception], None],
     ) -> None:
@@ -79,7 +88,12 @@ class ProduceErrors:
         self._journal = journal
         self._stops = stops
         self._fails = fails
-        self._log = OncePerSecond(clock)
+        passed_over = registry.counter(
+            "refused_records_passed_over_total",
+            "Records of tasks that brokers refused and that were passed over.",
+            labels=("topic",),
+        )
+        self._log = OncePerSecond(clock, passed_over)
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record of a task."""
@@ -118,16 +132,18 @@ class ProduceErrorsOutsideTasks:
     """
 
     def __init__(
-        self,
-        choice: OnProduceError,
-        principal: str,
-        clock: Clock,
-        fails: Callable[[Exception], None],
-    ) -> None:
+        self, choice: OnProduceError, principal: str, clock: Clock,
+        fails: Callable[[Exception], None], registry: MetricRegistry,
+    ) -> None:  # fmt: skip
         self._choice = choice
         self._principal = principal
         self._fails = fails
-        self._log = OncePerSecond(clock)
+        lost = registry.counter(
+            "refused_records_lost_total",
+            "Records of timers and of the app's own tasks that brokers refused.",
+            labels=("topic",),
+        )
+        self._log = OncePerSecond(clock, lost)
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record."""

@@ -21,6 +21,7 @@ from streamsx.client.producer import Producer
 from streamsx.clock import Clock
 from streamsx.errors import StreamsxError, TaskStopped
 from streamsx.event_loops import wait
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId
 from streamsx.tasks import crash_points
 from streamsx.tasks.active_task import Active
@@ -84,6 +85,7 @@ class DataLoop:
         arrived: set when there is work.
         report: publishes the state of the tasks for the next join.
         throughput: line in the log, now and then, about processed records.
+        metrics: registry for the lag of the sources.
         slice_s: time of one slice.
         clock: time of the worker.
     """
@@ -100,6 +102,7 @@ class DataLoop:
         arrived: asyncio.Event,
         report: Callable[[], None],
         throughput: ThroughputLog,
+        metrics: MetricRegistry,
         slice_s: float,
         clock: Clock,
     ) -> None:
@@ -114,6 +117,12 @@ class DataLoop:
         self._arrived = arrived
         self._report = report
         self._throughput = throughput
+        self._lag = metrics.gauge(
+            "input_lag_records",
+            "Records of sources that are not done.",
+            self._behind,
+            unit="records",
+        )
         self._order = deque[TaskId]()
         self._restore_share = RestoreShare(self._slice_s)
         self._report_at = 0.0
@@ -164,7 +173,7 @@ class DataLoop:
             self._handovers.complete_idle()
             self._pass_over(now)
             if self._tasks.actives:
-                self._throughput.regularly(now, self._behind)
+                self._throughput.regularly(now, self._lag.value)
 
     def _pass_over(self, now: float) -> None:
         """Let running tasks pass over failed records at the end of a quiet topic."""

@@ -28,6 +28,7 @@ from streamsx.group.outage import Outage
 from streamsx.group.session import Session
 from streamsx.group.subscription_builder import SubscriptionBuilder
 from streamsx.journal import LOG, Journal
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId, TopicPartition
 from streamsx.processing.failure_policy import FailureAction, Policy
 from streamsx.state.directory import StateDirectory
@@ -90,6 +91,7 @@ class WorkerContext:
     cluster: Cluster
     rows: RowsOf = rocks_rows
     listeners: RebalanceListeners = field(default_factory=RebalanceListeners)
+    metrics: MetricRegistry = field(default_factory=MetricRegistry)
 
     @property
     def plans(self) -> Mapping[int, SubTopology]:
@@ -109,7 +111,7 @@ class WorkerComponents:
         self.arrived = asyncio.Event()
         """Set when there is work for the data loop."""
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
-        self.failures = FailureReports(context.clock)
+        self.failures = FailureReports(context.clock, context.metrics)
         self.limits = OutputLimits(context.cluster, context.clock, context.owner.spawn)
         assignor = assignor_of(context, partitions)
         self._join_group(assignor)
@@ -306,7 +308,8 @@ class WorkerComponents:
             handovers=self.handovers,
             arrived=self.arrived,
             report=self.reports.publish,
-            throughput=ThroughputLog(context.journal),
+            throughput=ThroughputLog(context.journal, context.metrics),
+            metrics=context.metrics,
             slice_s=context.config.restore_slice_s,
             clock=context.clock,
         )
@@ -318,7 +321,9 @@ class WorkerComponents:
         cluster = context.cluster
         clock = context.clock
         choice = OnProduceError(config.on_produce_error)
-        outside = ProduceErrorsOutsideTasks(choice, cluster.principal, clock, context.owner.fail)
+        outside = ProduceErrorsOutsideTasks(
+            choice, cluster.principal, clock, context.owner.fail, context.metrics
+        )
         self.host = WorkerHost(
             producer=producer_of(context, self.limits, outside.refused),
             tasks=self.tasks,
@@ -395,6 +400,7 @@ def produce_errors_of(
         changelogs=frozenset(node.changelog for node in stores),
         journal=context.journal,
         clock=context.clock,
+        registry=context.metrics,
         stops=tasks.undone,
         fails=tasks.failed,
     )
@@ -511,5 +517,6 @@ def session_of(context: WorkerContext, assignor: StreamsPartitionAssignor) -> Se
         SubscriptionBuilder(assignor, tuple(topics), config.scale_down_timeout_s),
         context.owner.deliver,
         Outage(LOG.warning),
+        context.metrics,
         keep,
     )

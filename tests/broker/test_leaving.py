@@ -23,6 +23,7 @@ from streamsx.group.member_events import ControlMessage, IsLeaving, Joining, OnA
 from streamsx.group.outage import Outage
 from streamsx.group.session import Session
 from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.metrics import MetricRegistry
 from streamsx.testing import Broker
 
 APP, TOPIC, TASKS = "shop", "orders", 6
@@ -48,7 +49,7 @@ class Peer:
         )
         config = MemberConfig(heartbeat_interval_s=0.1)
         outage = Outage(LOG.warning)
-        self.session = Session(CLOCK, config, APP, seat, self.hear, outage)
+        self.session = Session(CLOCK, config, APP, seat, self.hear, outage, MetricRegistry())
         self.bootstrap = bootstrap
         self.thread = threading.Thread(target=lambda: asyncio.run(self.run()))
 

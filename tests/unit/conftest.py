@@ -30,6 +30,7 @@ from streamsx.clock import Clock
 from streamsx.errors import DiskFailed
 from streamsx.group import member_events as e
 from streamsx.journal import Journal
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.record_batch import Builder, columns
 from streamsx.protocol.wire import Api
@@ -351,6 +352,11 @@ class WorkerHarness:
         parts = self._worker.made if self._worker else None
         assert parts is not None
         return parts
+
+    @property
+    def metrics(self) -> MetricRegistry:
+        """Those of the worker that runs, or ran last."""
+        return self.made._context.metrics
 
     def told(self, event: str) -> list[dict[str, object]]:
         """What the journal has of it."""

@@ -25,6 +25,7 @@ from streamsx.group.member import LEAVE_S, MemberConfig
 from streamsx.group.outage import Outage
 from streamsx.group.session import Session
 from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.metrics import MetricRegistry
 from streamsx.protocol.consumer_protocol import PROTOCOL_TYPE
 from streamsx.protocol.error_codes import ErrorCode, failure
 
@@ -89,7 +90,8 @@ class ToolMembership:
         builder = SubscriptionBuilder(observing(marks, nonce=int(clock.wall() * 1000)), ())
         config = MemberConfig(session_timeout_s=session_s, protocol_type=protocol_type)
         outage = Outage(LOG.debug, UNREACHABLE_S)
-        self.session = Session(clock, config, group, builder, self._handle, outage)
+        metrics = MetricRegistry()
+        self.session = Session(clock, config, group, builder, self._handle, outage, metrics)
         self.refused = 0
         self.shown = False
         self.taken = False
