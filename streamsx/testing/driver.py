@@ -412,7 +412,7 @@ class TestDriver:
         found = (store.get(key) for store in self.stores(name).values())
         return next((value for value in found if value is not None), None)
 
-    def tell_part(self, name: str) -> None:
+    def warn_of_part(self, name: str) -> None:
         """Do nothing: the driver has all partitions."""
 
     def is_leader(self) -> bool:

@@ -57,7 +57,7 @@ class KeyPlaces:
             here,
         )
 
-    def tell_part(self, name: str, here: frozenset[int]) -> None:
+    def warn_of_part(self, name: str, here: frozenset[int]) -> None:
         """Warn once for each table that is only partly on this worker."""
         count = self._counts.get(name, 0)
         if len(here) < count and name not in self._warned:
@@ -166,8 +166,8 @@ class WorkerHost:
         self._places.check(name, key, frozenset(stores))
         return None
 
-    def tell_part(self, name: str) -> None:
-        self._places.tell_part(name, frozenset(self.stores(name)))
+    def warn_of_part(self, name: str) -> None:
+        self._places.warn_of_part(name, frozenset(self.stores(name)))
 
     def is_leader(self) -> bool:
         return self._leads()

@@ -39,7 +39,7 @@ UNREACHABLE_S = 10.0
 """Longest time that the cluster may be away, or be without a coordinator for the group."""
 
 
-async def tell(
+async def send_marks(
     cluster: Cluster, clock: Clock, group: str, marks: Mapping[str, Mark], timeout_s: float,
     protocol_type: str = PROTOCOL_TYPE,
 ) -> bool:  # fmt: skip
