@@ -29,6 +29,7 @@ from streamsx.processing.failure_policy import Failure, FailureAction, FailureSt
 from streamsx.processing.inbox import Outbox, SendRows, StartActor
 from streamsx.processing.merge import Merge
 from streamsx.processing.reader import AgentRun, LoopRun
+from streamsx.processing.rerun import NO_RERUN, Rerun, rerun_after
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.topology.nodes import SubTopology
@@ -64,8 +65,8 @@ class Task:
     for a reason other than a record; UsageError when a body uses a topic or table that its app was
     not wired for.
 
-    `checked`: offsets until which each value is encoded when set, because an earlier attempt
-    met a value that could not be encoded. So its record is found, and counts as failed.
+    `rerun` is the order of the task that ended before this one at the same commit, if any. A task
+    does not obey its `stop`: the driver does.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Task:
         start: StartActor,
         policy: Policy,
         metadata: TaskMetadata,
-        checked: Mapping[str, int] | None = None,
+        rerun: Rerun = NO_RERUN,
     ) -> None:
         self.id = TaskId(plan.number, partition)
         self.plan = plan
@@ -100,8 +101,8 @@ class Task:
         self._sealing: Iterator[TaskMetadata | None] | None = None
         self._unsealed: StreamsxError | None = None
         """Reason why no more seals are possible: the store has dropped a value that it refused."""
-        self._checked = checked or {}
-        self._checking = False
+        self._rerun = rerun
+        self._careful = False
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, StreamTimes] = {}
@@ -358,7 +359,7 @@ class Task:
 
     def _seal(self, rows: int) -> Iterator[TaskMetadata | None]:
         place = self._place()
-        checked = self._checking
+        careful = self._careful
         records = self.records
         stream_time = self._stream_time(place.positions)
         self.records = 0
@@ -367,7 +368,7 @@ class Task:
         self._check_values()
         parts: deque[tuple[SendRows, Changes]] = deque()
         for name, store in sorted(self.stores.items()):
-            while (part := self._encoded(store, rows, checked=checked)).keys:
+            while (part := self._encoded(store, rows, careful=careful)).keys:
                 parts.append((self._changelogs[name], part))
                 yield None
         while parts:
@@ -385,27 +386,27 @@ class Task:
 
     def _check_values(self) -> None:
         """Switch the check of values from the next seal on; at once while no row has changed."""
-        ahead = any(self.positions[topic] < until for topic, until in self._checked.items())
-        if ahead is not self._checking:
-            self._checking = ahead
+        careful = self._rerun.careful_at(self.positions)
+        if careful is not self._careful:
+            self._careful = careful
             for store in self.stores.values():
-                store.check_values(checking=ahead)
+                store.check_values(checking=careful)
 
-    def _encoded(self, store: CachedStore, rows: int, *, checked: bool) -> Changes:
-        """Encode up to `rows` dirty rows. `checked` means that each value was encoded when set."""
+    def _encoded(self, store: CachedStore, rows: int, *, careful: bool) -> Changes:
+        """Encode up to `rows` dirty rows. `careful` means that each value was encoded when set."""
         try:
             return store.seal(rows)
         except ValueRefused as error:
-            self._unsealed = self._refusal(error, checked=checked)
+            self._unsealed = self._refusal(error, careful=careful)
             raise self._unsealed from error
 
-    def _refusal(self, error: ValueRefused, *, checked: bool) -> StreamsxError:
+    def _refusal(self, error: ValueRefused, *, careful: bool) -> StreamsxError:
         done = self.committed_at.positions
         since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
         what = f"{error} (task {self.id}, set since {', '.join(since)})"
         if self.policy.on_error is FailureAction.STOP:
             return TaskFailed(f"{what}: its policy is stop")
-        if checked:
+        if careful:
             return TaskStopped(
                 f"task stopped: {what}: it was changed in place, after it had been set: mend the "
                 "code and start again"
@@ -425,6 +426,10 @@ class Task:
     def write_some(self, rows: int) -> bool:
         """Write up to `rows` committed rows of each store to its backend; return True when done."""
         return all(store.write_some(rows) for store in self.stores.values())
+
+    def rerun(self, why: ValueRefused | TaskStopped) -> Rerun:
+        """Return the order for the task that begins anew, because this one ends for `why`."""
+        return rerun_after(why, self.taken)
 
     def aborted(self) -> None:
         """Set the stores back to the last commit; the driver drops this task."""

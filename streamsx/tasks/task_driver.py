@@ -28,6 +28,7 @@ from streamsx.journal import LOG
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
 from streamsx.processing.failure_policy import Policy
+from streamsx.processing.rerun import NO_RERUN, Rerun
 from streamsx.processing.task import Task
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.state.api import Rows
@@ -147,9 +148,9 @@ class TaskDriver:
         """Start positions of tasks that do not run yet, from which `_positions` were taken."""
         self._rows: dict[TaskId, dict[str, Rows]] = {}
         self._closing: dict[TaskId, Active] = {}
-        self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
-        """Tasks that were undone: the positions each had reached, and the reason. Released and lost
-        tasks are removed: the next owner, maybe this worker, begins without that knowledge."""
+        self._reruns: dict[TaskId, Rerun] = {}
+        """Orders of tasks that were undone and begin anew. Those of released and lost tasks are
+        removed: the next owner, maybe this worker, begins without that knowledge."""
         self._jobs = Jobs(context.owner.spawn, self.failed)
         self._placing = Jobs(context.owner.spawn, self.failed)
         """Jobs that ask for positions, beside the jobs for the task's stores."""
@@ -174,7 +175,7 @@ class TaskDriver:
         """Decide about an event and perform the effects; events they cause come after it."""
         if isinstance(event, task_registry.TasksLost):
             for task in event.tasks:
-                self._anew.pop(task, None)
+                self._reruns.pop(task, None)
         self._events.append(event)
         if self._feeding:
             return
@@ -225,9 +226,9 @@ class TaskDriver:
         After ValueRefused the new run looks for the record with that value, to pass over it.
         After TaskStopped the task stops at the last commit.
         """
-        self._anew[task] = dict(self.actives[task].task.taken), why
+        rerun = self._reruns[task] = self.actives[task].task.rerun(why)
         self.feed(Happened(task, life.Event.UNDO))
-        if isinstance(why, ValueRefused):
+        if rerun.stop is None:
             what = f"{why}: going back to the last commit, to pass over its record"
             self._context.journal("error", what=what, where=f"task {task}")
 
@@ -290,7 +291,7 @@ class TaskDriver:
             case life.Effect.CLOSE:
                 self._jobs.start(task, self._close(task), "close")
             case life.Effect.RELEASE:
-                self._anew.pop(task, None)
+                self._reruns.pop(task, None)
                 self._stop(task)
                 self._gateway.released(task, effect.number, self.dormant.lags)
             case what:
@@ -361,19 +362,18 @@ class TaskDriver:
         metadata = place_of(found)
         tell_newer(plan, task.partition, found)
         start = partial(GatedActor, self._arrived.set)
-        until, why = self._anew.pop(task, ({}, None))
+        rerun = self._reruns.pop(task, NO_RERUN)
         outbox = self._producer.of(task, lambda: source_of(made))
-        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, until)
+        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, rerun)
         active = self.actives[task] = Active(made, ProcessingGap(last=self._context.clock.now()))
         self.sources.add(active)
         self._share_cache()
         beginnings = self._beginnings.pop(task)
         if beginnings.chosen and not beginnings.stop:
             self.committing.first(active)
-        if beginnings.stop:
-            why = TaskStopped(beginnings.stop)
-        if isinstance(why, TaskStopped):
-            self.stopped(task, why)
+        stop = TaskStopped(beginnings.stop) if beginnings.stop else rerun.stop
+        if stop is not None:
+            self.stopped(task, stop)
 
     def _share_cache(self) -> None:
         """Share the worker's cache budget equally among the stores of all active tasks."""

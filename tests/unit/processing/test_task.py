@@ -23,6 +23,7 @@ from streamsx.model import RECORD_BYTES_MAX
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Failure, FailureAction
 from streamsx.processing.inbox import DONE, RUNNING
+from streamsx.processing.rerun import Rerun
 from streamsx.processing.task import Task
 from streamsx.serde.codec import codec
 from streamsx.state.api import ROW
@@ -405,7 +406,10 @@ def test_value_refused_by_a_commit_ends_the_worker_under_stop_policy(
 def test_rerun_interval_finds_the_record_of_a_refused_value(bench: Benches) -> None:
     heard: list[Failure] = []
     made = bench(KEEP, report=heard.append)
-    again = made.again({"words": 3})
+    process(made.task, batch("words", ["a", "object", "b"]))
+    with pytest.raises(ValueRefused) as refused:
+        made.commit()
+    again = made.again(made.task.rerun(refused.value))
     process(again, batch("words", ["a", "object", "b"]))
     assert [(f.offset, type(f.error)) for f in heard] == [(1, ValueRefused)]
     made.commit()
@@ -421,7 +425,7 @@ def test_values_are_checked_until_the_slowest_reader_passes_the_interval(
 ) -> None:
     heard: list[Failure] = []
     made = bench(KEEP, report=heard.append)
-    again = made.again({"words": 2})
+    again = made.again(Rerun({"words": 2}, careful=True))
     process(again, batch("words", ["a"]))
     made.commit()
     process(again, batch("words", ["object"], first=1))
@@ -434,11 +438,12 @@ def test_values_are_checked_until_the_slowest_reader_passes_the_interval(
 def test_value_changed_in_place_after_set_stops_the_task(bench: Benches) -> None:
     made = bench(KEEP)
     process(made.task, batch("words", ["later"]))
-    with pytest.raises(ValueRefused):
+    with pytest.raises(ValueRefused) as refused:
         made.commit()
-    process(made.again({"words": 1}), batch("words", ["later"]))
-    with pytest.raises(TaskStopped, match=r"task stopped: value cannot be encoded: .*in place"):
+    process(made.again(made.task.rerun(refused.value)), batch("words", ["later"]))
+    with pytest.raises(TaskStopped, match=r"task stopped: value cannot be .*in place") as stopped:
         made.commit()
+    assert made.task.rerun(stopped.value) == Rerun(stop=stopped.value)
 
 
 def test_task_is_dirty_until_all_work_is_sealed(bench: Benches) -> None:

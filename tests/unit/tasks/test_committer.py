@@ -20,6 +20,7 @@ from streamsx.protocol.wire import Api
 from streamsx.state.api import ROW
 from streamsx.state.memory import MemoryRows
 from streamsx.tasks.committer import DIRTY_ROWS_MAX
+from streamsx.testing import TestDriver
 
 if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
@@ -464,6 +465,30 @@ def test_record_of_an_uncommittable_value_is_found_and_skipped(
     assert (station.begun, "closing" in station.states(T1)) == (True, False)
     feed(bench, "d")
     bench.until(lambda: committed(bench) == 5)
+
+
+def test_worker_and_test_driver_go_back_to_the_last_commit_alike(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the failing records had set before stays, in both."""
+
+    def keep(kept: Any, word: str) -> None:
+        kept[f"before {word}"] = word
+        kept[word] = object() if word.startswith("bad") else word
+
+    given = [("a",), ("b", "bad", "c", "bad", "d")]
+    station = begun(bench, app_of(keep), T0)
+    for reached, some in zip((1, 6), given, strict=True):
+        feed(bench, *some)
+        bench.until(lambda reached=reached: committed(bench) == reached)  # type: ignore[misc]
+    bench.run(0.5)
+    with TestDriver(app_of(keep), partitions={"words": 3}, raises=False) as driver:
+        for some in given:
+            driver.pipe("words", some, partition=0)
+        assert store(station) == changelog(bench) == driver.table("kept")
+        assert [failure.offset for failure in driver.failures] == [2, 4]
+    assert "words-0 offset 2, task 0_0, " in caplog.text
+    assert len(errors(station)) == 1
 
 
 @pytest.mark.parametrize("others", [("b", "bad", "c"), ("bad", "c", "d")], ids=["set", "loaded"])
