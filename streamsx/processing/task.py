@@ -29,7 +29,7 @@ from streamsx.processing.failure_policy import Failure, FailureAction, FailureSt
 from streamsx.processing.inbox import Outbox, SendRows, StartActor
 from streamsx.processing.merge import Merge
 from streamsx.processing.reader import AgentRun, LoopRun
-from streamsx.processing.rerun import NO_RERUN, Rerun, rerun_after
+from streamsx.processing.rerun import NO_RERUN, Begins, Rerun, StoreRows, rerun_after
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.topology.nodes import SubTopology
@@ -55,6 +55,11 @@ class TaskMetadata(NamedTuple):
     high: Mapping[str, int] = MappingProxyType({})
     readers: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     topic_ids: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def begins(self) -> Begins:
+        """Return the positions of all readers by topic, to compare two places."""
+        return {t: (at, dict(self.readers.get(t, {}))) for t, at in self.positions.items()}
 
 
 class Task:
@@ -103,6 +108,12 @@ class Task:
         """Reason why no more seals are possible: the store has dropped a value that it refused."""
         self._rerun = rerun
         self._careful = False
+        self._put_back = self._unsent = rerun.rows_at(metadata.begins)
+        """Committed rows below which the restored ones are newer: until a commit, until sent."""
+        self._rows_left = bool(self._put_back)
+        """Whether the changelogs may have rows that are newer than the last commit."""
+        for name, rows in self._put_back.items():
+            stores[name].put_back(rows)  # before a body reads them
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, StreamTimes] = {}
@@ -118,12 +129,10 @@ class Task:
             self._readers[source.topic] = [*loops, *bodies]
             self.bodies += bodies
         self._changelog_of = {node.name: node.changelog for node in plan.stores}
-        self._changelogs = {
-            node.name: outbox.rows(node.changelog, partition) for node in plan.stores
-        }
+        self._changelogs = {n.name: outbox.rows(n.changelog, partition) for n in plan.stores}
         self._limit_rows()
         self._check_values()
-        self._noted = self._place()
+        self._noted = None if self._put_back else self._place()
 
     # -- records
 
@@ -366,18 +375,31 @@ class Task:
         self._noted = place
         self._limit_rows()
         self._check_values()
-        parts: deque[tuple[SendRows, Changes]] = deque()
+        parts = deque(self._rows_to_put_back(rows))
         for name, store in sorted(self.stores.items()):
             while (part := self._encoded(store, rows, careful=careful)).keys:
                 parts.append((self._changelogs[name], part))
                 yield None
+        self._unsent = {}
         while parts:
+            self._rows_left = True
             send, part = parts.popleft()
             send(part.keys, part.values, max(stream_time, 0))
             if parts:
                 yield None
         self._sealing = None
         yield place._replace(stream_time=stream_time, records=records)
+
+    def _rows_to_put_back(self, limit: int) -> Iterator[tuple[SendRows, Changes]]:
+        """Yield the rows that the task before this one has overwritten, up to `limit` at a time."""
+        for name, rows in sorted(self._unsent.items()):
+            keys = list(rows)
+            for at in range(0, len(keys), limit):
+                some = keys[at : at + limit]
+                part = Changes(
+                    [self.stores[name].changelog_key(k) for k in some], [*map(rows.get, some)]
+                )
+                yield self._changelogs[name], part
 
     def _limit_rows(self) -> None:
         """Take the row limits of the changelogs; they hold for checks before a seal too."""
@@ -416,6 +438,8 @@ class Task:
     def committed(self, sealed: TaskMetadata, ends: Mapping[str, int]) -> None:
         """Adopt a commit. `ends` is, per store, the changelog position behind the sealed rows."""
         self.committed_at = sealed
+        self._rows_left = False
+        self._put_back = {}
         for name, store in self.stores.items():
             store.adopt(ends.get(name))
 
@@ -427,9 +451,19 @@ class Task:
         """Write up to `rows` committed rows of each store to its backend; return True when done."""
         return all(store.write_some(rows) for store in self.stores.values())
 
-    def rerun(self, why: ValueRefused | TaskStopped) -> Rerun:
-        """Return the order for the task that begins anew, because this one ends for `why`."""
-        return rerun_after(why, self.taken)
+    def rerun(self, why: ValueRefused | TaskStopped, *, puts_back: bool = True) -> Rerun:
+        """Return the order for the task that begins anew, because this one ends for `why`.
+
+        To be called before `aborted`. With `puts_back`, committed rows are read where newer ones
+        may be in the changelogs (6 us a row). Mostly nothing has left since the commit.
+        """
+        if not (self._rows_left and puts_back):
+            return rerun_after(why, self.taken, {}, self.committed_at.begins)
+        rows: StoreRows = {
+            name: {**store.committed_rows(), **self._put_back.get(name, {})}
+            for name, store in self.stores.items()
+        }
+        return rerun_after(why, self.taken, rows, self.committed_at.begins)
 
     def aborted(self) -> None:
         """Set the stores back to the last commit; the driver drops this task."""

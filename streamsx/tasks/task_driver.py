@@ -220,13 +220,25 @@ class TaskDriver:
         self.actives[task].why = str(why)
         self.feed(Happened(task, life.Event.STOP))
 
-    def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:
+    def undone(
+        self, task: TaskId, why: ValueRefused | TaskStopped, *, puts_back: bool = True
+    ) -> None:
         """Begin a task anew from the last commit, because later work cannot be committed.
 
         After ValueRefused the new run looks for the record with that value, to pass over it.
-        After TaskStopped the task stops at the last commit.
+        After TaskStopped the task stops at the last commit. With `puts_back`, the rows that left
+        for the changelogs since are set back too.
         """
-        rerun = self._reruns[task] = self.actives[task].task.rerun(why)
+        # With the offsets of these rows on their way, putting the rows back could lose their work.
+        puts_back = puts_back and not self.committing.offsets_sent(task)
+        try:
+            rerun = self.actives[task].task.rerun(why, puts_back=puts_back)
+        except STORE_FAULTS as error:
+            self.failed(task, error)
+            return
+        self._reruns[task] = rerun
+        if rerun.rows:
+            LOG.info("rows_put_back task=%s rows=%d", task, sum(map(len, rerun.rows.values())))
         self.feed(Happened(task, life.Event.UNDO))
         if rerun.stop is None:
             what = f"{why}: going back to the last commit, to pass over its record"
@@ -362,18 +374,19 @@ class TaskDriver:
         metadata = place_of(found)
         tell_newer(plan, task.partition, found)
         start = partial(GatedActor, self._arrived.set)
+        beginnings = self._beginnings.pop(task)
         rerun = self._reruns.pop(task, NO_RERUN)
+        if beginnings.stop:
+            rerun = Rerun(stop=TaskStopped(beginnings.stop))
         outbox = self._producer.of(task, lambda: source_of(made))
         made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, rerun)
         active = self.actives[task] = Active(made, ProcessingGap(last=self._context.clock.now()))
         self.sources.add(active)
         self._share_cache()
-        beginnings = self._beginnings.pop(task)
         if beginnings.chosen and not beginnings.stop:
             self.committing.first(active)
-        stop = TaskStopped(beginnings.stop) if beginnings.stop else rerun.stop
-        if stop is not None:
-            self.stopped(task, stop)
+        if rerun.stop is not None:
+            self.stopped(task, rerun.stop)
 
     def _share_cache(self) -> None:
         """Share the worker's cache budget equally among the stores of all active tasks."""

@@ -8,14 +8,14 @@ from streamsx.processing.rerun import NO_RERUN, Rerun, rerun_after
 
 def test_refused_value_makes_the_interval_run_again_carefully() -> None:
     taken = {"words": 7}
-    rerun = rerun_after(ValueRefused("no"), taken)
+    rerun = rerun_after(ValueRefused("no"), taken, {}, {})
     taken["words"] = 9
     assert rerun == Rerun({"words": 7}, careful=True)
 
 
 def test_stopped_task_runs_nothing_again() -> None:
     why = TaskStopped("refused")
-    rerun = rerun_after(why, {"words": 7})
+    rerun = rerun_after(why, {"words": 7}, {}, {})
     assert rerun.stop is why
     assert not rerun.careful_at({"words": 0})
 
@@ -47,6 +47,16 @@ def test_topic_that_the_task_reads_since_then_is_no_part_of_the_interval() -> No
     assert not Rerun({"words": 7}, careful=True).careful_at({"words": 7, "lines": 0})
 
 
+def test_rows_are_put_back_only_by_a_task_that_begins_at_their_commit() -> None:
+    rows = {"counts": {b"a": b"1"}}
+    begins = {"words": (4, {"reader": 6})}
+    for why in (ValueRefused("no"), TaskStopped("no")):
+        rerun = rerun_after(why, {"words": 7}, rows, begins)
+        assert rerun.rows_at(begins) == rows
+        assert rerun.rows_at({"words": (7, {})}) == rerun.rows_at({"words": (4, {})}) == {}
+
+
 def test_first_run_is_not_careful() -> None:
     assert not NO_RERUN.careful_at({"words": 0})
     assert NO_RERUN.stop is None
+    assert NO_RERUN.rows_at({}) == {}

@@ -510,6 +510,29 @@ def test_bad_in_place_change_of_an_existing_value_fails_only_one_record(
     assert store(station) == {"words": {word: n for n, word in enumerate(good)}}
 
 
+def test_work_of_a_held_task_is_counted_once_when_the_task_goes_back(bench: Bench) -> None:
+    """The rows of its first seal were acknowledged while its output took nothing."""
+    app = two_outputs()
+
+    @app.agent(app.topic("odd", value_type=str, value_serializer="raw"))
+    async def odd(stream: Stream[str]) -> None:
+        async for word in stream:
+            app.tables["kept"][word] = object()
+
+    station = begun(bench, app, T0)
+    bench.delete("gone")
+    feed(bench, "a")
+    bench.run(4)
+    assert changelog(bench) == {"a": 1}
+    bench.append(TopicPartition("odd", 0), [(None, b"bad")])
+    bench.run(1)
+    bench.create("gone", 1)
+    bench.until(lambda: committed(bench) == 1, 20)
+    bench.run(1)
+    assert "going back to the last commit" in errors(station)[0]
+    assert changelog(bench) == store(station) == {"a": 1}
+
+
 def test_revoked_task_leaves_the_search_for_a_bad_value_to_the_next_owner(bench: Bench) -> None:
     station = begun(bench, app_of(setting(object)), T0)
     feed(bench, "a")
