@@ -238,7 +238,8 @@ class TaskDriver:
             return
         self._reruns[task] = rerun
         if rerun.rows:
-            LOG.info("rows_put_back task=%s rows=%d", task, sum(map(len, rerun.rows.values())))
+            rows = sum(map(len, rerun.rows.values()))
+            LOG.info("rows_uncommitted task=%s rows=%d: the next commit puts them back", task, rows)
         self.feed(Happened(task, life.Event.UNDO))
         if rerun.stop is None:
             what = f"{why}: going back to the last commit, to pass over its record"

@@ -140,7 +140,7 @@ def test_work_of_a_stopped_task_is_counted_once_when_its_rows_have_left(
     bench.feed(0, "b", "bad", "a")
     bench.until(lambda: station.states(T0)[-1] == "stopped")
     assert counted(bench) == {"a": 2, "b": 1, "bad": 1}
-    assert "rows_put_back task=0_0 rows=3" in caplog.text
+    assert "rows_uncommitted task=0_0 rows=3" in caplog.text
     bench.run(5)
     assert counted(bench) == stored(station) == {"a": 1}
     assert bench.committed[words(0)][0] == 1
@@ -169,7 +169,7 @@ def test_rows_whose_offsets_are_on_their_way_are_not_put_back(
     station.made.producer._sending.flush()
     bench.until(lambda: station.states(T0)[-1] == "stopped", 5)
     bench.run(5)
-    assert "rows_put_back" not in caplog.text
+    assert "rows_uncommitted" not in caplog.text
     assert counted(bench) == {"a": 1, "b": 1}
 
 
