@@ -215,12 +215,12 @@ class Pipeline:
 def attempt(
     work: BatchWork, stage: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run a task; from the second attempt on, check each value as it is set."""
+    """Run a task; from the second attempt on, run it carefully (`processing/rerun`)."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None
-    return run_task(work, stage, batches, checked=context.attemptNumber() > 0)
+    return run_task(work, stage, batches, careful=context.attemptNumber() > 0)
 
 
 def ordered(rows: "DataFrame", stage: Stage, work: BatchWork) -> "DataFrame":

@@ -16,6 +16,7 @@ from streamsx.journal import LOG
 from streamsx.model import TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
 from streamsx.processing.failure_policy import Policy
+from streamsx.processing.rerun import Rerun
 from streamsx.processing.task import Task
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.state.api import Rows
@@ -70,7 +71,7 @@ class ActiveTasks:
         task: TaskId,
         found: Mapping[str, CommittedPlace],
         rows: Mapping[str, Rows],
-        until: Mapping[str, int],
+        rerun: Rerun,
     ) -> Active:
         """Create a task.
 
@@ -78,7 +79,7 @@ class ActiveTasks:
             task: the task.
             found: committed place by source topic.
             rows: open rows by store.
-            until: positions that the previous run had reached, of a task that was undone.
+            rerun: order of a task that was undone; NO_RERUN for any other.
         """
         plan = part_of(self._plans[task.subtopology], found.keys())
         stores = {node.name: make_store(node, rows[node.name], 0) for node in plan.stores}
@@ -86,7 +87,7 @@ class ActiveTasks:
         warn_of_newer(plan, task.partition, found)
         start = partial(GatedActor, self._wake)
         outbox = self._producer.of(task, lambda: source_of(made))
-        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, until)
+        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, rerun)
         active = self.running[task] = Active(made, ProcessingGap(last=self._clock.now()))
         self._share_cache()
         return active

@@ -153,6 +153,11 @@ class Committer:
         """Return whether there is a slice to seal or write; sealing needs a lease."""
         return bool(self._machine.unwritten) or (leased and self.sealing is not None)
 
+    def offsets_sent(self, task: TaskId) -> bool:
+        """Return whether the group may have a newer commit of a task than the last answer shows."""
+        committing = self._machine.state is commit_cycle.CommitState.COMMITTING
+        return committing and task in self._machine.sealed
+
     # -- begin of a cycle
 
     def consider(self, now: float, actives: Collection[Active]) -> None:

@@ -11,6 +11,7 @@ Not here: finding the refused records of a batch (`client/rejected_batch`).
 
 from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Protocol
 
 from streamsx.client.rejected_batch import OF_RECORDS, RefusedRecord, Sender, refusal_message
 from streamsx.clock import Clock
@@ -57,12 +58,18 @@ class OncePerSecond:
         LOG.warning("record_refused %s%s", what, f" (and {more} more before it)" if more else "")
 
 
+class StopsTask(Protocol):
+    """Function that stops a task at the last commit."""
+
+    def __call__(self, task: TaskId, why: TaskStopped, *, puts_back: bool) -> None: ...
+
+
 class ProduceErrors:
     """Consequences of refused records of tasks; one per worker.
 
     Args:
         current: returns whether a sender belongs to the current run of the task.
-        stops: stops a task at the last commit.
+        stops: stops a task at the last commit; `puts_back`: whether the changelogs take rows.
         fails: drops the uncommitted work of a task and ends the worker.
     """
 
@@ -77,7 +84,7 @@ class ProduceErrors:
         journal: Journal,
         clock: Clock,
         registry: MetricRegistry,
-        stops: Callable[[TaskId, TaskStopped], None],
+        stops: StopsTask,
         fails: Callable[[TaskId, Exception], None],
     ) -> None:
         self._choice = choice
@@ -109,9 +116,9 @@ class ProduceErrors:
         elif self._choice is OnProduceError.STOP:
             self._fails(task, WorldError(what))
         else:
-            self._stop(active, what, skips=skips)
+            self._stop(active, what, tp.topic, skips=skips)
 
-    def _stop(self, active: Active, what: str, *, skips: bool) -> None:
+    def _stop(self, active: Active, what: str, topic: str, *, skips: bool) -> None:
         task = active.id
         done = active.task.committed_at.positions
         at = ", ".join(f"{topic}-{task.partition} {offset}" for topic, offset in done.items())
@@ -122,6 +129,7 @@ class ProduceErrors:
                 f"task stopped: {task}: {what}, and start again{more}; nothing behind its last "
                 f"commit ({at}) is committed"
             ),
+            puts_back=topic not in self._changelogs,
         )
 
 

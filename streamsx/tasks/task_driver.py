@@ -19,8 +19,9 @@ from streamsx.errors import (
     TaskStopped,
     ValueRefused,
 )
-from streamsx.journal import Journal
+from streamsx.journal import LOG, Journal
 from streamsx.model import Role, TaskId, TopicPartition
+from streamsx.processing.rerun import NO_RERUN, Rerun
 from streamsx.tasks import task_registry
 from streamsx.tasks.active_tasks import ActiveTasks, CommittedPlace
 from streamsx.tasks.committer import Committer
@@ -124,9 +125,9 @@ class TaskDriver:
         self._positions: dict[TaskId, Mapping[str, CommittedPlace]] = {}
         self._beginnings: dict[TaskId, StartPositions] = {}
         """Start positions of tasks that do not run yet, from which `_positions` were taken."""
-        self._anew: dict[TaskId, tuple[Mapping[str, int], Exception]] = {}
-        """Tasks that were undone: the positions each had reached, and the reason. Released and lost
-        tasks are removed: the next owner, maybe this worker, begins without that knowledge."""
+        self._reruns: dict[TaskId, Rerun] = {}
+        """Orders of tasks that were undone and begin anew. Those of released and lost tasks are
+        removed: the next owner, maybe this worker, begins without that knowledge."""
         self._jobs = Jobs(spawn, self.failed)
         self._placing = Jobs(spawn, self.failed)
         """Jobs that ask for positions, beside the jobs for the task's stores."""
@@ -139,7 +140,7 @@ class TaskDriver:
         """Decide about an event and perform the effects; events they cause come after it."""
         if isinstance(event, task_registry.TasksLost):
             for task in event.tasks:
-                self._anew.pop(task, None)
+                self._reruns.pop(task, None)
         self._events.append(event)
         if self._feeding:
             return
@@ -162,15 +163,28 @@ class TaskDriver:
         self.actives[task].why = str(why)
         self.feed(Happened(task, TaskEvent.STOP))
 
-    def undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:
+    def undone(
+        self, task: TaskId, why: ValueRefused | TaskStopped, *, puts_back: bool = True
+    ) -> None:
         """Begin a task anew from the last commit, because later work cannot be committed.
 
         After ValueRefused the new run looks for the record with that value, to pass over it.
-        After TaskStopped the task stops at the last commit.
+        After TaskStopped the task stops at the last commit. With `puts_back`, the rows that left
+        for the changelogs since are set back too.
         """
-        self._anew[task] = dict(self.actives[task].task.taken), why
+        # With the offsets of these rows on their way, putting the rows back could lose their work.
+        puts_back = puts_back and not self._committer.offsets_sent(task)
+        try:
+            rerun = self.actives[task].task.rerun(why, puts_back=puts_back)
+        except STORE_FAULTS as error:
+            self.failed(task, error)
+            return
+        self._reruns[task] = rerun
+        if rerun.rows:
+            rows = sum(map(len, rerun.rows.values()))
+            LOG.info("rows_uncommitted task=%s rows=%d: the next commit puts them back", task, rows)
         self.feed(Happened(task, TaskEvent.UNDO))
-        if isinstance(why, ValueRefused):
+        if rerun.stop is None:
             what = f"{why}: going back to the last commit, to pass over its record"
             self._journal("error", what=what, where=f"task {task}")
 
@@ -204,7 +218,7 @@ class TaskDriver:
             case TaskEffect.CLOSE:
                 self._jobs.start(task, self._close(task), "close")
             case TaskEffect.RELEASE:
-                self._anew.pop(task, None)
+                self._reruns.pop(task, None)
                 self._stop(task)
                 self._gateway.released(task, effect.number, self._stores.on_disk)
             case what:
@@ -256,16 +270,16 @@ class TaskDriver:
         except IncompatibleStore as error:  # rows out of a changelog are not checked at the start
             self.failed(task, error)
             return
-        until, why = self._anew.pop(task, ({}, None))
-        active = self._active_tasks.run(task, found, self._stores.rows(task), until)
-        self._sources.add(active)
         beginnings = self._beginnings.pop(task)
+        rerun = self._reruns.pop(task, NO_RERUN)
+        if beginnings.stop:
+            rerun = Rerun(stop=TaskStopped(beginnings.stop))
+        active = self._active_tasks.run(task, found, self._stores.rows(task), rerun)
+        self._sources.add(active)
         if beginnings.chosen and not beginnings.stop:
             self._committer.first(active)
-        if beginnings.stop:
-            why = TaskStopped(beginnings.stop)
-        if isinstance(why, TaskStopped):
-            self.stopped(task, why)
+        if rerun.stop is not None:
+            self.stopped(task, rerun.stop)
 
     def _stop(self, task: TaskId) -> None:
         """End an active task; committed rows may still have to be written before the close."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -13,6 +13,7 @@ from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Policy
 from streamsx.processing.inbox import Actor, Outbox, Send, SendRows
+from streamsx.processing.rerun import NO_RERUN, Rerun
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.state.cache import CachedStore
 from streamsx.state.layout import StoreNode
@@ -75,12 +76,12 @@ class TaskHarness:
     def start(self, *about: Any) -> Actor:
         return GatedActor(lambda: self.asked.append(self.task.busy), *about)
 
-    def again(self, checked: Mapping[str, int] | None = None) -> Task:
+    def again(self, rerun: Rerun = NO_RERUN) -> Task:
         stores: dict[str, CachedStore] = {
             node.name: CachedStore(node, self.rows[node.name], 1 << 20) for node in self.plan.stores
         }
         self.task = Task(
-            self.plan, 0, stores, self.sent, self.start, self.policy, self.metadata, checked
+            self.plan, 0, stores, self.sent, self.start, self.policy, self.metadata, rerun
         )
         self.made.append(self.task)
         self.turn()

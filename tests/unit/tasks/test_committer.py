@@ -20,6 +20,7 @@ from streamsx.protocol.wire import Api
 from streamsx.state.api import ROW
 from streamsx.state.memory import MemoryRows
 from streamsx.tasks.committer import DIRTY_ROWS_MAX
+from streamsx.testing import TestDriver
 
 if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
@@ -470,6 +471,30 @@ def test_record_of_an_uncommittable_value_is_found_and_skipped(
     bench.until(lambda: committed(bench) == 5)
 
 
+def test_worker_and_test_driver_go_back_to_the_last_commit_alike(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the failing records had set before stays, in both."""
+
+    def keep(kept: Any, word: str) -> None:
+        kept[f"before {word}"] = word
+        kept[word] = object() if word.startswith("bad") else word
+
+    given = [("a",), ("b", "bad", "c", "bad", "d")]
+    station = begun(bench, app_of(keep), T0)
+    for reached, some in zip((1, 6), given, strict=True):
+        feed(bench, *some)
+        bench.until(lambda reached=reached: committed(bench) == reached)  # type: ignore[misc]
+    bench.run(0.5)
+    with TestDriver(app_of(keep), partitions={"words": 3}, raises=False) as driver:
+        for some in given:
+            driver.pipe("words", some, partition=0)
+        assert store(station) == changelog(bench) == driver.table("kept")
+        assert [failure.offset for failure in driver.failures] == [2, 4]
+    assert "words-0 offset 2, task 0_0, " in caplog.text
+    assert len(errors(station)) == 1
+
+
 @pytest.mark.parametrize("others", [("b", "bad", "c"), ("bad", "c", "d")], ids=["set", "loaded"])
 def test_bad_in_place_change_of_an_existing_value_fails_only_one_record(
     bench: VirtualCluster, others: tuple[str, ...]
@@ -487,6 +512,29 @@ def test_bad_in_place_change_of_an_existing_value_fails_only_one_record(
     bench.run(0.5)
     good = ["a", *(word for word in others if word != "bad")]
     assert store(station) == {"words": {word: n for n, word in enumerate(good)}}
+
+
+def test_work_of_a_held_task_is_counted_once_when_the_task_goes_back(bench: VirtualCluster) -> None:
+    """The rows of its first seal were acknowledged while its output took nothing."""
+    app = two_outputs()
+
+    @app.agent(app.topic("odd", value_type=str, value_serializer="raw"))
+    async def odd(stream: Stream[str]) -> None:
+        async for word in stream:
+            app.tables["kept"][word] = object()
+
+    station = begun(bench, app, T0)
+    bench.delete("gone")
+    feed(bench, "a")
+    bench.run(4)
+    assert changelog(bench) == {"a": 1}
+    bench.append(TopicPartition("odd", 0), [(None, b"bad")])
+    bench.run(1)
+    bench.create("gone", 1)
+    bench.until(lambda: committed(bench) == 1, 20)
+    bench.run(1)
+    assert "going back to the last commit" in errors(station)[0]
+    assert changelog(bench) == store(station) == {"a": 1}
 
 
 def test_revoked_task_leaves_the_search_for_a_bad_value_to_the_next_owner(

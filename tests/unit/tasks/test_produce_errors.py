@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from streamsx.broker.api.served import answered
@@ -12,6 +13,7 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import columns
 from streamsx.protocol.wire import Api
+from streamsx.state.api import ROW
 from tests.unit.conftest import app_of, words
 
 if TYPE_CHECKING:
@@ -116,6 +118,70 @@ def test_task_of_a_refused_record_stops_at_the_last_commit_alone(
     assert "nothing behind its last commit (words-0 1) is committed" in told
     assert station.made.tasks.actives[T0].why == told
     assert set(out(bench)) == {b"a", b"b", b"c", b"x", b"y", b"z"}
+
+
+def together(bench: VirtualCluster) -> WorkerHarness:
+    """Begin a worker whose records leave with its seals: a bad one is refused, the rows are not."""
+    bench.create("out", 1)
+    station = bench.begun(sending(producer_linger=60.0))
+    station.hand.plan(T0)
+    bench.feed(0, "a")
+    bench.until(lambda: bench.committed.get(words(0), (0,))[0] == 1)
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    return station
+
+
+def test_work_of_a_stopped_task_is_counted_once_when_its_rows_have_left(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each start counted it once more: its changelog had the rows, the group not the offsets."""
+    caplog.set_level("INFO", "streamsx")
+    station = together(bench)
+    bench.feed(0, "b", "bad", "a")
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    assert counted(bench) == {"a": 2, "b": 1, "bad": 1}
+    assert "rows_uncommitted task=0_0 rows=3" in caplog.text
+    bench.run(5)
+    assert counted(bench) == stored(station) == {"a": 1}
+    assert bench.committed[words(0)][0] == 1
+    bench.answer = answered
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 5)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 4)
+    bench.run(1)
+    assert counted(bench) == stored(station) == {"a": 2, "b": 1, "bad": 1}
+
+
+def test_rows_whose_offsets_are_on_their_way_are_not_put_back(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit may arrive, and nobody would do their work again."""
+    caplog.set_level("INFO", "streamsx")
+    station = together(bench)
+    station.hand.holds = True
+    bench.feed(0, "b")
+    bench.run(1.5)
+    assert counted(bench) == {"a": 1, "b": 1}
+    bench.feed(0, "bad")
+    bench.run(0.1)
+    station.made.producer._sending.flush()
+    bench.until(lambda: station.states(T0)[-1] == "stopped", 5)
+    bench.run(5)
+    assert "rows_uncommitted" not in caplog.text
+    assert counted(bench) == {"a": 1, "b": 1}
+
+
+def counted(bench: VirtualCluster) -> dict[str, int]:
+    """Return the newest value of each key of the changelog."""
+    newest = dict(bench.read(TopicPartition(CHANGELOG, 0)))
+    return {orjson.loads(k): orjson.loads(v) for k, v in newest.items() if k and v is not None}
+
+
+def stored(station: WorkerHarness) -> dict[str, int]:
+    rows = station.stores["counts", 0].scan(ROW, None)
+    return {orjson.loads(key[1:]): orjson.loads(value) for key, value in rows}
 
 
 def test_refused_record_is_skipped_under_on_produce_error_log(
