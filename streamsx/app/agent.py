@@ -17,10 +17,12 @@ from streamsx.app.compat import FaustNames
 from streamsx.app.stream import Derived, Stream, only
 from streamsx.app.table import Table
 from streamsx.errors import TopologyError
+from streamsx.operators.forward import forward
+from streamsx.operators.operator import chain
 from streamsx.processing.inbox import Done, Values
 from streamsx.state.layout import StoreNode
 from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
-from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
+from streamsx.topology.nodes import AgentNode, Branch, Source, SubTopology
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -141,7 +143,11 @@ class Agent(FaustNames):
                 "round for ever: derive each topic once, and under a name of its own"
             )
         for derived in reached.derived:
-            sources = tuple(_feeding(self.name, topic, name, derived) for name in topic.topics)
+            steps = chain(*derived.steps, forward(derived.topic.name))
+            branches = (Branch(self.name, steps),)
+            keys = topic.key_codec
+            values = topic.value_codec
+            sources = tuple(Source(name, keys, values, branches) for name in topic.topics)
             stages.append(SubTopology(0, sources, outputs=frozenset(derived.topic.topics)))
             topic = derived.topic
         check = only(self.name, reached.derived)
@@ -163,16 +169,6 @@ class Agent(FaustNames):
             yield from derived.topic.specs(derived.kind)
         for topic in reached.topics:
             yield from topic.specs(TopicKind.OUTPUT)
-
-
-def _feeding(agent: str, topic: Topic, name: str, derived: Derived) -> Source:
-    """Return a source that keys and forwards; headers and the value's bytes pass unchanged."""
-    first = Operator("forward", topic=derived.topic.name)
-    if derived.key_of is not None:
-        keys = derived.topic.key_codec.encoders.grouping(f"agent {agent}, topic {name}")
-        functions = {"key_of": derived.key_of, "encode_key": keys.encode}
-        first = Operator("rekey", functions, then=(first,))
-    return Source(name, topic.key_codec, topic.value_codec, (Branch(agent, first),))
 
 
 def check_call(fun: Callable[..., Any], takes: str, *arguments: object) -> None:

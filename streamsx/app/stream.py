@@ -1,8 +1,9 @@
 """Streams, which agents' bodies iterate: values, or keys with values, or events.
 
-`group_by` and `through` end one half of an agent and begin the other. The steps before them are
-compiled into a loop that feeds the derived topic; the body reads that topic. A body calls them
-before its first wait for input, so that discovery finds the derived topics before anything runs.
+`filter` puts a step before the body. `group_by` and `through` end one half of an agent and begin
+the other. The steps before them are compiled into a loop that feeds the derived topic; the body
+reads that topic. A body calls them before its first wait for input, so that discovery finds the
+derived topics before anything runs.
 
 Not here: the origin of values (`streamsx.processing.inbox`), the inspection of bodies
 (`discovery`).
@@ -17,6 +18,9 @@ from streamsx.app.channel import Topic
 from streamsx.app.compat import FaustNames
 from streamsx.errors import TopologyError
 from streamsx.model import TopicPartition
+from streamsx.operators.filter import filter_values
+from streamsx.operators.operator import Operator
+from streamsx.operators.rekey import rekey
 from streamsx.processing.batch import Batch
 from streamsx.processing.inbox import RUNNING, Values
 from streamsx.topology.internal_topics import TopicKind
@@ -25,7 +29,7 @@ V = TypeVar("V")
 
 
 class Derived(NamedTuple):
-    """Topic that an agent feeds and then reads. `key_of` None keeps the original key.
+    """Topic that an agent feeds and then reads, with the steps ahead of it.
 
     `kind` is REPARTITION, or SOURCE for a topic of the user. `otherwise` is the name of a
     repartition topic under the setting's other value.
@@ -33,7 +37,7 @@ class Derived(NamedTuple):
 
     topic: Topic
     kind: TopicKind
-    key_of: Callable[[Any], Any] | None
+    steps: tuple[Operator, ...]
     otherwise: str = ""
 
 
@@ -91,12 +95,19 @@ class Stream(FaustNames, Generic[V]):
     """Stream of one agent in one task. `derive` is called with each topic that the body derives."""
 
     def __init__(
-        self, agent: str, topic: Topic, values: Values, derive: Callable[[Derived], None]
+        self,
+        agent: str,
+        topic: Topic,
+        values: Values,
+        derive: Callable[[Derived], None],
+        steps: tuple[Operator, ...] = (),
     ) -> None:
         self._agent = agent
         self._topic = topic
         self._values = values
         self._derive = derive
+        self._steps = steps
+        """Steps between the topic and the values."""
 
     def __aiter__(self) -> AsyncIterator[V]:
         return aiter(self._values)
@@ -140,23 +151,48 @@ class Stream(FaustNames, Generic[V]):
         if not suffix:
             raise TypeError(f"group_by with a function: agent {self._agent}: give it a name=")
         if topic is not None:
-            return self._derived(Derived(self._named(topic), TopicKind.SOURCE, _key_function(key)))
+            return self._derived(self._named(topic), TopicKind.SOURCE, key)
         derived, otherwise = self._topic.repartition_names(self._agent, suffix)
         made = self._topic.derived(derived, partitions, has_prefix=True)
-        return self._derived(Derived(made, TopicKind.REPARTITION, _key_function(key), otherwise))
+        return self._derived(made, TopicKind.REPARTITION, key, otherwise)
 
     def through(self, channel: Topic | str) -> "Stream[V]":
         """Return a stream of the same records, through another topic."""
-        return self._derived(Derived(self._named(channel), TopicKind.SOURCE, None))
+        return self._derived(self._named(channel), TopicKind.SOURCE)
+
+    def filter(self, condition: Any) -> "Stream[V]":
+        """Return a stream of the records whose value fulfils a condition, a function of the value.
+
+        The steps ahead of a `group_by` or `through` run before the topic in between. A condition
+        that raises fails its record.
+
+        Raises:
+            TypeError: an async function, or another object.
+        """
+        if not callable(condition) or iscoroutinefunction(condition):
+            raise TypeError(
+                f"filter {condition!r}: agent {self._agent}: give it a plain function of the value"
+            )
+        step = filter_values(condition)
+        values = self._values.behind(step)
+        return Stream(self._agent, self._topic, values, self._derive, (*self._steps, step))
 
     def _named(self, channel: Topic | str) -> Topic:
         if isinstance(channel, str):
             return self._topic.derived(channel, None, has_prefix=False)
         return channel
 
-    def _derived(self, derived: Derived) -> "Stream[V]":
-        self._derive(derived)
-        return Stream(self._agent, derived.topic, self._values, self._derive)
+    def _derived(
+        self, topic: Topic, kind: TopicKind, key: Any = None, otherwise: str = ""
+    ) -> "Stream[V]":
+        """Return the stream of a derived topic, whose steps so far run ahead of that topic."""
+        steps = self._steps
+        if key is not None:
+            where = f"agent {self._agent}, topic {self._topic}"
+            keys = topic.key_codec.encoders.grouping(where)
+            steps += (rekey(_key_function(key), keys.encode),)
+        self._derive(Derived(topic, kind, steps, otherwise))
+        return Stream(self._agent, topic, self._values.anew(), self._derive)
 
 
 def only(agent: str, known: tuple[Derived, ...]) -> Callable[[Derived], None]:

@@ -20,12 +20,15 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
+from itertools import repeat
 from operator import length_hint
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from streamsx.errors import DecodeFailed, TaskFailed, WrongThread
 from streamsx.model import RECORD_BYTES_MAX, Headers, TaskId, TopicPartition
+from streamsx.operators.operator import Operator
 from streamsx.processing.batch import Batch, Chunk
+from streamsx.processing.compile import compiled_steps
 from streamsx.serde.codec import Decode, Encoders, NoValue
 from streamsx.serde.record import BLESSED
 from streamsx.state.cache import CachedStore
@@ -241,17 +244,24 @@ class Inbox:
 
     __slots__ = (
         "_chunk", "_done", "_held", "_keys", "_passed", "_raws", "_start", "_stop", "batch",
-        "chunks", "ended", "gate", "index", "undecodable",
+        "chunks", "ended", "failed", "gate", "index", "undecodable",
     )  # fmt: skip
 
-    def __init__(self, position: int, undecodable: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        position: int,
+        undecodable: Callable[[Exception], None],
+        failed: Callable[[Exception], None] | None = None,
+    ) -> None:
         self.chunks: deque[Chunk] = deque()
         self.batch: Batch | None = None
         """Batch of the record at hand; None between two chunks."""
         self.index = 0
         self.undecodable = undecodable
+        self.failed = failed or undecodable
+        """Report of a record that failed in a step ahead of the body."""
         self.ended = False
-        """Whether `undecodable` has raised: that failure was one too many."""
+        """Whether a report has raised: that failure was one too many."""
         self.gate: Awaitable[None]
         """Gate at which the reader waits for the next chunk; set by the actor that opens it."""
         self._chunk: Chunk
@@ -351,15 +361,39 @@ class Inbox:
             value = decode(batch.values[self.index])
             return (key, value) if decode_key else value
         except Exception as error:  # raised by any codec
-            self.ended = True
-            self.undecodable(error)
-            self.ended = False
+            self._report(self.undecodable, error)
             return SKIPPED
 
-    def finish(self, raws: list[bytes | None]) -> None:
+    def _report(self, report: Callable[[Exception], None], error: Exception) -> None:
+        self.ended = True
+        report(error)
+        self.ended = False
+
+    def records(self) -> Iterator[tuple[bytes | None, bytes | None, int, Headers | None]]:
+        """Return the records of the chunk that was begun, for a compiled loop."""
+        batch = self._chunk.batch
+        cut = slice(self._start, self._stop)
+        headers = batch.headers[cut] if batch.headers else repeat(None)
+        return zip(batch.keys[cut], self._raws, batch.timestamps[cut], headers, strict=False)
+
+    def step_failed(self, index: int, error: Exception, branch: int | None) -> None:
+        """Report a record of `records()`; a `branch` of None stands for an undecodable value."""
+        self.index = self._start + index
+        self._report(self.undecodable if branch is None else self.failed, error)
+
+    def with_key(self, decode_key: Decode, key: bytes | None, value: Any) -> Any:
+        """Return (key, value); SKIPPED if the key cannot be decoded, which was reported."""
+        try:
+            return _key(decode_key, key), value
+        except Exception as error:  # raised by any codec
+            self._report(self.undecodable, error)
+            return SKIPPED
+
+    def finish(self, raws: list[bytes | None], *, drops: bool = False) -> None:
         """Mark the list that `begin` returned as read.
 
-        If another loop has gone on with the chunk, the last record is done as well.
+        If another loop has gone on with the chunk, the last record is done as well. With `drops`,
+        the steps of the loop may have dropped the records behind the one at hand.
 
         Raises:
             LookupError: records are left, because a codec's StopIteration ended the iteration.
@@ -367,6 +401,8 @@ class Inbox:
         if raws is not self._raws:
             self.leave()
             return
+        if drops:
+            self.index = self._stop - 1
         if self.index + 1 < self._stop:
             raise LookupError("records are left")
         self._passed += self._stop - self._start
@@ -432,13 +468,25 @@ class Values:
     the chunk costs 30-90 % more.
     """
 
-    __slots__ = ("_inbox", "_source")
+    __slots__ = ("_inbox", "_source", "_steps")
 
-    def __init__(self, inbox: Inbox, source: Source) -> None:
+    def __init__(self, inbox: Inbox, source: Source, steps: tuple[Operator, ...] = ()) -> None:
         self._inbox = inbox
         self._source = source
+        self._steps = steps
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
+    def behind(self, *steps: Operator) -> "Values":
+        """Return the values that leave these steps, behind the steps that there are."""
+        return Values(self._inbox, self._source, (*self._steps, *steps))
+
+    def anew(self) -> "Values":
+        """Return the values without steps, because a topic in between has taken the steps."""
+        return Values(self._inbox, self._source)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._of_steps(keyed=False) if self._steps else self._plain()
+
+    async def _plain(self) -> AsyncIterator[Any]:
         inbox = self._inbox
         decode = self._source.values.decode
         loads, blessed = self._source.values.quick
@@ -467,8 +515,33 @@ class Values:
                 if (value := inbox.slowly(decode)) is not SKIPPED:
                     yield value
 
-    async def items(self) -> AsyncIterator[tuple[Any, Any]]:
+    def items(self) -> AsyncIterator[tuple[Any, Any]]:
         """Yield keys with values. An undecodable key counts as an undecodable record."""
+        return self._of_steps(keyed=True) if self._steps else self._plain_items()
+
+    async def _of_steps(self, *, keyed: bool) -> AsyncIterator[Any]:
+        """Yield what the steps give, as values or as keys with values."""
+        inbox = self._inbox
+        source = self._source
+        decode = source.values.decode
+        run_all = compiled_steps(self._steps, source, decode)
+        inbox.leave()
+        while True:
+            while not inbox.chunks:
+                await inbox.gate
+            raws = inbox.begin()
+            readable = inbox.checked(decode)
+            run = run_all if readable is decode else compiled_steps(self._steps, source, readable)
+            first = inbox.index + 1
+            for index, key, value in run(inbox.records(), inbox.step_failed):
+                inbox.index = first + index
+                if not keyed:
+                    yield value
+                elif (both := inbox.with_key(source.keys.decode, key, value)) is not SKIPPED:
+                    yield both
+            inbox.finish(raws, drops=True)
+
+    async def _plain_items(self) -> AsyncIterator[tuple[Any, Any]]:
         inbox = self._inbox
         source = self._source
         slow = source.values.decode, source.keys.decode

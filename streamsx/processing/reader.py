@@ -92,7 +92,9 @@ class AgentRun:
         self.topic = source.topic
         self._task = task
         self._scope = AgentProgress(agent.name, source.topic, task, begins)
-        self._inbox = Inbox(self._scope.begin, partial(self._tell, decode=True))
+        undecodable = partial(self._tell, decode=True)
+        failed = partial(self._tell, decode=False)
+        self._inbox = Inbox(self._scope.begin, undecodable, failed)
         self._passes = self._scope.begin > task.taken[source.topic]
         """Whether records that the agent has done may come again, and have to be passed over."""
         running = TaskContext(task.id, task.stores, task.outbox, self._inbox)

@@ -5,8 +5,9 @@ Not here: printing, and the source text of the loops (`streamsx.processing.compi
 
 from collections.abc import Iterator, Mapping
 
+from streamsx.operators.operator import Operator
 from streamsx.topology.build import Topology, outline
-from streamsx.topology.nodes import Operator, SubTopology
+from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import Layout
 
 

@@ -1,22 +1,20 @@
 """Nodes of a sub-topology: sources, each the root of a tree, and stores. Values only.
 
-The leaves of a tree are agents' bodies, and operators that send. The tree has room for operators to
-come: an operator that uses a store would name the store beside its topic; an operator that filters
-records, or joins, or waits for stream time, would be an inner node.
+The inner nodes and the leaves of a tree are operators (`streamsx.operators`). Codecs are functions,
+chosen once per topic when the app is compiled; user code comes as functions.
 
-Codecs are functions, chosen once per topic when the app is compiled; user code comes as functions.
-
-Not here: the cut of the graph (`subtopologies`), the effect of an operator (`streamsx.operators`),
-the definition of a store (`streamsx.state.layout`).
+Not here: the cut of the graph (`subtopologies`), the effect of an operator, the definition of a
+store (`streamsx.state.layout`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from streamsx.model import TopicPartition
+from streamsx.operators.operator import Operator
 from streamsx.serde.codec import Codec
 from streamsx.state.layout import StoreNode
 
@@ -34,27 +32,6 @@ def reader_name(agent: str) -> str:
 
 AgentBody = Callable[[Any], Coroutine[Any, Any, None]]
 """Body of an agent, as a function of the stream that the body reads."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """One step for a record.
-
-    `kind`: name of the operator's fragment; `functions`: functions that the fragment calls, by the
-    fragment's names for them; `topic`: destination of a send; `then`: operators that receive the
-    result, each on its own.
-    """
-
-    kind: str
-    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    topic: str | None = None
-    then: tuple["Operator", ...] = ()
-
-    def walk(self) -> Iterator["Operator"]:
-        """Yield this operator and all below, each before the operators below that one."""
-        yield self
-        for each in self.then:
-            yield from each.walk()
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,3 +257,102 @@ def test_policy_stop_stops_the_task(drive: Drive) -> None:
     driver = drive(app)
     with pytest.raises(TaskFailed, match="its policy is stop"):
         driver.pipe("orders", [1])
+
+
+def test_filter_passes_only_matching_values_to_the_body(app: App, drive: Drive) -> None:
+    seen: list[Any] = []
+
+    @app.agent(app.topic("words", key_type=str, partitions=1))
+    async def body(stream: Any) -> None:
+        async for key, value in stream.filter(lambda n: n % 2).filter(lambda n: n > 1).items():
+            seen.append((key, value))
+
+    driver = drive(app)
+    driver.pipe("words", [("a", 1), ("b", 2), ("c", 3), ("d", 4), ("e", 5), ("f", 6)])
+    assert seen == [("c", 3), ("e", 5)]
+    assert driver.failures == []
+
+
+def test_filter_ahead_of_group_by_runs_before_the_topic_in_between(app: App, drive: Drive) -> None:
+    seen: list[Any] = []
+
+    @app.agent(app.topic("words", partitions=1))
+    async def body(stream: Any) -> None:
+        odd = stream.filter(lambda n: n % 2)
+        async for key, value in odd.group_by(lambda n: n // 4, name="fourth").items():
+            seen.append((key, value))
+
+    driver = drive(app)
+    driver.pipe("words", [1, 2, 3, 4, 5])
+    assert sorted(seen) == [(b"0", 1), (b"0", 3), (b"1", 5)]
+    operators = app.topology().subtopologies[0].sources[0].operators
+    assert [each.kind for each in operators] == ["filter", "rekey", "forward"]
+
+
+@pytest.mark.parametrize("records", [[0], [2, 0, 3], [0, 0, 5], [4, 0]])
+def test_condition_that_raises_fails_its_record_alone(
+    app: App, drive: Drive, records: list[int]
+) -> None:
+    seen: list[Any] = []
+
+    @app.agent(app.topic("words", partitions=1))
+    async def body(stream: Any) -> None:
+        async for value in stream.filter(lambda n: 6 / n > 1.3):
+            seen.append(value)
+
+    driver = drive(app, raises=False)
+    driver.pipe("words", records)
+    driver.restart()
+    driver.pipe("words", [1])
+    assert seen == [n for n in records if n and 6 / n > 1.3] + [1]
+    failed = [offset for offset, n in enumerate(records) if not n]
+    found = dict.fromkeys((each.offset, each.decode) for each in driver.failures)
+    assert list(found) == [(n, False) for n in failed], "told again where it is the last record"
+
+
+def test_undecodable_value_ahead_of_a_filter_is_a_decode_error(app: App, drive: Drive) -> None:
+    seen: list[Any] = []
+
+    @app.agent(app.topic("words", value_type=int, partitions=1))
+    async def body(stream: Any) -> None:
+        async for value in stream.filter(bool):
+            seen.append(value)
+
+    driver = drive(app, raises=False)
+    driver.pipe(app.topic("words", value_serializer="raw", partitions=1), [b"1", b"x", b"0", b"3"])
+    assert seen == [1, 3]
+    assert [(each.offset, each.decode) for each in driver.failures] == [(1, True)]
+
+
+def test_another_loop_over_a_filtered_stream_goes_on_behind_the_first(
+    app: App, drive: Drive
+) -> None:
+    seen: list[Any] = []
+
+    @app.agent(app.topic("words", partitions=1))
+    async def body(stream: Any) -> None:
+        odd = stream.filter(lambda n: n % 2)
+        async for value in odd:
+            seen.append(("first", value))
+            if value == 3:
+                break
+        async for value in odd:
+            seen.append(("second", value))
+
+    drive(app).pipe("words", [1, 2, 3, 4, 5, 6, 7])
+    assert seen == [("first", 1), ("first", 3), ("second", 5), ("second", 7)]
+
+
+async def slow(_value: Any) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("condition", [slow, 3])
+def test_filter_refuses_what_is_no_plain_function(app: App, drive: Drive, condition: Any) -> None:
+    @app.agent(app.topic("words", partitions=1))
+    async def body(stream: Any) -> None:
+        async for _ in stream.filter(condition):
+            pass
+
+    with pytest.raises(TopologyError, match="give it a plain function of the value"):
+        app.topology()

@@ -1,24 +1,23 @@
 """processing/compile.py: a tree of operators as one loop."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from streamsx.operators.forward import forward
+from streamsx.operators.operator import Code, Operator
+from streamsx.operators.rekey import rekey as rekey_by
 from streamsx.processing.compile import compiled, source_text
-from streamsx.topology.nodes import Branch, Operator, Source
+from streamsx.topology.nodes import Branch, Source
 from tests.support.codecs import coded
 
 Sent = list[tuple[str, bytes | None, bytes | None, int]]
 
 
-def forward(topic: str) -> Operator:
-    return Operator("forward", topic=topic)
-
-
 def rekey(place: int, *then: Operator) -> Operator:
     """By the nth letter of the value."""
-    functions = {"key_of": lambda value: value[place], "encode_key": str.encode}
-    return Operator("rekey", functions, then=then)
+    return replace(rekey_by(lambda value: value[place], str.encode), then=then)
 
 
 def decode(raw: bytes | None) -> Any:
@@ -89,3 +88,31 @@ def test_traceback_shows_the_line_of_the_generated_loop() -> None:
     assert frame is not None
     assert frame.tb_frame.f_code.co_filename == "<sub-topology 3, words>"
     assert source_text(TREE).splitlines()[frame.tb_lineno - 1].strip().startswith("key_0 = ")
+
+
+def test_value_nobody_uses_is_not_decoded() -> None:
+    def decode_nothing(raw: bytes | None) -> Any:
+        raise AssertionError(raw)
+
+    text = Code("{send}({key}, {raw}, {timestamp}, {headers})")
+    source = replace(
+        TREE,
+        values=coded(decode_nothing),
+        branches=(Branch("raw", Operator("raw", text, topic="a")),),
+    )
+    assert ran(source, b"x") == ([("a", b"k", b"x", 70)], [])
+
+
+def test_operators_below_stand_inside_of_the_block_and_a_key_is_decoded_once_below_it() -> None:
+    doubled = Code("for {new_value} in ({value}, {decoded}):\n    {then}", makes=("value",))
+    text = Code("{send}({key}, {value}, {timestamp}, {decoded})")
+    tree = replace(
+        Operator("doubled", doubled),
+        then=(Operator("one", text, topic="a"), Operator("two", text, topic="b")),
+    )
+    source = replace(TREE, branches=(Branch("x", tree),))
+    expected: list[Any] = [
+        ("a", b"k", "v", 70), ("b", b"k", "v", 70), ("a", b"k", "k", 70), ("b", b"k", "k", 70),
+    ]  # fmt: skip
+    assert ran(source, b"v")[0] == expected
+    assert source_text(source).count("decode_key(") == 1

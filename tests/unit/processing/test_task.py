@@ -20,6 +20,9 @@ from streamsx.errors import (
     ValueRefused,
 )
 from streamsx.model import RECORD_BYTES_MAX
+from streamsx.operators.forward import forward
+from streamsx.operators.operator import chain
+from streamsx.operators.rekey import rekey
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Failure, FailureAction
 from streamsx.processing.inbox import DONE, RUNNING
@@ -27,7 +30,7 @@ from streamsx.processing.rerun import Rerun
 from streamsx.processing.task import Task
 from streamsx.serde.codec import codec
 from streamsx.state.api import ROW
-from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
+from streamsx.topology.nodes import AgentNode, Branch, Source
 from tests.support.codecs import coded
 from tests.unit.processing.conftest import process
 
@@ -58,9 +61,7 @@ async def split(stream: AsyncIterator[Any]) -> None:
 
 
 def keyed(agent: str, key_of: Callable[[Any], Any], topic: str) -> Branch:
-    forward = Operator("forward", topic=topic)
-    functions = {"key_of": key_of, "encode_key": orjson.dumps}
-    return Branch(agent, Operator("rekey", functions, then=(forward,)))
+    return Branch(agent, chain(rekey(key_of, orjson.dumps), forward(topic)))
 
 
 TEXT = coded(text)
@@ -290,7 +291,7 @@ def test_failing_agent_holds_the_position_of_a_shared_topic(bench: Benches) -> N
 def test_branches_on_one_topic_have_separate_keys_and_failures(bench: Benches) -> None:
     by_user = keyed("users", lambda order: order["user"], "by-user")
     by_item = keyed("items", lambda order: order["item"], "by-item")
-    as_it_is = Branch("copy", Operator("forward", topic="copies"))
+    as_it_is = Branch("copy", forward("copies"))
     heard: list[Failure] = []
     source = replace(REKEY, branches=(by_user, by_item, as_it_is))
     made = bench(source, stores=(), consecutive_failures_max=3, report=heard.append)

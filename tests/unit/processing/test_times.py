@@ -13,10 +13,13 @@ from typing import Any
 import orjson
 import pytest
 
+from streamsx.operators.forward import forward
+from streamsx.operators.operator import chain
+from streamsx.operators.rekey import rekey
 from streamsx.processing.batch import Batch, StreamTimes
 from streamsx.processing.inbox import RUNNING
 from streamsx.state.layout import StoreNode
-from streamsx.topology.nodes import AgentNode, Branch, Operator, Source
+from streamsx.topology.nodes import AgentNode, Branch, Source
 from tests.support.codecs import coded
 from tests.unit.processing.conftest import process
 
@@ -63,8 +66,7 @@ def agent(name: str) -> AgentNode:
 
 
 def branch(name: str, place: int) -> Branch:
-    functions = {"key_of": lambda word: word[place], "encode_key": str.encode}
-    return Branch(name, Operator("rekey", functions, then=(Operator("forward", topic=name),)))
+    return Branch(name, chain(rekey(lambda word: word[place], str.encode), forward(name)))
 
 
 TWO = (

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from streamsx.operators.forward import forward
 from streamsx.state.layout import StoreNode
 from streamsx.topology.build import Topology, build
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec
-from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
+from streamsx.topology.nodes import AgentNode, Branch, Source, SubTopology
 from tests.support.codecs import coded
 
 
@@ -23,7 +24,7 @@ def make_stage(
     name: str, reads: str, sends: str = "", tables: str = "", *, loop: bool = False
 ) -> SubTopology:
     """Names with spaces between; `loop`: it forwards, and has no agent."""
-    steps = (Branch(name, Operator("forward", topic=sends)),) if loop else ()
+    steps = (Branch(name, forward(sends)),) if loop else ()
     agents = () if loop else (AgentNode(name, same),)
     sources = tuple(Source(topic, CODEC, CODEC, steps, agents) for topic in reads.split())
     stores = (StoreNode(name, f"app-{name}-changelog", CODEC, CODEC) for name in tables.split())

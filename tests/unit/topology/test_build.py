@@ -12,10 +12,13 @@ import pytest
 from streamsx import App, Stream
 from streamsx.errors import NameClash, TopologyError
 from streamsx.examples.wordcount import app
+from streamsx.operators.forward import forward
+from streamsx.operators.operator import Operator
+from streamsx.operators.rekey import rekey
 from streamsx.state.layout import StoreNode
 from streamsx.topology.build import Topology, check_names
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
-from streamsx.topology.nodes import Branch, Operator, Source, SubTopology
+from streamsx.topology.nodes import Branch, Source, SubTopology
 from tests.support.codecs import coded
 
 Make = Callable[..., Any]
@@ -137,9 +140,11 @@ def test_signatures_differ_for_operator_trees_with_different_forks() -> None:
         source = Source("t", coded(str), coded(str), (Branch("a", first),))
         return Topology("app", (SubTopology(0, (source,)),), ()).signatures
 
-    one, other = Operator("forward", topic="x"), Operator("forward", topic="y")
-    fork = Operator("rekey", then=(one, other))
-    assert of(fork) != of(Operator("rekey", then=(replace(one, then=(other,)),)))
+    one = forward("x")
+    other = forward("y")
+    key = rekey(str, str.encode)
+    fork = replace(key, then=(one, other))
+    assert of(fork) != of(replace(key, then=(replace(one, then=(other,)),)))
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "12345"])

@@ -1,12 +1,15 @@
 """topology/describe.py: the word count, drawn."""
 
 import json
+from dataclasses import replace
 
 from streamsx.examples.wordcount import app
+from streamsx.operators.forward import forward
+from streamsx.operators.rekey import rekey
 from streamsx.topology.build import Topology
 from streamsx.topology.describe import as_data, as_mermaid, as_text
 from streamsx.topology.internal_topics import TopicKind, TopicSpec
-from streamsx.topology.nodes import AgentNode, Branch, Operator, Source, SubTopology
+from streamsx.topology.nodes import AgentNode, Branch, Source, SubTopology
 from streamsx.topology.partitions import resolve_partition_counts
 from tests.support.codecs import coded
 
@@ -36,8 +39,8 @@ def test_text_describes_each_sub_topology() -> None:
 
 
 def grouped() -> Topology:
-    forks = Operator("rekey", then=(Operator("forward", topic="x"), Operator("forward", topic="y")))
-    branches = Branch("a", forks), Branch("b", Operator("forward", topic="z"))
+    forks = replace(rekey(str, str.encode), then=(forward("x"), forward("y")))
+    branches = Branch("a", forks), Branch("b", forward("z"))
     source = Source("t", coded(bytes), coded(bytes), branches, (AgentNode("c", lambda _: None),))  # type: ignore[arg-type, return-value]
     topics = tuple(TopicSpec(name, TopicKind.SOURCE) for name in "txyz")
     return Topology("app", (SubTopology(0, (source,), outputs=frozenset("xyz")),), topics)
