@@ -652,6 +652,21 @@ class CachedStore:
         if not self.pending:
             self._encoded_bytes = 0
 
+    def committed_rows(self) -> dict[bytes, bytes | None]:
+        """Return the committed value of each row that was sealed since the last commit."""
+        assert not (self.sealed and self.pending), f"{self.name}: sealed over an unwritten commit"
+        return {row: self.rows.get(row) for row in self.sealed}
+
+    def put_back(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Set rows to committed values of before; they count as sealed, and the next commit writes them.
+
+        For a store that has not been used yet.
+        """
+        self.sealed.update(rows)
+        self.complete = False
+        size = sum(map(len, rows)) + sum(map(len, filter(None, rows.values())))
+        self._encoded_bytes += len(rows) * ENCODED_BYTES + size
+
     def _forget_warm(self) -> None:
         self.young = {}
         self.old = {}

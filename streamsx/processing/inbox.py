@@ -138,7 +138,7 @@ class Host(Protocol):
     def look(self, name: str, key: Any) -> Any:
         """Return the value of a key of a table, None where no worker has it. Raises NotHere."""
 
-    def tell_part(self, name: str) -> None:
+    def warn_of_part(self, name: str) -> None:
         """Warn once that only a part of a table is here, when all of it is asked for."""
 
     def is_leader(self) -> bool:

@@ -30,6 +30,7 @@ from streamsx.processing.failure_policy import Failure, FailureAction, FailureSt
 from streamsx.processing.inbox import Outbox, SendRows, StartActor
 from streamsx.processing.merge import Merge
 from streamsx.processing.reader import AgentRun, LoopRun
+from streamsx.processing.rerun import NO_RERUN, Begins, Rerun, StoreRows, rerun_after
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.state.timed_store import TimedStore
@@ -63,6 +64,11 @@ class TaskMetadata(NamedTuple):
     topic_ids: Mapping[str, str] = MappingProxyType({})
     closed: Mapping[str, int] = MappingProxyType({})
 
+    @property
+    def begins(self) -> Begins:
+        """Return the positions of all readers by topic, to compare two places."""
+        return {t: (at, dict(self.readers.get(t, {}))) for t, at in self.positions.items()}
+
 
 class Task:
     """Task: one sub-topology on one partition number.
@@ -72,8 +78,8 @@ class Task:
     for a reason other than a record; UsageError when a body uses a topic or table that its app was
     not wired for.
 
-    `checked`: offsets until which each value is encoded when set, because an earlier attempt
-    met a value that could not be encoded. So its record is found, and counts as failed.
+    `rerun` is the order of the task that ended before this one at the same commit, if any. A task
+    does not obey its `stop`: the driver does.
     """
 
     def __init__(
@@ -85,7 +91,7 @@ class Task:
         start: StartActor,
         policy: Policy,
         metadata: TaskMetadata,
-        checked: Mapping[str, int] | None = None,
+        rerun: Rerun = NO_RERUN,
     ) -> None:
         self.id = TaskId(plan.number, partition)
         self.plan = plan
@@ -111,8 +117,14 @@ class Task:
         self._sealing: Iterator[TaskMetadata | None] | None = None
         self._unsealed: StreamsxError | None = None
         """Reason why no more seals are possible: the store has dropped a value that it refused."""
-        self._checked = checked or {}
-        self._checking = False
+        self._rerun = rerun
+        self._careful = False
+        self._put_back = self._unsent = rerun.rows_at(metadata.begins)
+        """Committed rows below which the restored ones are newer: until a commit, until sent."""
+        self._rows_left = bool(self._put_back)
+        """Whether the changelogs may have rows that are newer than the last commit."""
+        for name, rows in self._put_back.items():
+            stores[name].put_back(rows)  # before a body reads them
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, StreamTimes] = {}
@@ -132,12 +144,10 @@ class Task:
             self._loops += loops
             self.bodies += bodies
         self._changelog_of = {node.name: node.changelog for node in plan.stores}
-        self._changelogs = {
-            node.name: outbox.rows(node.changelog, partition) for node in plan.stores
-        }
+        self._changelogs = {n.name: outbox.rows(n.changelog, partition) for n in plan.stores}
         self._limit_rows()
         self._check_values()
-        self._noted = self._place()
+        self._noted = None if self._put_back else self._place()
 
     # -- records
 
@@ -393,25 +403,38 @@ class Task:
         for loop in self._loops:
             loop.commit()
         place = self._place()
-        checked = self._checking
+        careful = self._careful
         records = self.records
         stream_time = self._stream_time(place.positions)
         self.records = 0
         self._noted = place
         self._limit_rows()
         self._check_values()
-        parts: deque[tuple[SendRows, Changes]] = deque()
+        parts = deque(self._rows_to_put_back(rows))
         for name, store in sorted(self.stores.items()):
-            while (part := self._encoded(store, rows, checked=checked)).keys:
+            while (part := self._encoded(store, rows, careful=careful)).keys:
                 parts.append((self._changelogs[name], part))
                 yield None
+        self._unsent = {}
         while parts:
+            self._rows_left = True
             send, part = parts.popleft()
             send(part.keys, part.values, max(stream_time, 0))
             if parts:
                 yield None
         self._sealing = None
         yield place._replace(stream_time=stream_time, records=records)
+
+    def _rows_to_put_back(self, limit: int) -> Iterator[tuple[SendRows, Changes]]:
+        """Yield the rows that the task before this one has overwritten, up to `limit` at a time."""
+        for name, rows in sorted(self._unsent.items()):
+            keys = list(rows)
+            for at in range(0, len(keys), limit):
+                some = keys[at : at + limit]
+                part = Changes(
+                    [self.stores[name].changelog_key(k) for k in some], [*map(rows.get, some)]
+                )
+                yield self._changelogs[name], part
 
     def _limit_rows(self) -> None:
         """Take the row limits of the changelogs; they hold for checks before a seal too."""
@@ -420,27 +443,27 @@ class Task:
 
     def _check_values(self) -> None:
         """Switch the check of values from the next seal on; at once while no row has changed."""
-        ahead = any(self.positions[topic] < until for topic, until in self._checked.items())
-        if ahead is not self._checking:
-            self._checking = ahead
+        careful = self._rerun.careful_at(self.positions)
+        if careful is not self._careful:
+            self._careful = careful
             for store in self.stores.values():
-                store.check_values(checking=ahead)
+                store.check_values(checking=careful)
 
-    def _encoded(self, store: CachedStore, rows: int, *, checked: bool) -> Changes:
-        """Encode up to `rows` dirty rows. `checked` means that each value was encoded when set."""
+    def _encoded(self, store: CachedStore, rows: int, *, careful: bool) -> Changes:
+        """Encode up to `rows` dirty rows. `careful` means that each value was encoded when set."""
         try:
             return store.seal(rows)
         except ValueRefused as error:
-            self._unsealed = self._refusal(error, checked=checked)
+            self._unsealed = self._refusal(error, careful=careful)
             raise self._unsealed from error
 
-    def _refusal(self, error: ValueRefused, *, checked: bool) -> StreamsxError:
+    def _refusal(self, error: ValueRefused, *, careful: bool) -> StreamsxError:
         done = self.committed_at.positions
         since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
         what = f"{error} (task {self.id}, set since {', '.join(since)})"
         if self.policy.on_error is FailureAction.STOP:
             return TaskFailed(f"{what}: its policy is stop")
-        if checked:
+        if careful:
             return TaskStopped(
                 f"task stopped: {what}: it was changed in place, after it had been set: mend the "
                 "code and start again"
@@ -450,6 +473,8 @@ class Task:
     def committed(self, sealed: TaskMetadata, ends: Mapping[str, int]) -> None:
         """Adopt a commit. `ends` is, per store, the changelog position behind the sealed rows."""
         self.committed_at = sealed
+        self._rows_left = False
+        self._put_back = {}
         for name, store in self.stores.items():
             store.adopt(ends.get(name))
 
@@ -460,6 +485,20 @@ class Task:
     def write_some(self, rows: int) -> bool:
         """Write up to `rows` committed rows of each store to its backend; return True when done."""
         return all(store.write_some(rows) for store in self.stores.values())
+
+    def rerun(self, why: ValueRefused | TaskStopped, *, puts_back: bool = True) -> Rerun:
+        """Return the order for the task that begins anew, because this one ends for `why`.
+
+        To be called before `aborted`. With `puts_back`, committed rows are read where newer ones
+        may be in the changelogs (6 us a row). Mostly nothing has left since the commit.
+        """
+        if not (self._rows_left and puts_back):
+            return rerun_after(why, self.taken, {}, self.committed_at.begins)
+        rows: StoreRows = {
+            name: {**store.committed_rows(), **self._put_back.get(name, {})}
+            for name, store in self.stores.items()
+        }
+        return rerun_after(why, self.taken, rows, self.committed_at.begins)
 
     def aborted(self) -> None:
         """Set the stores back to the last commit; the driver drops this task."""
