@@ -121,7 +121,7 @@ class JoinBuffer(RowsByTime):
                 yield []
 
     def _entries(self, row: bytes, raw: bytes | None) -> list[list[Any]]:
-        """Return the records of a row; `raw` as in a walk."""
+        """Return the records of a row, which a walk has found."""
         entries = self.hot.get(row)
         if entries is None and raw is not None:
             entries = self._stored_value(row, raw)

@@ -48,7 +48,7 @@ from streamsx.state.layout import TIME_BYTES, StoreNode, index_width, time_bytes
 from streamsx.state.sizes import ENCODED_BYTES
 from streamsx.state.timed_store import TimedStore
 
-Session = list[Any]
+Entry = list[Any]
 """Start, end, both in ms and inclusive, and value."""
 Times = dict[int, set[bytes]]
 """Keys by hint: a time in ms, rounded down to the width of the index."""
@@ -78,7 +78,7 @@ class SessionStore(TimedStore):
 
     # -- the record path
 
-    def near(self, sessions: Sequence[Session], at: int, now: int) -> list[Session]:
+    def near(self, sessions: Sequence[Entry], at: int, now: int) -> list[Entry]:
         """Return the open sessions that a record at this time joins, ascending."""
         gap, stays = self.size, self.stays
         return [
@@ -88,7 +88,7 @@ class SessionStore(TimedStore):
         ]
 
     def replace(
-        self, key: bytes, sessions: Sequence[Session], merged: Sequence[Session], entry: Session
+        self, key: bytes, sessions: Sequence[Entry], merged: Sequence[Entry], entry: Entry
     ) -> None:
         """Put a session in the place of those that have become one with it; possibly of none."""
         if sessions:
@@ -101,7 +101,7 @@ class SessionStore(TimedStore):
             self._fresh.add(key)
         self._hint(key, entry[1])
 
-    def fetch(self, key: bytes) -> list[Session]:
+    def fetch(self, key: bytes) -> list[Entry]:
         """Return the open sessions of a key, ascending."""
         found = self.get(key) or ()
         return [entry for entry in found if entry[1] + self.stays >= self.closed]
@@ -172,7 +172,7 @@ class SessionStore(TimedStore):
                     found.append((start, end, key, value))
         return found
 
-    def _end_session(self, key: bytes, left: list[Session]) -> None:
+    def _end_session(self, key: bytes, left: list[Entry]) -> None:
         """Take a session out of a row that is not stored; else the row changes a commit later."""
         if key not in self._fresh:
             self._ended[key] = None
