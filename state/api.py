@@ -29,6 +29,13 @@ class Rows(Protocol):
     def scan(self, start: bytes, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield rows in ascending order from `start`, `stop` excluded."""
 
+    def last(self, start: bytes, stop: bytes) -> bytes | None:
+        """Return the greatest key from `start`, `stop` excluded; None without one."""
+        last = None
+        for key, _ in self.scan(start, stop):
+            last = key
+        return last
+
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         """Write rows and position in one atomic batch, keys ascending; None deletes."""
 

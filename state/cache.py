@@ -108,10 +108,9 @@ class Scan:
     An open scan keeps the lock of the rows, so `end` can close it early.
     """
 
-    def __init__(self, name: str, rows: Rows) -> None:
+    def __init__(self, name: str, rows: Rows, start: bytes = ROW, stop: bytes = INDEX) -> None:
         self._name = name
-        self._rows = rows
-        self._left: Iterator[tuple[bytes, bytes]] | None = rows.scan(ROW, INDEX)
+        self._left: Iterator[tuple[bytes, bytes]] | None = rows.scan(start, stop)
 
     def part(self, limit: int) -> list[tuple[bytes, bytes]]:
         """Return the next rows, at most `limit` of them; an empty list means the end.
@@ -184,7 +183,9 @@ class Checked(dict[Any, Any]):
 
 
 class CachedStore:
-    """Key-value store of one task, over committed rows. One owner: the data loop.
+    """Store of one task, over committed rows. One owner: the data loop.
+
+    A key-value store as such; the stores of other kinds are made of it.
 
     The codecs of the node run once per key and commit. `budget_bytes` bounds the memory of the
     decoded objects that are kept.
@@ -194,14 +195,17 @@ class CachedStore:
         self.name = node.name
         self.rows = rows
         self.budget_bytes = budget_bytes
-        self.changelog_key = node.changelog_key
+        self.changelog_keys = node.changelog_keys
+        self.key_of = node.key_of
         self.decode_key = node.keys.decode
-        self.decode = node.values.decode
+        values = node.row_values
+        self.decode = values.decode
         # A codec may encode None as None; no key or value is None here.
         self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]
-        self.encode: Callable[[Any], bytes] = node.values.encode  # type: ignore[assignment]
-        self._comes_back = node.values.check
-        self._encoders = node.values.encoders
+        self.encode: Callable[[Any], bytes] = values.encode  # type: ignore[assignment]
+        self._comes_back = values.check
+        self._encoders = values.encoders
+        self._indexed = node.indexed
         self.key_type = node.key_type if node.key_type in PINNED else None
         self._declared = self.key_type is not None
         self._untyped = node.key_type is None
@@ -333,7 +337,7 @@ class CachedStore:
         try:
             return self.decode(raw)
         except Exception as error:  # any codec's
-            key = self.changelog_key(row)[:KEY_SHOWN]
+            key = self.key_of(row)[:KEY_SHOWN]
             raise DecodeFailed(
                 f"row cannot be decoded: store {self.name}, key {key!r}"
                 f": {type(error).__name__}: {error}: has the type of its values changed?"
@@ -345,31 +349,49 @@ class CachedStore:
         Values are shared objects. The iterator holds the changes since the last commit, and a few
         rows.
         """
-        for row, raw, value in self._merged():
-            key = self.decode_key(self.changelog_key(row))
-            yield key, value if raw is None else self._decoded(row, raw)
+        for row, value in self.scan(ROW, INDEX):
+            yield self.decode_key(self.key_of(row)), value
 
     def keys(self) -> Iterator[Any]:
         """Yield the keys of `items` without decoding values."""
-        for row, _, _ in self._merged():
-            yield self.decode_key(self.changelog_key(row))
+        for row, _, _ in self._merged(ROW, INDEX):
+            yield self.decode_key(self.key_of(row))
 
     def count(self) -> int:
         """Return the number of entries. Reads all rows and decodes none."""
-        return sum(1 for _ in self._merged())
+        return sum(1 for _ in self._merged(ROW, INDEX))
 
-    def _merged(self) -> Iterator[tuple[bytes, bytes | None, Any]]:
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, Any]]:
+        """Yield the rows from `start`, `stop` excluded, as of the first step: row and value.
+
+        Rows are whole keys of `Rows`, in ascending order. All changes up to now are among them.
+        """
+        for row, raw, value in self._merged(start, stop):
+            yield row, value if raw is None else self._decoded(row, raw)
+
+    def _merged(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes | None, Any]]:
         layers = self.sealing, self.hot  # not encoded yet
         objects = {self._row_key(key): each[key] for each in layers for key in each}
-        scan = Scan(self.name, self.rows)
+        encoded = {**self.pending, **self.sealed}
+        if (start, stop) != (ROW, INDEX):
+            objects = {row: objects[row] for row in objects if start <= row < stop}
+            encoded = {row: encoded[row] for row in encoded if start <= row < stop}
+        return merged(self._scan_below(start, stop), encoded, objects)
+
+    def _scan_below(self, start: bytes, stop: bytes) -> Scan:
+        scan = Scan(self.name, self.rows, start, stop)
         self._scans.add(scan)
-        return merged(scan, {**self.pending, **self.sealed}, objects)
+        return scan
 
     def _key_bytes(self, key: Any) -> bytes:
         return key[0] if type(key) is tuple else self.encode_key(key)
 
     def _row_key(self, key: Any) -> bytes:
         return ROW + self._key_bytes(key)
+
+    def _cached_key(self, row: bytes) -> Any:
+        """Return the cache key of a row below."""
+        return self.cache_key(self.decode_key(self.key_of(row)))
 
     # -- the commit cycle
 
@@ -393,7 +415,10 @@ class CachedStore:
         The newest rows stand for all of them. Without this estimate, when 4,000 rows of 100 KB are
         put within a second, only the first seal afterwards would notice the 400 MB.
         """
-        if (grown := len(self.hot) - self._hot_measured) > 0:
+        if (grown := len(self.hot) - self._hot_measured) < 0:  # rows expired before a seal
+            self._hot_bytes = self._hot_bytes * len(self.hot) // self._hot_measured
+            self._hot_measured = len(self.hot)
+        elif grown:
             newest = list(islice(reversed(self.hot.items()), min(grown, CHANGES_SAMPLED)))
             size = sum(map(deep_bytes, (value for _, value in newest))) // len(newest)
             self._hot_bytes += grown * (ENTRY_BYTES + size)
@@ -452,7 +477,7 @@ class CachedStore:
         if self._seals <= FIRST_SAMPLED or not self._seals % SEALS_SAMPLED:
             self._learned.sample(*part[-1], len(keys[-1]) + len(values[-1] or b""))
         self._cool(part, values, size)
-        return Changes(keys, values)
+        return Changes(self.changelog_keys(keys), values)
 
     def _loses_one(self, part: list[tuple[Any, Any]], encoded: list[bytes | None]) -> bool:
         """Return whether a value of a slice would be read back as another one."""
@@ -601,7 +626,7 @@ class CachedStore:
         count = self._slice(limit)
         done = len(run) <= count and not self._order
         part = {key: self.pending[key] for key in reversed(run[-count:])}
-        self.rows.write(part, self._end if done else None)
+        self.rows.write(self._indexed(part), self._end if done else None)
         # Only now: rows that a full disk rejected must not be missing below the written position.
         del run[-count:]
         if done:
@@ -689,7 +714,7 @@ class CachedStore:
         A rejected row stays below, and raises when it is read.
         """
         try:
-            key = self.cache_key(self.decode_key(self.changelog_key(row)))
+            key = self._cached_key(row)
             value = self.decode(raw)
         except Exception:  # any codec's
             self._lacks = True

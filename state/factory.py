@@ -8,9 +8,17 @@ from typing import Final
 
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
-from streamsx.state.layout import KEY_VALUE, StoreNode
+from streamsx.state.join_buffer import JoinBuffer
+from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, WINDOW, StoreNode
+from streamsx.state.session_store import SessionStore
+from streamsx.state.window_store import WindowStore
 
-STORES: Final[dict[str, Callable[[StoreNode, Rows, int], CachedStore]]] = {KEY_VALUE: CachedStore}
+STORES: Final[dict[str, Callable[[StoreNode, Rows, int], CachedStore]]] = {
+    KEY_VALUE: CachedStore,
+    WINDOW: WindowStore,
+    SESSION: SessionStore,
+    BUFFER: JoinBuffer,
+}
 """Store of each kind: made from its node, its committed rows and a memory budget in bytes."""
 
 

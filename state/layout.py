@@ -1,27 +1,54 @@
 """Layout of a store's rows: keys here and in the changelog, and the format text of a database.
 
-There is one kind of store as yet, key-value stores. A node knows the keys of its kind, so callers
-ask the node and know no tags; `streamsx.state.factory` makes the store of a kind.
+A node knows the keys of its kind, so callers ask the node and know no tags;
+`streamsx.state.factory` makes the store of a kind. Behind the tag a row has this key:
+
+| kind | row key | changelog key | value |
+|---|---|---|---|
+| kv | key | key | value |
+| window | start of the window, u64 ms; key | Faust's: JSON of `[key, [start, end]]` | value |
+| session | key | key | sessions of the key, framed (`framed`) |
+| buffer | start of the bucket, u64 ms; key | the row key | records of a join, framed (`framed`) |
+
+Rows with the time first lie in the order in which they expire, so one range deletes what has
+expired. Sessions have index rows beside their rows: tag INDEX, u64 ms, key. Index rows are in no
+changelog: whoever writes the row of a session writes its index rows too (`StoreNode.indexed`).
 
 Keys of a key-value store and of its changelog differ by the tag byte, and values are the same
 bytes: a value is encoded once for Kafka and for the disk. Keys and values of tables are those of
 Faust, so streamsx takes over from a stopped Faust app, and stock Faust can read the topics of
-streamsx.
+streamsx. Key and window's end stand in the key that Faust writes for a window, in seconds, and a
+window ends 0.1 s before the next one begins. The key's own bytes stand there unchanged, even if
+they are not JSON. The end also tells a restore that the size of the window was changed.
 """
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from streamsx.errors import IncompatibleStore
 from streamsx.serde.codec import Codec
 from streamsx.state.api import INDEX, ROW, Rows
+from streamsx.state.framed import entries_codec, second_times, sessions_codec
 
 LAYOUT_VERSION = 1
 KEY_VALUE: Final = "kv"
-"""Kind of a key-value store, as the format text names it."""
+WINDOW: Final = "window"
+SESSION: Final = "session"
+BUFFER: Final = "buffer"
+"""Kinds of stores, as the format text names them."""
+TIME_BYTES: Final = 8
+INDEXED_PER_GAP: Final = 4
+"""Index rows of one session in a gap: a session that goes on gets a new one each quarter."""
+FAUST_GAP_S: Final = 0.1
+"""Seconds between the end of a window, as Faust writes it, and the start of the next one."""
+FAUST_KEY: Final = re.compile(
+    rb"\[(.*),\s*\[\s*([^\s,\[\]]+)\s*,\s*([^\s,\[\]]+)\s*\]\s*\]", re.DOTALL
+)
+"""Key and bounds in a key of a windowed table, from any writer of JSON."""
 FIRST_ROWS: Final = 32
 """Number of unreadable rows that prove another type.
 
@@ -30,11 +57,43 @@ Nearly always the first row is readable, and no other is read.
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """Times of a store by stream time, in ms.
+
+    `size`: length of a window, gap of sessions, or bucket of a join buffer; `step`: from the start
+    of a window to the start of the next; `stays`: from the start of a window, the end of a session
+    or the time of a joined record until stream time closes it, grace included.
+
+    Rows of another `size` or `step` do not fit, so both are part of the format text and of the
+    topology's signature. `stays` may change.
+    """
+
+    size: int
+    step: int
+    stays: int
+
+
+class Kind(NamedTuple):
+    """Layout of a kind of stores.
+
+    `key_at`: place of the key in a row, behind the tag; `codec`: codec of a row's value, made from
+    that of the node; `to_changelog`: changelog keys of rows without tags; `from_changelog`: the
+    same keys back; `timed`: nodes have a `Timing`.
+    """
+
+    key_at: int
+    codec: Callable[[Codec], Codec]
+    to_changelog: Callable[["StoreNode", list[bytes]], list[bytes]]
+    from_changelog: Callable[["StoreNode", bytes], bytes]
+    timed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StoreNode:
     """Store of a task and the topic of its changes.
 
     `key_type`: str, bytes or int if the table has one; `persistent`: on disk; `kind`: kind of the
-    store.
+    store; `timing`: times of a store by stream time.
     """
 
     name: str
@@ -44,6 +103,7 @@ class StoreNode:
     key_type: type | None = None
     persistent: bool = True
     kind: str = KEY_VALUE
+    timing: Timing | None = None
 
     def layout(self, partitions: int) -> str:
         """Return the format text of a database, kept in the row at FORMAT.
@@ -54,18 +114,158 @@ class StoreNode:
             "version": LAYOUT_VERSION, "store": self.kind, "key": self.keys.name,
             "value": self.values.name, "topic": self.changelog, "partitions": partitions,
         }  # fmt: skip
-        return json.dumps(layout, separators=(",", ":"))
+        return json.dumps(layout | self.sizes, separators=(",", ":"))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes that rows depend on, in ms; no sizes in a key-value store."""
+        return {} if self.timing is None else {"size": self.timing.size, "step": self.timing.step}
+
+    @property
+    def row_values(self) -> Codec:
+        """Return the codec of a row's whole value."""
+        return KINDS[self.kind].codec(self.values)
 
     def local_keys(self, keys: Iterable[bytes | None]) -> list[bytes | None]:
         """Return changelog keys as keys of `Rows`.
 
         None stays None, because a record without a key has no row.
-        """
-        return [None if key is None else ROW + key for key in keys]
 
-    def changelog_key(self, key: bytes) -> bytes:
+        Raises:
+            IncompatibleStore: the changelog is that of a store of another kind or size.
+        """
+        if self.kind != WINDOW:
+            return [None if key is None else ROW + key for key in keys]
+        read = KINDS[self.kind].from_changelog
+        return [None if key is None else ROW + read(self, key) for key in keys]
+
+    def changelog_keys(self, keys: list[bytes]) -> list[bytes]:
+        """Return the changelog keys of rows, which come without their tags."""
+        return KINDS[self.kind].to_changelog(self, keys)
+
+    def changelog_key(self, row: bytes) -> bytes:
         """Return the changelog key of a row."""
-        return key[1:]
+        return self.changelog_keys([row[1:]])[0]
+
+    def key_of(self, row: bytes) -> bytes:
+        """Return the encoded key in a row, without tag and time."""
+        return row[1 + KINDS[self.kind].key_at :]
+
+    def indexed(self, rows: Mapping[bytes, bytes | None]) -> Mapping[bytes, bytes | None]:
+        """Return the rows with the index rows that belong to them, ascending.
+
+        Every writer of rows below a store's cache calls this method: seals and restores alike.
+        """
+        if self.kind != SESSION:
+            return rows
+        width = index_width(self)
+        index = {
+            INDEX + time_bytes(end - end % width) + row[1:]: b""
+            for row, raw in rows.items()
+            if raw is not None
+            for end in second_times(raw)
+        }
+        return {**rows, **dict(sorted(index.items()))}
+
+
+def time_bytes(at: int) -> bytes:
+    """Return a time in ms as the first bytes of a row: rows are in the order of their times."""
+    return at.to_bytes(TIME_BYTES, "big")
+
+
+def index_width(node: StoreNode) -> int:
+    """Return the ms that share one time in the index of sessions: ends are rounded down."""
+    assert node.timing is not None, node
+    return max(1, node.timing.size // INDEXED_PER_GAP)
+
+
+# -- keys of changelogs, by kind
+
+
+def _same_codec(codec: Codec) -> Codec:
+    return codec
+
+
+def _same_keys(node: StoreNode, keys: list[bytes]) -> list[bytes]:
+    return keys
+
+
+def _same_key(node: StoreNode, key: bytes) -> bytes:
+    return key
+
+
+def _faust_tail(node: StoreNode, start: int) -> bytes:
+    """Return the part of Faust's key behind the key itself, computed in floats as Faust does."""
+    assert node.timing is not None, node
+    begin = start / 1000
+    end = begin + node.timing.size / 1000 - FAUST_GAP_S
+    return b",[%a,%a]]" % (begin, end)
+
+
+def _to_faust(node: StoreNode, keys: list[bytes]) -> list[bytes]:
+    """Return Faust's keys of windows. A slice of rows has few starts, so each is written once."""
+    made = list[bytes]()
+    last = tail = b""
+    for key in keys:
+        if key[:TIME_BYTES] != last:
+            last = key[:TIME_BYTES]
+            tail = _faust_tail(node, int.from_bytes(last, "big"))
+        made.append(b"[" + key[TIME_BYTES:] + tail)
+    return made
+
+
+def _from_faust(node: StoreNode, key: bytes) -> bytes:
+    """Return the row key of Faust's key of a window.
+
+    Raises:
+        IncompatibleStore: the key is none, or of a window of another size.
+    """
+    assert node.timing is not None, node
+    found = FAUST_KEY.fullmatch(key)
+    try:
+        assert found is not None
+        start = round(float(found[2]) * 1000)
+        size = round((float(found[3]) + FAUST_GAP_S) * 1000) - start
+        at = time_bytes(start)
+    except (AssertionError, ValueError, OverflowError):
+        raise _of_another(node, f"key {key[:100]!r} is none of a window") from None
+    if size != node.timing.size:
+        raise _of_another(node, f"a window of {size} ms is there, {node.timing.size} ms wanted")
+    return at + found[1].rstrip()
+
+
+def _of_another(node: StoreNode, what: str) -> IncompatibleStore:
+    return IncompatibleStore(
+        f"changelog of another store: store {node.name}, topic {node.changelog}: {what}: " + RENEWED
+    )
+
+
+RENEWED: Final = "give it a new name, or raise the app's version, which begins with empty stores"
+"""Remedy for a store whose kind or size was changed under its name."""
+IN_CHANGELOG: Final = ("store", "size", "step")
+"""Parts of a format text on which the rows in the changelog depend too."""
+
+
+def remedy(found: str, wanted: str) -> str:
+    """Return the remedy for a database with another format text.
+
+    A restore helps where only the database differs. Rows of another kind or size are in the
+    changelog too.
+    """
+    try:
+        there, here = json.loads(found), json.loads(wanted)
+        lasting = any(there.get(part) != here.get(part) for part in IN_CHANGELOG)
+    except (AttributeError, ValueError):  # a later release may write anything
+        lasting = False
+    return RENEWED if lasting else "remove the folder to restore it from its changelog"
+
+
+KINDS: Final = {
+    KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key, timed=False),
+    WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust, timed=True),
+    SESSION: Kind(0, sessions_codec, _same_keys, _same_key, timed=True),
+    BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key, timed=True),
+}
 
 
 def refuse_other_types(node: StoreNode, rows: Rows) -> None:
@@ -78,12 +278,13 @@ def refuse_other_types(node: StoreNode, rows: Rows) -> None:
         IncompatibleStore: the types fit none of the first rows.
     """
     found: tuple[bytes, Exception] | None = None
+    decode = node.row_values.decode
     for row, raw in islice(rows.scan(ROW, INDEX), FIRST_ROWS):
         try:
-            node.keys.decode(node.changelog_key(row))
-            node.values.decode(raw)
+            node.keys.decode(node.key_of(row))
+            decode(raw)
         except Exception as error:  # any codec's
-            found = found or (node.changelog_key(row), error)
+            found = found or (node.key_of(row), error)
         else:
             return
     if found is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from streamsx.errors import NameClash, TopologyError
+from streamsx.state.layout import KEY_VALUE, StoreNode
 from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
 from streamsx.topology.nodes import Source, SubTopology
 from streamsx.topology.subtopologies import subtopologies
@@ -127,15 +128,20 @@ def outline(subtopology: SubTopology) -> dict[str, object]:
     """Return the names in a sub-topology, without functions, to be hashed and shown."""
     return {
         "sources": [_source_outline(source) for source in subtopology.sources],
-        "stores": [
-            {
-                "name": store.name, "changelog": store.changelog, "key": store.keys.name,
-                "value": store.values.name, "persistent": store.persistent,
-            }
-            for store in subtopology.stores
-        ],
+        "stores": [_store_outline(store) for store in subtopology.stores],
         "outputs": sorted(subtopology.outputs),
-    }  # fmt: skip
+    }
+
+
+def _store_outline(store: StoreNode) -> dict[str, object]:
+    """Return the names in a store, and the sizes that its rows depend on.
+
+    The outline of a key-value store must never change, like that of a chain of operators.
+    """
+    return {
+        "name": store.name, "changelog": store.changelog, "key": store.keys.name,
+        "value": store.values.name, "persistent": store.persistent,
+    } | ({} if store.kind == KEY_VALUE else {"kind": store.kind, **store.sizes})  # fmt: skip
 
 
 def _source_outline(source: Source) -> dict[str, object]:

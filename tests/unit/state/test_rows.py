@@ -130,3 +130,22 @@ def test_rows_and_position_are_kept_across_reopen(kind: str, tmp_path: Path) -> 
     again = make(tmp_path / "store")
     assert (keys(again), again.get(ROW + b"b"), again.position()) == ([ROW + b"b"], b"2", 7)
     again.close()
+
+
+def test_last_is_the_greatest_key_of_a_range(rows: Rows) -> None:
+    assert rows.last(ROW, INDEX) is None
+    rows.write({ROW + b"a": b"1", ROW + b"c": b"2", INDEX: b"", INDEX + b"x": b""}, 1)
+    assert rows.last(ROW, INDEX) == ROW + b"c"
+    assert rows.last(ROW, ROW + b"c") == ROW + b"a"
+    assert rows.last(ROW + b"d", INDEX) is None
+
+
+def test_reads_stay_quick_after_many_deleted_ranges(rows: Rows) -> None:
+    """A range tombstone for each of them would make each read after a deletion slow."""
+    for n in range(300):
+        rows.write({ROW + b"%05d" % n: b"1"}, n)
+        rows.delete_range(ROW, ROW + b"%05d" % n)
+    assert keys(rows) == [ROW + b"00299"]
+    rows.write({ROW + b"1%04d" % n: b"1" for n in range(3000)}, 1)
+    rows.delete_range(ROW + b"1", ROW + b"12900")
+    assert len(keys(rows)) == 101
