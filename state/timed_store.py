@@ -52,6 +52,7 @@ class TimedStore(CachedStore):
         self.stays = node.timing.stays
         self.key_type = bytes
         self.encode_key = _same
+        self._key_encoders = {bytes: _same}
         self.due = -1
         """Nothing closes before stream time gets there, in ms."""
         self.closed = -1

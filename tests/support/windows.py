@@ -7,6 +7,7 @@ Least CPU time of many runs, in ns a record, of the fragments in the stores' doc
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from time import process_time
 from timeit import timeit
 from typing import Any
@@ -28,7 +29,7 @@ def least(make: Callable[[], Any], run: Callable[[Any], object]) -> float:
     found = []
     for _ in range(RUNS):
         made = make()
-        found.append(timeit(lambda made=made: run(made), timer=process_time, number=1))
+        found.append(timeit(partial(run, made), timer=process_time, number=1))
     return min(found) / RECORDS * 1e9
 
 
