@@ -76,7 +76,7 @@ def test_key_of_a_window_is_faust_s_both_ways(size: float, key: str) -> None:
     node = windowed(round(size * 1000))
     for start in (0.0, 30.0, 1700000000.0, 1700000000.5):
         written: Any = faust_json.dumps((key, WindowRange_from_start(start, size)))
-        row = time_bytes(round(start * 1000)) + node.keys.encoders.encode(key)
+        row = time_bytes(round(start * 1000)) + (node.keys.encoders.encode(key) or b"")
         assert node.changelog_keys([row]) == [written]
         assert node.local_keys([written, None]) == [ROW + row, None]
         assert node.key_of(ROW + row) == node.keys.encoders.encode(key)
