@@ -160,8 +160,9 @@ class StoreNode:
         """
         if self.kind != SESSION:
             return rows
+        width = index_width(self)
         index = {
-            INDEX + index_time(self, end) + row[1:]: b""
+            INDEX + time_bytes(end - end % width) + row[1:]: b""
             for row, raw in rows.items()
             if raw is not None
             for end in second_times(raw)
@@ -175,14 +176,9 @@ def time_bytes(at: int) -> bytes:
 
 
 def index_width(node: StoreNode) -> int:
-    """Return the ms that share one time in the index of sessions."""
+    """Return the ms that share one time in the index of sessions: ends are rounded down."""
     assert node.timing is not None, node
     return max(1, node.timing.size // INDEXED_PER_GAP)
-
-
-def index_time(node: StoreNode, end: int) -> bytes:
-    """Return the time of a session's index row: the session's end, rounded down."""
-    return time_bytes(end - end % index_width(node))
 
 
 # -- keys of changelogs, by kind

@@ -52,6 +52,7 @@ class TimedStore(CachedStore):
         self.stays = node.timing.stays
         self.key_type = bytes
         self.encode_key = _same
+        self._key_encoders = {bytes: _same}
         self.due = -1
         """Nothing closes before stream time gets there, in ms."""
         self.closed = -1
@@ -199,6 +200,8 @@ class TimedStore(CachedStore):
 
     def aborted(self) -> None:
         super().aborted()
+        self.complete = False  # expired rows left the cache, and are there again
+        self._forget_warm()
         self._forget_expiry()
 
     def _cached_key(self, row: bytes) -> bytes:

@@ -431,9 +431,8 @@ class Task:
             keys = list(rows)
             for at in range(0, len(keys), limit):
                 some = keys[at : at + limit]
-                part = Changes(
-                    [self.stores[name].changelog_key(k) for k in some], [*map(rows.get, some)]
-                )
+                written = self.stores[name].changelog_keys([key[1:] for key in some])
+                part = Changes(written, [*map(rows.get, some)])
                 yield self._changelogs[name], part
 
     def _limit_rows(self) -> None:

@@ -20,7 +20,7 @@ from typing import Final
 from streamsx.client.admin import Bounds
 from streamsx.client.fetcher import Fetcher
 from streamsx.clock import Clock
-from streamsx.errors import STORE_FAULTS
+from streamsx.errors import STORE_FAULTS, IncompatibleStore
 from streamsx.journal import Journal
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows, holds_rows
@@ -188,10 +188,10 @@ class Restorer:
 
     @contextmanager
     def _tried(self, task: TaskId) -> Iterator[None]:
-        """Fail a task whose disk refuses a read or a write."""
+        """Fail a task whose disk refuses rows, or whose changelog is that of another store."""
         try:
             yield
-        except STORE_FAULTS as error:
+        except (*STORE_FAULTS, IncompatibleStore) as error:
             self.remove(task)  # the next rows must not go in without these
             self._failed(task, error)
 
