@@ -26,6 +26,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -41,6 +42,7 @@ SESSION: Final = "session"
 BUFFER: Final = "buffer"
 """Kinds of stores, as the format text names them."""
 TIME_BYTES: Final = 8
+MARK_DIGITS: Final = 8
 INDEXED_PER_GAP: Final = 4
 """Index rows of one session in a gap: a session that goes on gets a new one each quarter."""
 FAUST_GAP_S: Final = 0.1
@@ -168,6 +170,11 @@ class StoreNode:
             for end in second_times(raw)
         }
         return {**rows, **dict(sorted(index.items()))}
+
+
+def store_mark(name: str) -> str:
+    """Return the short stable name under which commits keep a store's stream time."""
+    return sha256(name.encode()).hexdigest()[:MARK_DIGITS]
 
 
 def time_bytes(at: int) -> bytes:

@@ -243,9 +243,14 @@ class Producer(Outbox):
             return target
 
         def send(
-            key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None
+            key: bytes | None,
+            value: bytes | None,
+            timestamp: int,
+            headers: Headers | None,
+            by: bytes | None = None,
         ) -> None:
-            self._last = target = known.get(key) or target_of(key)
+            chooser = key if by is None else by
+            self._last = target = known.get(chooser) or target_of(chooser)
             if target.writer is not sender or timestamp > target.latest:
                 self._admit(target, sender, timestamp)
             builder = target.builder

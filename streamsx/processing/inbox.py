@@ -35,8 +35,26 @@ from streamsx.state.cache import CachedStore
 from streamsx.topology.internal_topics import TopicSpec
 from streamsx.topology.nodes import AgentNode, Source
 
-Send = Callable[[bytes | None, bytes | None, int, Headers | None], None]
-"""Sender of key, value, timestamp in ms, and headers; never awaits. Raises RecordTooLarge."""
+class Send(Protocol):
+    """Sender of key, value, timestamp in ms, and headers; never awaits.
+
+    `by` are the bytes that choose the partition in the place of the key.
+
+    Raises:
+        RecordTooLarge: the topic does not take a record of this size.
+    """
+
+    def __call__(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        at_ms: int,
+        headers: Headers | None,
+        by: bytes | None = None,
+        /,
+    ) -> None: ...
+
+
 SendRows = Callable[[Sequence[bytes], Sequence[bytes | None], int], None]
 """Sender of rows: keys and values as columns, one timestamp for all of them."""
 

@@ -33,6 +33,7 @@ from streamsx.processing.reader import AgentRun, LoopRun
 from streamsx.processing.rerun import NO_RERUN, Begins, Rerun, StoreRows, rerun_after
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
+from streamsx.state.layout import store_mark
 from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import SubTopology
 
@@ -51,8 +52,8 @@ class TaskMetadata(NamedTuple):
     ahead of the positions, -1 before the first record; `records`: number of records taken since the
     previous seal; `high`: highest timestamp taken from each topic, kept by Spark and by no worker;
     `readers`: per topic, the next offset of each reader that is ahead of the position; `closed`:
-    stream time up to which the windows of each store have closed, which may be ahead of the
-    position's stream time;
+    stream time up to which the windows of each store have closed, by the mark of the store, which
+    may be ahead of the position's stream time;
     `topic_ids`: id of the topic to which each position belongs, where brokers have ids.
     """
 
@@ -104,7 +105,7 @@ class Task:
         """Topic -> next offset that no reader has been given yet."""
         for name, store in stores.items():
             if isinstance(store, TimedStore):
-                store.resume(metadata.closed.get(name, -1))
+                store.resume(metadata.closed.get(store_mark(name), -1))
         self.ended: StreamsxError | None = None
         """Error that the next `run` raises."""
         self._closed = False
@@ -257,7 +258,8 @@ class Task:
             slowest = positions[topic] = min([taken, *(place.position for place in places)])
             if ahead := {p.reader: p.position for p in places if p.position > slowest}:
                 readers[topic] = ahead
-        closed = {n: s.closed for n, s in self.stores.items() if isinstance(s, TimedStore)}
+        stores = self.stores.items()
+        closed = {store_mark(n): s.closed for n, s in stores if isinstance(s, TimedStore)}
         return TaskMetadata(
             positions, readers=readers, topic_ids=dict(self.topic_ids), closed=closed
         )

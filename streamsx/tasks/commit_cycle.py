@@ -43,6 +43,7 @@ def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
             sealed.stream_time,
             {reader: at - offset for reader, at in sealed.readers.get(topic, {}).items()},
             sealed.topic_ids.get(topic),
+            closed={store: at for store, at in sealed.closed.items() if at > 0},
         )
         for topic, offset in sealed.positions.items()
     }
@@ -62,7 +63,17 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
             for topic, (offset, beside) in found.items()
         },
         topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
+        closed=_latest([beside.closed for _, beside in found.values()]),
     )
+
+
+def _latest(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the latest time of each store; a topic without a newer commit has an older one."""
+    found: dict[str, int] = {}
+    for table in tables:
+        for store, at in table.items():
+            found[store] = max(at, found.get(store, at))
+    return found
 
 
 class CommitState(Enum):

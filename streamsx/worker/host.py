@@ -126,13 +126,17 @@ class WorkerHost:
         full = self.producer.full
 
         def bounded(
-            key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None
+            key: bytes | None,
+            value: bytes | None,
+            timestamp: int,
+            headers: Headers | None,
+            by: bytes | None = None,
         ) -> None:
             if full():
                 raise BrokerUnreachable(
                     f"too much is unsent: {topic}: the broker takes nothing: try again later"
                 )
-            send(key, value, timestamp, headers)
+            send(key, value, timestamp, headers, by)
 
         return bounded
 

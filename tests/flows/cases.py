@@ -158,7 +158,7 @@ WINDOWS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _aggregate(op: Case, groups: Any) -> TableFlow:
+def _aggregate(op: Case, groups: Any) -> Any:
     of = _of_value(op.get("of", "$v"))
     how: dict[str, Any] = {"name": op["out"], "emit": op.get("emit", "update")}
     if "window" in op:

@@ -37,7 +37,11 @@ class Sent(Outbox):
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         def send(
-            key: bytes | None, value: bytes | None, timestamp: int, _headers: Headers | None
+            key: bytes | None,
+            value: bytes | None,
+            timestamp: int,
+            _headers: Headers | None,
+            _by: bytes | None = None,
         ) -> None:
             self.by_topic[topic].append((key, value))
             self.times.append(timestamp)
