@@ -70,7 +70,7 @@ def _of_table(case: Case) -> bool:
     for op in case["ops"]:
         first = made.get(op["in"][0].split(".")[0], False)
         made[op["out"]] = TABLE_OF.get(op["op"], first)
-    return made[case["sink"].split(".")[0]]
+    return bool(made[case["sink"].split(".")[0]])
 
 
 TABLE_OF = {
