@@ -26,7 +26,7 @@ A generated loop handles a record with plain list operations while a key has one
 `gap` is the size of the store's timing. A session has closed at `end + stays < now`; `stays` is the
 gap and the grace. A closed session stays in the list until the commit after, and merges no more. So
 an open session may reach over it, and ends are not ascending. A record that extends a session costs
-20-100 ns of CPU beyond a count on a dict, one that begins a session 2,200 ns (`python -m
+20-110 ns of CPU beyond a count on a dict, one that begins a session 2,200 ns (`python -m
 tests.support.windows`).
 
 Rows lie by key, so an index finds what closes. Each open session has a hint: its key at a time not
