@@ -80,14 +80,13 @@ class Kind(NamedTuple):
 
     `key_at`: place of the key in a row, behind the tag; `codec`: codec of a row's value, made from
     that of the node; `to_changelog`: changelog keys of rows without tags; `from_changelog`: the
-    same keys back; `timed`: nodes have a `Timing`.
+    same keys back.
     """
 
     key_at: int
     codec: Callable[[Codec], Codec]
     to_changelog: Callable[["StoreNode", list[bytes]], list[bytes]]
     from_changelog: Callable[["StoreNode", bytes], bytes]
-    timed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +269,10 @@ def remedy(found: str, wanted: str) -> str:
 
 
 KINDS: Final = {
-    KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key, timed=False),
-    WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust, timed=True),
-    SESSION: Kind(0, sessions_codec, _same_keys, _same_key, timed=True),
-    BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key, timed=True),
+    KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key),
+    WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust),
+    SESSION: Kind(0, sessions_codec, _same_keys, _same_key),
+    BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key),
 }
 
 

@@ -20,15 +20,12 @@ Out of scope: when stream time moves, the meaning of a value (`streamsx.operator
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.state.layout import StoreNode, time_bytes
 from streamsx.state.sizes import ENCODED_BYTES
-
-NEVER: Final = 1 << 62
-"""Stream time in ms that no record has."""
 
 
 def _same(key: Any) -> Any:

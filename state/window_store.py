@@ -14,7 +14,7 @@ A generated loop handles a record with plain dict operations:
             value = load(row)                 # None: the window has no row for this key
         hot[row] = ...                        # only after get or load; GONE deletes
 
-`pack` is `layout:time_bytes`. A row in `hot` costs 50-120 ns of CPU beyond a count by key on a
+`pack` is `layout:time_bytes`. A row in `hot` costs 50-140 ns of CPU beyond a count by key on a
 dict, a new row 500-650 ns (`python -m tests.support.windows`).
 
 A window closes at `now >= start + stays`; `stays` is its size and its grace. Windows close in the

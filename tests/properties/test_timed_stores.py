@@ -18,6 +18,8 @@ from streamsx.state.window_store import WindowStore
 from tests.support.timed import Counting, Joining, Life, Operator, Sessions, inputs
 
 SEEDS = 24
+LIVES = 200
+"""Most lives until a fault must have shown: of 200, 73 show it with windows, 3 with sessions."""
 RECORDS = 250
 MEMORY = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=8 << 20)
 
@@ -77,25 +79,27 @@ def lived(
 
 def judge(name: str, life: Life, want: list[Any]) -> None:
     """Compare results: the same in order, or after a kill none that is lost or too small."""
-    if not life.inexact:
+    if not life.kills:
         assert life.out == want
     elif name == "join":
         assert {each for each in want if each[0] == "b"} <= set(life.out)
     elif name == "session":
-        judge_sessions(life.out, want)
+        judge_sessions(life.out, want, once=life.kills == 1)
     else:
         last = {tuple(bounds): count for *bounds, count in life.out}
         for *bounds, count in want:
             assert last.get(tuple(bounds), 0) >= count, (bounds, count)
 
 
-def judge_sessions(out: list[Any], want: list[Any]) -> None:
-    """Records that are read again may join sessions to one, and never split one."""
+def judge_sessions(out: list[Any], want: list[Any], *, once: bool) -> None:
+    """Records that are read again may join sessions to one. After `once` a kill none is split."""
+    told = {tuple(bounds) for *bounds, _ in want}
     for start, end, key, count in want:
         around = [n for s, e, k, n in out if s <= start and e >= end and k == key]
-        inside = [each for each in out if start <= each[0] and each[1] <= end and each[2] == key]
         assert max(around, default=0) >= count, (start, end, key, count)
-        assert all((s, e) == (start, end) for s, e, _, _ in inside), (inside, start, end)
+        for s, e, k, _ in out if once else ():
+            split = start <= s and e <= end and k == key and (s, e, k) not in told
+            assert not split, (start, end, key, s, e)
 
 
 @pytest.mark.parametrize("crash", [0, 0.02])
@@ -139,8 +143,8 @@ class SessionsWithTheirCommit(WithItsCommit, SessionStore):
 
 def finds_fault(name: str, crash: str, **planted: Any) -> bool:
     """Return whether a fault shows in the results of a life."""
-    for seed in range(SEEDS):
-        life, want = lived(name, seed, lambda _: MemoryRows(), 0.05, crashes=[crash], **planted)
+    for seed in range(LIVES):
+        life, want = lived(name, seed, lambda _: MemoryRows(), 0.01, crashes=[crash], **planted)
         try:
             judge(name, life, want)
         except AssertionError:

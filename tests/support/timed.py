@@ -141,7 +141,7 @@ class Sessions(Operator):
             store.late += 1
         else:
             start = min(at, merged[0][0]) if merged else at
-            end = max(at, merged[-1][1]) if merged else at
+            end = max([at, *(each[1] for each in merged)])
             count = 1 + sum(each[2] for each in merged)
             store.replace(key, sessions, merged, [start, end, count])
 
@@ -297,7 +297,7 @@ class Life:
         self.now = -1
         self.out: list[Result] = []
         self.committed: Any = (0, -1, [-1] * len(operator.nodes), 0, [0] * len(operator.nodes))
-        self.inexact = False
+        self.kills = 0
         self.begin()
 
     def begin(self) -> None:
@@ -369,7 +369,7 @@ class Life:
             self.seal()
             return
         if how == "kill":
-            self.inexact = True
+            self.kills += 1
             self.seal()
             self.committed = (*self.committed[:3], len(self.out), list(map(len, self.logs)))
             self.restore()

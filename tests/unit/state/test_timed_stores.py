@@ -299,3 +299,18 @@ def test_full_row_is_refused_with_key_and_remedy() -> None:
     assert isinstance(error, ValueRefused)
     says = f"join buffer b, key {A!r}: {ENTRIES_MAX} within 10 ms: join within less time"
     assert says in str(error)
+
+
+def test_items_are_what_is_open_with_its_times() -> None:
+    visits = sessions(MemoryRows())
+    begun(visits, A, 5)
+    committed(visits, 1)
+    begun(visits, A, 30)
+    closed(visits, 30)
+    assert list(visits.items()) == [(("a", 30, 30), 1)]
+    joined = buffer(MemoryRows())
+    kept(joined, B, 3)
+    kept(joined, A, 12)
+    assert (list(joined.keys()), joined.count()) == ([("b", 3), ("a", 12)], 2)
+    closed(joined, 14)
+    assert list(joined.items()) == [(("a", 12), 12)]
