@@ -2,7 +2,7 @@
 
 A window is [start, end). Starts are multiples of the step since 1970, and none is below 0. A window
 closes when stream time reaches its end and its grace. A record is late for a window that has
-closed. The row of a window is its start, packed, and the key's bytes (`streamsx.state`).
+closed. A record without a key, a value or a time is counted as skipped. The row of a window is its start, packed, and the key's bytes (`streamsx.state`).
 
 Results leave as each value changes (`update`), as the newest value of each window at a commit
 (`commit`), or once, when the window closes (`final`), in the order of the ends and then of the
@@ -34,7 +34,7 @@ def windowed_bytes(key: Any, start: int, end: int) -> bytes:
 
 
 TUMBLING: Final = """\
-if {key} is None or @absent:
+if {key} is None or {timestamp} < 0 or @absent:
     {counts}.skipped += 1
 else:
     {start} = {timestamp} - {timestamp} % {size}
@@ -42,12 +42,12 @@ else:
         {counts}.late += 1
     else:
         if {start} != {current}:
-            {current} = {start}
             {prefix} = {pack}({start})
+            {current} = {start}
         {row} = {prefix} + {key}
 """
 HOPPING: Final = """\
-if {key} is None or @absent:
+if {key} is None or {timestamp} < 0 or @absent:
     {counts}.skipped += 1
 else:
     {first} = max(0, ({timestamp} - {size}) // {step} * {step} + {step})

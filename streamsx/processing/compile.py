@@ -61,7 +61,7 @@ class Wiring(NamedTuple):
     """Objects of a task that a loop uses.
 
     `send_to`: sender of a topic; `stores`: by name; `pending`: results that wait for a commit, for
-    each operator by its id; `counts`: of each store's operators, by the name of the store;
+    each operator by its id; `counts`: of each operator, by the name of its first store;
     `clocks`: of the branches, by name. Loops over some branches share them with the loop over all.
     """
 
@@ -226,7 +226,8 @@ class LoopText:
             names |= {f"{role}_{n}": function for role, function in operator.functions.items()}
             for role, node in operator.stores.items():
                 names[f"{role}_{n}"] = wiring.stores[node.name]
-                names[f"counts_{n}"] = wiring.counts.setdefault(node.name, Counts())
+                first = next(iter(operator.stores.values()))
+                names[f"counts_{n}"] = wiring.counts.setdefault(first.name, Counts())
             if operator.code.commit is not None:
                 names[f"pending_{n}"] = wiring.pending.setdefault(id(operator), {})
             if operator.topic is not None:

@@ -184,3 +184,18 @@ def test_records_without_key_or_value_are_counted_as_skipped(app: App) -> None:
         assert driver.table("n") == {"a": 1}
         (task,) = driver._tasks.values()
         assert (task.counts["n"].skipped, task.counts["n"].late) == (2, 0)
+
+
+def test_record_without_a_time_is_skipped_by_what_goes_by_time(app: App) -> None:
+    flow = app.flow("orders")
+    groups = flow.group_by_key()
+    groups.window(tumbling(10)).count("n")
+    groups.window(session(10)).count("s")
+    flow.join(flow, lambda a, b: [a, b], within=1, name="j").to("pairs")
+    with TestDriver(app, partitions={"orders": 1}) as driver:
+        driver.pipe("orders", [("a", 1, -0.001), ("a", 2, 5.0)])
+        assert driver.table("n") == {("a", 0): 1}
+        assert driver.table("s") == {("a", 5000, 5000): 1}
+        assert [record.value for record in driver.read("pairs")] == [[2, 2]]
+        (task,) = driver._tasks.values()
+        assert [task.counts[name].skipped for name in ("n", "s", "j-left")] == [1, 1, 2]
