@@ -16,8 +16,8 @@ from streamsx.errors import NameClash, TopologyError
 from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator
 from streamsx.operators.send import send, send_windowed
-from streamsx.serde.codec import Codec, table_codec
-from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, WINDOW, StoreNode, Timing
+from streamsx.serde.codec import Codec, table_codec, table_key_codec
+from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, SLIDING, WINDOW, StoreNode, Timing
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 from streamsx.topology.nodes import Branch, Source, SubTopology
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from streamsx.app.window import Window
 
 PASS: Final = Code("pass")
+ID: Final = table_key_codec(None)
+"""Codec of the ids of `deduplicate`: JSON."""
+STORE_KINDS: Final = {"session": SESSION, "sliding": SLIDING}
+"""Kinds of the stores of windows, beside WINDOW."""
 
 
 @dataclass(eq=False)
@@ -252,9 +256,13 @@ class Place:
         kind = KEY_VALUE
         timing = None
         if window is not None:
-            kind = SESSION if window.kind == "session" else WINDOW
-            timing = Timing(window.size, window.step, window.size + window.grace)
+            kind = STORE_KINDS.get(window.kind, WINDOW)
+            timing = Timing(window.size, window.step, window.stays)
         return self.graph.store(name, self.shape.keys, values, users_line(), kind, timing)
+
+    def ids(self, name: str, timing: Timing) -> StoreNode:
+        """Make a store of ids, for `deduplicate`."""
+        return self.graph.store(name, ID, table_codec(None), users_line(), SESSION, timing)
 
     def buffer(self, name: str, timing: Timing) -> StoreNode:
         """Make a buffer of the records here, for a join."""

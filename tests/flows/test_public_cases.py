@@ -12,6 +12,8 @@ GROUPS = {
     "tumbling",
     "hopping",
     "session",
+    "sliding",
+    "deduplicate",
     "join-inner",
     "join-left",
     "join-outer",
