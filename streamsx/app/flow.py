@@ -398,13 +398,24 @@ class Grouped:
 
         window = self._window
         self._check_emit(emit)
+        self._check_grace()
         place = self._place.keyed(name)
         store = place.store(name, wanted.value_type, window)
         operator = OPERATORS[window.kind if window else ""](place, store, wanted, emit)
-        made = place.then(
-            operator, source=None, value_type=wanted.value_type, windowed=window is not None
-        )
+        changes: dict[str, Any] = {"source": None, "value_type": wanted.value_type}
+        if window is not None and emit == "final":
+            changes["behind"] = window.behind
+        made = place.then(operator, windowed=window is not None, **changes)
         return TableFlow(Flow(made), store)
+
+    def _check_grace(self) -> None:
+        """Refuse a window that would have closed before the finals of another one come."""
+        behind = self._place.shape.behind
+        if self._window is not None and self._window.grace < behind:
+            raise TopologyError(
+                f"window behind final results closes before they come ({users_line()}): results "
+                f"are up to {behind} ms behind: write {self._window.kind}(..., grace='{behind}ms')"
+            )
 
     def _check_emit(self, emit: str) -> None:
         window = self._window

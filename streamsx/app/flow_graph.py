@@ -174,7 +174,8 @@ class Shape(NamedTuple):
 
     `keys`: codec of the keys; `source`: topic whose bytes the values still are, None where a step
     has made other values; `value_type`: type of the values; `keyed`: whether a record is in the
-    partition of its key; `windowed`: whether keys are those of windows.
+    partition of its key; `windowed`: whether keys are those of windows; `behind`: ms by which
+    results of windows that have closed are behind stream time, at most.
     """
 
     keys: Codec
@@ -182,6 +183,7 @@ class Shape(NamedTuple):
     value_type: Any
     keyed: bool = True
     windowed: bool = False
+    behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ class Place:
     def behind(self, topic: Topic, kind: TopicKind) -> "Place":
         """Return the place behind a topic that the flow has sent to."""
         keys = self.shape.keys
-        shape = Shape(keys, topic, topic.value_type)
+        shape = Shape(keys, topic, topic.value_type, behind=self.shape.behind)
         return replace(self, at=self.graph.root(topic, kind, keys), shape=shape)
 
     def between(self, name: str, partitions: int | None = None) -> "Place":
@@ -284,5 +286,6 @@ def merged(places: Sequence[Place]) -> Place:
         source=first.source if same else None,
         value_type=first.value_type if one_type else None,
         keyed=all(shape.keyed for shape in shapes),
+        behind=max(shape.behind for shape in shapes),
     )
     return replace(places[0], at=step, shape=shape)

@@ -27,6 +27,11 @@ class Window(NamedTuple):
         return self.given_grace or 0
 
     @property
+    def behind(self) -> int:
+        """Return the ms by which final results are behind stream time, at most."""
+        return self.size + self.grace if self.kind == "session" else self.grace
+
+    @property
     def stays(self) -> int:
         """Return the ms for which a window stays: from its start, or a sliding one's end."""
         return self.grace if self.kind == "sliding" else self.size + self.grace
