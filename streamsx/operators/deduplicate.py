@@ -11,8 +11,6 @@ The store is one of sessions: each record that passed is a session of one time, 
 from collections.abc import Callable
 from typing import Any, Final
 
-import orjson
-
 from streamsx.operators.aggregate import BIND
 from streamsx.operators.operator import METADATA, VALUE, Code, Operator
 from streamsx.operators.sessions import DROPS
@@ -26,7 +24,7 @@ if {passes}:
 elif {timestamp} + {stays} < {now}:
     {counts}.late += 1
 else:
-    {row} = {dumps}({id})
+    {row} = {encode_id}[type({id})]({id})
     {times} = {get}({row})
     if {times} is None:
         {times} = {load}({row}) or ()
@@ -43,7 +41,7 @@ def deduplicate(store: StoreNode, id_of: Callable[..., Any], *, metadata: bool =
     timing = store.timing
     assert timing is not None, store
     block = BLOCK.replace("@arguments", METADATA if metadata else VALUE)
-    functions: dict[str, Any] = {"id_of": id_of, "dumps": orjson.dumps}
+    functions: dict[str, Any] = {"id_of": id_of, "encode_id": store.keys.encoders}
     code = Code(block, bind=BIND, close=DROPS, moves_due=True)
     stores = {"store": store}
     constants = {"stays": timing.stays}

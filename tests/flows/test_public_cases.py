@@ -6,6 +6,7 @@ from streamsx.testing import TestDriver
 from tests.flows.cases import Case, app_of, by_key, cases, expected, run
 
 GROUPS = {
+    "event-time",
     "stateless",
     "aggregate",
     "stream-table",
