@@ -4,7 +4,7 @@ import pytest
 
 from streamsx.model import Headers
 from streamsx.processing.batch import Batch
-from streamsx.processing.progress import HEADERS, TimeMark, Progress, Told, decode, separated
+from streamsx.processing.progress import HEADERS, Progress, TimeMark, Told, decode, separated
 from streamsx.topology.time_links import Writer
 
 A, B = Writer(0xFEDCBA98, 0), Writer(7, 3)
