@@ -259,10 +259,9 @@ def explain(
             name = "parked"
         if name != "keep":
             why = WHY[name].format_map(_words(view, choice, held, learning))
-            copy = task.copies.get(choice.target)
             owner = view.name(task.owner)
             to = view.name(choice.target)
-            lag = None if copy is None else copy.lag
+            lag = task.reported_lag(choice.target)
             decisions.append(Decision(task.id, name, why, owner, to, lag))
     return tuple(sorted(decisions, key=lambda each: each.task))
 
@@ -275,8 +274,7 @@ def _of_standby(view: View, change: StandbyChange) -> Decision:
         count=view.rules.standby,
         limit=view.rules.acceptable_recovery_lag,
     )
-    copy = task.copies.get(seat)
-    lag = None if copy is None else copy.lag
+    lag = task.reported_lag(seat)
     return Decision(task.id, name, why, view.name(task.owner), view.name(seat), lag)
 
 

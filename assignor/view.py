@@ -50,6 +50,11 @@ class Facts:
         copy = None if seat is None else self.copies.get(seat)
         return math.inf if copy is None else copy.behind
 
+    def reported_lag(self, seat: int) -> int | None:
+        """Return the lag that a seat reports of its copy; None: unknown, or no copy."""
+        copy = self.copies.get(seat)
+        return None if copy is None else copy.lag
+
     def stands_by(self, seat: int) -> bool:
         copy = self.copies.get(seat)
         return copy is not None and copy.role is CopyRole.STANDBY

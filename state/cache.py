@@ -204,6 +204,7 @@ class CachedStore:
         self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]
         self.encode: Callable[[Any], bytes] = values.encode  # type: ignore[assignment]
         self._comes_back = values.check
+        self._key_encoders: Mapping[type, Callable[[Any], bytes | None]] = node.keys.encoders
         self._encoders = values.encoders
         self._indexed = node.indexed
         self.key_type = node.key_type if node.key_type in PINNED else None
@@ -419,8 +420,8 @@ class CachedStore:
             self._hot_bytes = self._hot_bytes * len(self.hot) // self._hot_measured
             self._hot_measured = len(self.hot)
         elif grown:
-            newest = list(islice(reversed(self.hot.items()), min(grown, CHANGES_SAMPLED)))
-            size = sum(map(deep_bytes, (value for _, value in newest))) // len(newest)
+            newest = list(islice(reversed(self.hot.values()), min(grown, CHANGES_SAMPLED)))
+            size = sum(map(deep_bytes, newest)) // len(newest)
             self._hot_bytes += grown * (ENTRY_BYTES + size)
             self._hot_measured += grown
 
@@ -460,15 +461,17 @@ class CachedStore:
             self.sealing = {}
             self._sealing_bytes = 0
             return Changes([], [])
-        encode = self._encoders
+        objects = [value for _, value in part]
+        kinds = set(map(type, objects))
+        deletes = _Gone in kinds
         try:
-            keys = [self._key_bytes(key) for key, _ in part]
-            values = [None if v is GONE else encode[type(v)](v) for _, v in part]
+            keys = self._encoded_keys([key for key, _ in part])
+            values = self._encoded_values(objects, kinds)
         except Exception:  # any codec's
             self._check_each(part)
             raise
         size = sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        if size > self.row_bytes_max or self._loses_one(part, values):
+        if size > self.row_bytes_max or self._loses_one(objects, values, deletes=deletes):
             self._check_each(part)
         self.sealed.update(zip(map(ROW.__add__, keys), values, strict=True))
         self.entry_bytes = ENTRY_BYTES + size // len(part)
@@ -476,16 +479,32 @@ class CachedStore:
         self._seals += 1
         if self._seals <= FIRST_SAMPLED or not self._seals % SEALS_SAMPLED:
             self._learned.sample(*part[-1], len(keys[-1]) + len(values[-1] or b""))
-        self._cool(part, values, size)
+        self._cool(part, values, size, deletes=deletes)
         return Changes(self.changelog_keys(keys), values)
 
-    def _loses_one(self, part: list[tuple[Any, Any]], encoded: list[bytes | None]) -> bool:
+    def _encoded_keys(self, keys: list[Any]) -> list[bytes]:
+        """Encode cache keys. Keys of one type share a look-up: 250 ns each instead of 390."""
+        kinds = set(map(type, keys))
+        if len(kinds) > 1 or tuple in kinds:
+            return [self._key_bytes(key) for key in keys]
+        return list(map(self._key_encoders[kinds.pop()], keys))  # type: ignore[arg-type]
+
+    def _encoded_values(self, objects: list[Any], kinds: set[type]) -> list[bytes | None]:
+        """Encode values, a deleted one to None. Values of one type share a look-up."""
+        encode = self._encoders
+        if len(kinds) > 1 or _Gone in kinds:
+            return [None if v is GONE else encode[type(v)](v) for v in objects]
+        (kind,) = kinds
+        return list(map(encode[kind], objects))
+
+    def _loses_one(self, objects: list[Any], encoded: list[bytes | None], *, deletes: bool) -> bool:
         """Return whether a value of a slice would be read back as another one."""
         if self._comes_back is None:
             return False
-        values = [value for _, value in part if value is not GONE]
-        rows = [row for row in encoded if row is not None]
-        return self._comes_back.first(values, rows) is not None
+        if deletes:
+            objects = [value for value in objects if value is not GONE]
+            encoded = [row for row in encoded if row is not None]
+        return self._comes_back.first(objects, encoded) is not None  # type: ignore[arg-type]
 
     def _slice(self, limit: int) -> int:
         unmeasured = self.entry_bytes == FIRST_ENTRY_BYTES
@@ -538,15 +557,16 @@ class CachedStore:
         where = f"store {self.name}, key {shown}, type {type(value).__name__}"
         return ValueRefused(f"value {what}: {where}: {why}")
 
-    def _cool(self, part: list[tuple[Any, Any]], raw: list[bytes | None], size: int) -> None:
+    def _cool(
+        self, part: list[tuple[Any, Any]], raw: list[bytes | None], size: int, *, deletes: bool
+    ) -> None:
         """Keep the objects of a slice as clean ones; their encoded values have `size` bytes."""
         if self._below is not None:
             self._touched.update(key for key, _ in part)
         self.young.update(part)
-        for key, value in part:
-            if value is GONE:
-                del self.young[key]
-                self.old.pop(key, None)
+        for key in [key for key, value in part if value is GONE] if deletes else ():
+            del self.young[key]
+            self.old.pop(key, None)
         self._young_bytes += self._learned.of(len(part), size)
         if self._large or (size >= LARGE_BYTES <= max(map(len, filter(None, raw)), default=0)):
             self._note_large(part, raw)
@@ -651,6 +671,21 @@ class CachedStore:
         self._hot_bytes = self._hot_measured = self._sealing_bytes = 0
         if not self.pending:
             self._encoded_bytes = 0
+
+    def committed_rows(self) -> dict[bytes, bytes | None]:
+        """Return the committed value of each row that was sealed since the last commit."""
+        assert not (self.sealed and self.pending), f"{self.name}: sealed over an unwritten commit"
+        return {row: self.rows.get(row) for row in self.sealed}
+
+    def put_back(self, rows: Mapping[bytes, bytes | None]) -> None:
+        """Set rows to committed values of before; they count as sealed, and the next commit writes them.
+
+        For a store that has not been used yet.
+        """
+        self.sealed.update(rows)
+        self.complete = False
+        size = sum(map(len, rows)) + sum(map(len, filter(None, rows.values())))
+        self._encoded_bytes += len(rows) * ENCODED_BYTES + size
 
     def _forget_warm(self) -> None:
         self.young = {}

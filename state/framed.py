@@ -96,6 +96,8 @@ class EntriesRoundTrip(RoundTrip):
 
     def all_come_back(self, values: Any, kinds: set[type], encoded: Any) -> bool:
         inner = [entry[2] for entries in values for entry in entries if entry[2] is not None]
+        if self._values.kept.issuperset(map(type, inner)):
+            return True
         raw = [self._encoders[type(value)](value) or b"" for value in inner]
         return self._values.first(inner, raw) is None
 

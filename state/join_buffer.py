@@ -34,8 +34,8 @@ The record then goes into the buffer of its own side:
         store.note(at, key, len(entries) - 1)
 
 `pack` is `layout:time_bytes`. A record has closed at `time + stays < now`; `stays` is how far its
-matches may be behind it, and the grace. A look-up costs LOOKED_NS, an addition ADDED_NS (`python -m
-tests.support.windows`).
+matches may be behind it, and the grace. A look into three empty rows costs 1,700 ns of CPU, a new
+row with its record 900 ns (`python -m tests.support.windows`).
 
 `close` yields the closed records without a match, for left and outer joins; inner joins call
 `drop`. Rows expire by bucket, in both. Records that will close next are in a heap. They get there
@@ -121,7 +121,7 @@ class JoinBuffer(RowsByTime):
                 yield []
 
     def _entries(self, row: bytes, raw: bytes | None) -> list[list[Any]]:
-        """Return the records of a row; `raw` as in a walk."""
+        """Return the records of a row, which a walk has found."""
         entries = self.hot.get(row)
         if entries is None and raw is not None:
             entries = self._stored_value(row, raw)

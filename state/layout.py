@@ -28,6 +28,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -46,6 +47,7 @@ BUFFER: Final = "buffer"
 INDEXED: Final = (SESSION, SLIDING)
 """Kinds with index rows."""
 TIME_BYTES: Final = 8
+MARK_DIGITS: Final = 8
 INDEXED_PER_GAP: Final = 4
 """Index rows of one session in a gap: a session that goes on gets a new one each quarter."""
 FAUST_GAP_S: Final = 0.1
@@ -83,14 +85,13 @@ class Kind(NamedTuple):
 
     `key_at`: place of the key in a row, behind the tag; `codec`: codec of a row's value, made from
     that of the node; `to_changelog`: changelog keys of rows without tags; `from_changelog`: the
-    same keys back; `timed`: nodes have a `Timing`.
+    same keys back.
     """
 
     key_at: int
     codec: Callable[[Codec], Codec]
     to_changelog: Callable[["StoreNode", list[bytes]], list[bytes]]
     from_changelog: Callable[["StoreNode", bytes], bytes]
-    timed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +166,19 @@ class StoreNode:
         """
         if self.kind not in INDEXED:
             return rows
+        width = index_width(self)
         index = {
-            INDEX + index_time(self, end) + row[1:]: b""
+            INDEX + time_bytes(end - end % width) + row[1:]: b""
             for row, raw in rows.items()
             if raw is not None
             for end in second_times(raw)
         }
         return {**rows, **dict(sorted(index.items()))}
+
+
+def store_mark(name: str) -> str:
+    """Return the short stable name under which commits keep a store's stream time."""
+    return sha256(name.encode()).hexdigest()[:MARK_DIGITS]
 
 
 def time_bytes(at: int) -> bytes:
@@ -180,14 +187,9 @@ def time_bytes(at: int) -> bytes:
 
 
 def index_width(node: StoreNode) -> int:
-    """Return the ms that share one time in the index of sessions."""
+    """Return the ms that share one time in the index of sessions: ends are rounded down."""
     assert node.timing is not None, node
     return max(1, node.timing.size // INDEXED_PER_GAP)
-
-
-def index_time(node: StoreNode, end: int) -> bytes:
-    """Return the time of a session's index row: the session's end, rounded down."""
-    return time_bytes(end - end % index_width(node))
 
 
 # -- keys of changelogs, by kind
@@ -272,11 +274,11 @@ def remedy(found: str, wanted: str) -> str:
 
 
 KINDS: Final = {
-    KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key, timed=False),
-    WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust, timed=True),
-    SESSION: Kind(0, sessions_codec, _same_keys, _same_key, timed=True),
-    SLIDING: Kind(0, sessions_codec, _same_keys, _same_key, timed=True),
-    BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key, timed=True),
+    KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key),
+    WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust),
+    SESSION: Kind(0, sessions_codec, _same_keys, _same_key),
+    SLIDING: Kind(0, sessions_codec, _same_keys, _same_key),
+    BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key),
 }
 
 

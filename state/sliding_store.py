@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from streamsx.state.api import INDEX, ROW, Rows
 from streamsx.state.layout import StoreNode
-from streamsx.state.session_store import START, Session, SessionStore
+from streamsx.state.session_store import START, Entry, SessionStore
 
 KEPT_SIZES: Final = 2
 """Sizes for which an entry stays in its row after it has closed."""
@@ -38,7 +38,7 @@ class SlidingStore(SessionStore):
 
     # -- the record path
 
-    def begun(self, entries: Sequence[Session], at: int) -> list[Session]:
+    def begun(self, entries: Sequence[Entry], at: int) -> list[Entry]:
         """Return the new windows that a record makes, with the values of the other records.
 
         A window without another record has the value None. To be called before the record changes
@@ -50,7 +50,7 @@ class SlidingStore(SessionStore):
             return []
         values = {entry[0]: entry[2] for entry in entries if entry[2] is not None}
         size = self.size
-        made = list[Session]()
+        made = list[Entry]()
         before = times[place - 1] if place else None
         start = max(0, at - size)
         if start not in values:
@@ -75,12 +75,10 @@ class SlidingStore(SessionStore):
         value = values[start if ahead is None or start > ahead else ahead + 1]
         return value if isinstance(value, FROZEN) else deepcopy(value)
 
-    def put_record(
-        self, key: bytes, entries: Sequence[Session], made: list[Session], at: int
-    ) -> None:
+    def put_record(self, key: bytes, entries: Sequence[Entry], made: list[Entry], at: int) -> None:
         """Put new windows and the time of a record into the row of a key."""
         if made:
-            mark: Session = [at, at + self.size, None]
+            mark: Entry = [at, at + self.size, None]
             self.hot[key] = sorted([*entries, *made, mark], key=START)
             if not entries:
                 self._fresh.add(key)
@@ -88,10 +86,6 @@ class SlidingStore(SessionStore):
                 self._hint(key, entry[1])
         else:
             self.hot[key] = entries
-
-    def fetch(self, key: bytes) -> list[Session]:
-        """Return the open windows of a key, ascending."""
-        return [entry for entry in super().fetch(key) if entry[2] is not None]
 
     # -- expiry
 
@@ -101,7 +95,8 @@ class SlidingStore(SessionStore):
         steps = 0
         while self._kept and self._kept[0][0] < bound:
             _, key = self._kept.popleft()
-            self._end_session(key, self.get(key) or ())
+            entries = self.get(key) or ()
+            self._end_session(key, [each for each in entries if each[1] >= bound])
             steps += 1
             if not steps % limit:
                 yield []
@@ -125,16 +120,7 @@ class SlidingStore(SessionStore):
             if results and value is not None
         ]
 
-    def _end_session(self, key: bytes, sessions: Sequence[Session]) -> None:
-        if key not in self._fresh:
-            self._ended[key] = None
-        elif left := [each for each in sessions if each[1] + self.keeps >= self.closed]:
-            self.hot[key] = left
-        else:
-            self.hot.pop(key, None)
-            self._fresh.discard(key)
-
-    def _staying(self, entries: Sequence[Session]) -> list[Session]:
+    def _staying(self, entries: Sequence[Entry]) -> list[Entry]:
         return [each for each in entries if each[1] + self.keeps >= self._given]
 
     def _ended_now(self) -> None:

@@ -20,15 +20,12 @@ Out of scope: when stream time moves, the meaning of a value (`streamsx.operator
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.state.layout import StoreNode, time_bytes
 from streamsx.state.sizes import ENCODED_BYTES
-
-NEVER: Final = 1 << 62
-"""Stream time in ms that no record has."""
 
 
 def _same(key: Any) -> Any:
@@ -52,6 +49,7 @@ class TimedStore(CachedStore):
         self.stays = node.timing.stays
         self.key_type = bytes
         self.encode_key = _same
+        self._key_encoders = {bytes: _same}
         self.due = -1
         """Nothing closes before stream time gets there, in ms."""
         self.closed = -1
@@ -199,6 +197,8 @@ class TimedStore(CachedStore):
 
     def aborted(self) -> None:
         super().aborted()
+        self.complete = False  # expired rows left the cache, and are there again
+        self._forget_warm()
         self._forget_expiry()
 
     def _cached_key(self, row: bytes) -> bytes:

@@ -3,7 +3,7 @@
 The only behaviour is their text form.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from itertools import groupby
@@ -72,6 +72,17 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class OffsetAndMetadata(NamedTuple):
+    """Offset to commit for a partition: the next one to read, and the text beside that."""
+
+    offset: int
+    metadata: str
+
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+"""Offsets of one commit, whichever request carries them."""
 
 
 class Role(Enum):

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.named import NAMED, TESTS, missing
+from tests.support.listed_tests import NAMED, TESTS, missing
 
 ROW = re.compile(r"^\| ([a-z]+[0-9]*[a-z]?) \| ([^|]+) \| ([^|]*) \|$", re.MULTILINE)
 ROWS = ROW.findall((TESTS / "faults.md").read_text())[1:]  # behind the head

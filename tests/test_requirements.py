@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.named import NAMED, TESTS, missing
+from tests.support.listed_tests import NAMED, TESTS, missing
 
 LAST = {"R001": 15, "R1251": 11, "R003": 39, "R429": 44, "R983": 9}
 PROVEN, UNPROVEN = {"done", "decided", "part"}, {"open", "explains"}

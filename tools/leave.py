@@ -86,7 +86,7 @@ async def ask(
         progress(options.people, f"looking at the group of {options.app}") as say,
     ):
 
-        def told(going: "Going", report: "GroupReport") -> None:
+        def show(going: "Going", report: "GroupReport") -> None:
             if not first:
                 first.append(going)
                 if not options.cancel and (warning := nobody_stays(going, report)):
@@ -103,7 +103,7 @@ async def ask(
                 wait=not options.no_wait,
                 cancel=options.cancel,
                 swap_to=swap_to,
-                told=told,
+                on_report=show,
             )
         except asyncio.CancelledError:
             print(

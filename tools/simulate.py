@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from streamsx.config import seconds, whole
 from streamsx.errors import UsageError
-from streamsx.tools.cli.command import Command, tell, value
+from streamsx.tools.cli.command import Command, CommandGroup, tell, value
 from streamsx.tools.cli.progress import blocking_progress
 
 SHRINK_TRIES = 60
@@ -29,20 +29,13 @@ class SimulateCommand(NamedTuple):
 
 
 def main() -> None:
-    """Run the command: exit with 2 for an unknown kind, or for an impossible group."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name not in KINDS:
-        told = "\n".join(f"  {kind:7}{it.purpose}" for kind, it in KINDS.items())
-        asked = name in ("-h", "--help")
-        wrong = f"error: no such simulation: {name}\n" if name and not asked else ""
-        print(f"{wrong}usage: streamsx simulate KIND ...\n\n{told}",
-              file=sys.stdout if asked else sys.stderr)  # fmt: skip
-        sys.exit(0 if asked else UsageError.exit_code)
-    del sys.argv[0]
-    command = Command(f"simulate {name}", KINDS[name].purpose)
-    KINDS[name].add(command)
-    command.add_json()
-    command.run(KINDS[name].work)
+    """Run the command: exit with 2 for an impossible group."""
+    parser = CommandGroup("simulate", "Simulate groups in virtual time, without brokers.")
+    for name, kind in KINDS.items():
+        command = parser.add_command(name, kind.purpose)
+        kind.add(command)
+        command.add_json()
+    parser.run(lambda options: KINDS[options.command].work(options))
 
 
 def add_scale(command: Command) -> None:

@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, NamedTuple
@@ -27,7 +26,7 @@ from typing import Any, Final, NamedTuple
 from streamsx.config import positive, seconds, size_bytes, text, whole
 from streamsx.errors import SparkGone, StreamsxError, UsageError
 from streamsx.state.snapshot_files import masked, open_files
-from streamsx.tools.cli.command import Command, tell, value
+from streamsx.tools.cli.command import CommandGroup, tell, value
 from streamsx.tools.cli.folder import new_folder
 from streamsx.tools.cli.later import LateSession, interrupts
 from streamsx.tools.cli.progress import blocking_progress
@@ -60,30 +59,22 @@ class SparkCommand(NamedTuple):
 
 
 def main() -> None:
-    """Run `spark COMMAND`: exit with 2 for an unknown command."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name in ("-h", "--help"):
-        print(usage())
-        return
-    if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
-        print(f"error: no such command: spark {name}: {hint}" if name else usage(), file=sys.stderr)
-        sys.exit(UsageError.exit_code)
-    del sys.argv[0]
-    command_of(name).run(lambda options: run(name, COMMANDS[name], options))
+    """Run `spark COMMAND`."""
+    parser().run(lambda options: run(options.command, COMMANDS[options.command], options))
 
 
-def command_of(name: str) -> Command:
-    """Return the parser of a command, with its options."""
-    job = COMMANDS[name]
-    command = Command(f"spark {name}", job.purpose)
-    needs = job.needs.split()
-    for option in (*needs, *job.takes.split()):
-        required = {"required": option in needs} if option.startswith("-") else {}
-        command.add_argument(option, **{**OPTIONS[option], **required, **job.texts.get(option, {})})
-    command.add_json()
-    return command
+def parser() -> CommandGroup:
+    """Return the parser of all commands, with their options."""
+    made = CommandGroup("spark", "Run what is too much for one machine, or is a table, on Spark.")
+    for name, job in COMMANDS.items():
+        command = made.add_command(name, job.purpose)
+        needs = job.needs.split()
+        for word in (*needs, *job.takes.split()):
+            required = {"required": word in needs} if word.startswith("-") else {}
+            how = {**OPTIONS[word], **required, **job.texts.get(word, {})}
+            command.add_argument(word, **how)
+        command.add_json()
+    return made
 
 
 def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
@@ -119,13 +110,6 @@ def run(name: str, job: SparkCommand, options: argparse.Namespace) -> int:
     print(job.told(result), file=options.people if ok else sys.stderr)
     tell(options, result)
     return 0 if ok else UsageError.exit_code
-
-
-def usage() -> str:
-    """Return the help text, with a line per command."""
-    lines = [f"  {name:<12}{job.purpose.rstrip('.')}" for name, job in COMMANDS.items()]
-    hint = "streamsx spark COMMAND --help: its options"
-    return "\n".join(["usage: streamsx spark COMMAND ...", "", *lines, "", hint])
 
 
 # -- options
@@ -228,12 +212,6 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
         "help": "what is sent goes to: kafka, noop, parquet=DIR",
     },
     "--keep": option("N", "how many snapshots stay (10)", whole(1)) | {"default": 10},
-    "--connector": {
-        "choices": ["python", "jvm"], "default": "python", "help": "who reads Kafka (python)",
-    },
-    "--jars": {
-        "metavar": "DIR", "type": Path, "help": "of --connector jvm (copied through Maven)",
-    },
     "--scratch": option("DIR", "for databases of executors (Spark's own)"),
     "--task-memory": option("SIZE", "of changed rows, in each task (256MiB)", positive(size_bytes))
     | {"dest": "task_bytes", "default": size_bytes("256MiB")},
@@ -245,7 +223,7 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
     | {"help": "a setting of Spark; may be given more than once"},
 }  # fmt: skip
 SESSION: Final = "--master --conf"
-PIPELINE: Final = f"--connector --jars --scratch --task-memory --no-publish --force {SESSION}"
+PIPELINE: Final = f"--scratch --task-memory --no-publish --force {SESSION}"
 
 
 # -- check
@@ -451,7 +429,7 @@ def pipeline(options: argparse.Namespace, say: Say, spark: Any) -> dict[str, Any
 
     app = app_named(options.app)
     refuse(app.conf.id, check(app))
-    names = ("connector", "scratch", "task_bytes", "publishes", "force")
+    names = ("scratch", "task_bytes", "publishes", "force")
     return {"spark": spark, "name": options.app, "say": say} | {n: vars(options)[n] for n in names}
 
 

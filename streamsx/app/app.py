@@ -327,7 +327,7 @@ class App(FaustNames):
         self.check_thread(f"table {table}")
         if self.host is None:
             return {}
-        self.host.tell_part(table)
+        self.host.warn_of_part(table)
         return self.host.stores(table)
 
     def look(self, table: str, key: Any) -> Any:

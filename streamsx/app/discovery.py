@@ -97,7 +97,13 @@ class _Nowhere(Outbox):
     """Outbox that discards all records."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
-        def send(key: bytes | None, value: bytes | None, at: int, headers: Headers | None) -> None:
+        def send(
+            key: bytes | None,
+            value: bytes | None,
+            at_ms: int,
+            headers: Headers | None,
+            by: bytes | None = None,
+        ) -> None:
             pass
 
         return send

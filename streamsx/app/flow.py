@@ -178,7 +178,7 @@ class Flow:
     def merge(self, *others: "Flow") -> "Flow":
         """Return the records of this flow and of others, in the order in which they arrive."""
         places = [each.place for each in (self, *others)]
-        if len({place.shape.keys.name for place in places}) > 1:
+        if len({id(place.shape.keys) for place in places}) > 1:
             raise TopologyError(f"keys of other types ({users_line()}): rekey one of the flows")
         return Flow(merged(places))
 
@@ -437,6 +437,8 @@ class Aggregate(NamedTuple):
     fun: Callable[[Any, Any, Any], Any]
     merge: Callable[[Any, Any, Any], Any] | None
     value_type: Any
+    unkeyed: Callable[[Any, Any], Any] | None = None
+    """`fun` without its key, if it has no use for one."""
 
 
 COUNT: Final = Aggregate(
@@ -449,24 +451,34 @@ def _reducing(
 ) -> Aggregate:
     """Return an aggregate that begins with the first value."""
 
-    def step(_key: Any, value: Any, so_far: Any) -> Any:
+    def step(value: Any, so_far: Any) -> Any:
         found = of(value)
         return found if so_far is None else merge(so_far, found)
 
-    return Aggregate(_nothing, step, lambda _key, a, b: merge(a, b), value_type)
+    return Aggregate(
+        _nothing,
+        lambda _key, value, so_far: step(value, so_far),
+        lambda _key, earlier, later: merge(earlier, later),
+        value_type,
+        step,
+    )
 
 
 def _by_key(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
     if wanted is COUNT:
         return aggregates.count(store, absent=_absent(place.shape), emit=emit)
-    return aggregates.aggregate(store, wanted.init, wanted.fun, emit=emit)
+    fun = wanted.unkeyed or wanted.fun
+    keyed = wanted.unkeyed is None
+    return aggregates.aggregate(store, wanted.init, fun, emit=emit, keyed=keyed)
 
 
 def _by_window(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
     keys = place.shape.keys
     if wanted is COUNT:
         return count_windows(store, keys, absent=_absent(place.shape), emit=emit)
-    return aggregate_windows(store, keys, wanted.init, wanted.fun, emit=emit)
+    fun = wanted.unkeyed or wanted.fun
+    keyed = wanted.unkeyed is None
+    return aggregate_windows(store, keys, wanted.init, fun, emit=emit, keyed=keyed)
 
 
 def _by_session(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:

@@ -140,8 +140,8 @@ async def create_topics(cluster: Cluster, topics: Collection[NewTopic]) -> None:
         return
     connection = await cluster.controller(LANE)
     wanted = [_new_topic(topic) for topic in topics]
-    told = await _change(connection, Api.CREATE_TOPICS, topics=wanted)
-    _check_topics(told.topics, ErrorCode.TOPIC_ALREADY_EXISTS)
+    reply = await _change(connection, Api.CREATE_TOPICS, topics=wanted)
+    _check_topics(reply.topics, ErrorCode.TOPIC_ALREADY_EXISTS)
     await _until_known(cluster, [topic.name for topic in topics])
 
 
@@ -155,8 +155,8 @@ async def delete_topics(cluster: Cluster, topics: Collection[str]) -> None:
     """
     if topics:
         connection = await cluster.controller(LANE)
-        told = await _change(connection, Api.DELETE_TOPICS, topic_names=sorted(topics))
-        _check_topics(told.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        reply = await _change(connection, Api.DELETE_TOPICS, topic_names=sorted(topics))
+        _check_topics(reply.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 @_persistent
@@ -167,8 +167,8 @@ async def partition_counts(cluster: Cluster, topics: Collection[str]) -> dict[st
         SettingError: this user may not describe a topic.
         WorldError: every attempt failed.
     """
-    told = _check_topics((await cluster.metadata(topics)).topics, ABSENT)
-    return {topic.name: len(topic.partitions) for topic in told if not topic.error_code}
+    found = _check_topics((await cluster.metadata(topics)).topics, ABSENT)
+    return {topic.name: len(topic.partitions) for topic in found if not topic.error_code}
 
 
 @_persistent
@@ -203,8 +203,8 @@ async def topic_configs(
     every = {"resource_type": TOPIC_RESOURCE, "configuration_keys": None}
     wanted = [{**every, "resource_name": topic} for topic in sorted(topics)]
     connection = await cluster.any(LANE)
-    told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
-    there = [r for r in told.results if r.error_code != ABSENT]
+    reply = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
+    there = [r for r in reply.results if r.error_code != ABSENT]
     _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
     return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
 
@@ -220,8 +220,8 @@ async def configs_now(
     asked = {"resource_type": TOPIC_RESOURCE, "configuration_keys": list(names)}
     wanted = [{**asked, "resource_name": topic} for topic in sorted(topics)]
     connection = await cluster.any(LANE)
-    told = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
-    there = [r for r in told.results if not r.error_code]
+    reply = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
+    there = [r for r in reply.results if not r.error_code]
     return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
 
 
@@ -315,8 +315,8 @@ async def delete_records(
         topics = by_topic(
             (tp, {"partition_index": tp.partition, "offset": before[tp]}) for tp in some
         )
-        told = await _change(connection, Api.DELETE_RECORDS, topics=topics)
-        _note(told, "low_watermark", starts)
+        reply = await _change(connection, Api.DELETE_RECORDS, topics=topics)
+        _note(reply, "low_watermark", starts)
 
     await _at_leaders(cluster, LANE, before, ask)
     return starts
@@ -331,10 +331,12 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
         WorldError: every attempt failed.
     """
     connection = await cluster.open(await cluster.coordinator(group), LANE)
-    (told,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
-    _check([(told.error_code, f"group {group}", "")])
-    members = sorted((m.member_id, m.member_metadata, m.member_assignment) for m in told.members)
-    return DescribedGroup(told.group_state, told.protocol_type, told.protocol_data, tuple(members))
+    (reply,) = (await connection.ask(Api.DESCRIBE_GROUPS, {"groups": [group]})).groups
+    _check([(reply.error_code, f"group {group}", "")])
+    members = sorted((m.member_id, m.member_metadata, m.member_assignment) for m in reply.members)
+    return DescribedGroup(
+        reply.group_state, reply.protocol_type, reply.protocol_data, tuple(members)
+    )
 
 
 @_persistent
@@ -363,8 +365,8 @@ async def commit_offsets(
         for tp, (at, text) in sorted(offsets.items())
     )
     connection = await cluster.open(await cluster.coordinator(group), OFFSETS_LANE)
-    told = await connection.ask(Api.OFFSET_COMMIT, {"group_id": group, "topics": topics} | NOBODY)
-    _check((p.error_code, f"{group}: {tp}", "") for tp, p in _each(told))
+    reply = await connection.ask(Api.OFFSET_COMMIT, {"group_id": group, "topics": topics} | NOBODY)
+    _check((p.error_code, f"{group}: {tp}", "") for tp, p in _each(reply))
 
 
 async def committed_topics(cluster: Cluster, group: str) -> set[str]:
@@ -386,9 +388,9 @@ async def committed(cluster: Cluster, group: str) -> dict[TopicPartition, tuple[
         WorldError: every attempt failed.
     """
     connection = await cluster.open(await cluster.coordinator(group), LANE)
-    told = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
-    _check([(told.error_code, f"offsets of group {group}", "")])
-    return {tp: (each.committed_offset, each.metadata or "") for tp, each in _each(told)}
+    reply = await connection.ask(Api.OFFSET_FETCH, {"group_id": group, "topics": None})
+    _check([(reply.error_code, f"offsets of group {group}", "")])
+    return {tp: (each.committed_offset, each.metadata or "") for tp, each in _each(reply)}
 
 
 async def committed_now(
@@ -407,14 +409,14 @@ async def committed_now(
     body = {"group_id": group, "topics": topics, "require_stable": True}
     try:
         connection = await cluster.open(await cluster.coordinator(group), OFFSETS_LANE)
-        told = await connection.ask(Api.OFFSET_FETCH, body, cluster.timeout_s)
+        reply = await connection.ask(Api.OFFSET_FETCH, body, cluster.timeout_s)
     except WorldError as error:
         return {}, error
-    code = told.error_code or next((p.error_code for _, p in _each(told) if p.error_code), 0)
+    code = reply.error_code or next((p.error_code for _, p in _each(reply) if p.error_code), 0)
     found = {
         tp: (partition.committed_offset, partition.metadata or "")
-        for tp, partition in _each(told)
-        if not (told.error_code or partition.error_code)
+        for tp, partition in _each(reply)
+        if not (reply.error_code or partition.error_code)
     }
     return found, WorldError(f"offsets refused: {name_of(code)}") if code else None
 
@@ -423,11 +425,11 @@ async def _change(connection: Connection, api: Api, **body: Any) -> Any:
     return await connection.ask(api, {**body, "timeout": CHANGE_TIMEOUT_MS}, CHANGE_TIMEOUT_S)
 
 
-def _check_topics(told: list[Any], good: ErrorCode) -> list[Any]:
+def _check_topics(topics: list[Any], good: ErrorCode) -> list[Any]:
     """Return the answers; raise for any error code other than `good`."""
-    bad = (topic for topic in told if topic.error_code != good)
+    bad = (topic for topic in topics if topic.error_code != good)
     _check((t.error_code, f"topic {t.name}", getattr(t, "error_message", "")) for t in bad)
-    return told
+    return topics
 
 
 def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:
@@ -436,8 +438,8 @@ def _check(answers: Iterable[tuple[int, str, str | None]]) -> None:
     Errors that another attempt cannot change come before retriable ones.
     """
     bad = [answer for answer in answers if answer[0] != ErrorCode.NONE]
-    for code, where, said in sorted(bad, key=lambda answer: answer[0] in RETRIABLE):
-        raise failure(code, where, said or RIGHTS.get(code, ""))
+    for code, where, message in sorted(bad, key=lambda answer: answer[0] in RETRIABLE):
+        raise failure(code, where, message or RIGHTS.get(code, ""))
 
 
 async def _together(*attempts: Awaitable[None]) -> None:
@@ -486,15 +488,15 @@ async def _list_offsets(
     _note(await connection.ask(Api.LIST_OFFSETS, body, timeout_s), what, found)
 
 
-def _note(told: Any, what: str, found: dict[TopicPartition, int]) -> None:
+def _note(reply: Any, what: str, found: dict[TopicPartition, int]) -> None:
     """Add each partition's answer to `found`; raise for the partitions that are refused."""
-    found.update({tp: getattr(p, what) for tp, p in _each(told) if p.error_code == ErrorCode.NONE})
-    _check((p.error_code, str(tp), "") for tp, p in _each(told))
+    found.update({tp: getattr(p, what) for tp, p in _each(reply) if p.error_code == ErrorCode.NONE})
+    _check((p.error_code, str(tp), "") for tp, p in _each(reply))
 
 
-def _each(told: Any) -> Iterator[tuple[TopicPartition, Any]]:
+def _each(reply: Any) -> Iterator[tuple[TopicPartition, Any]]:
     """Yield every partition of a reply with its answer."""
-    for topic in told.topics:
+    for topic in reply.topics:
         for partition in topic.partitions:
             yield TopicPartition(topic.name, partition.partition_index), partition
 

@@ -26,7 +26,7 @@ class BatchedLookup(Generic[T]):
     """Batched lookup over a request that covers many partitions.
 
     `ask` returns the answers for some partitions, and the error that kept the others out. An
-    exception from `ask` ends the lookups that shared the request. `tell` is called with each error
+    exception from `ask` ends the lookups that shared the request. `warn` is called with each error
     that keeps answers away.
     """
 
@@ -35,10 +35,10 @@ class BatchedLookup(Generic[T]):
         ask: Callable[
             [list[TopicPartition]], Awaitable[tuple[dict[TopicPartition, T], StreamsxError | None]]
         ],
-        tell: Callable[[StreamsxError], None],
+        warn: Callable[[StreamsxError], None],
     ) -> None:
         self._ask = ask
-        self._tell = tell
+        self._warn = warn
         self._coming: dict[_Answer[T], set[TopicPartition]] = {}
         """Partitions that each waiting caller wants from the next request."""
         self._more = asyncio.Event()
@@ -56,9 +56,9 @@ class BatchedLookup(Generic[T]):
             answer: _Answer[T] = loop.create_future()
             self._coming[answer] = left
             self._more.set()
-            told = await answer
-            found |= {tp: told[tp] for tp in left & told.keys()}
-            left -= told.keys()
+            answers = await answer
+            found |= {tp: answers[tp] for tp in left & answers.keys()}
+            left -= answers.keys()
             if left:
                 # Callers with equal pauses wake at the same time, and share one request again.
                 await asyncio.sleep(pause_s - loop.time() % pause_s)
@@ -84,7 +84,7 @@ class BatchedLookup(Generic[T]):
                     answer.set_exception(error)
             return
         if why is not None:
-            self._tell(why)
+            self._warn(why)
         for answer in waiting:
             if not answer.done():
                 answer.set_result(found)

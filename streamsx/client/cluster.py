@@ -120,10 +120,10 @@ class Cluster:
         where = ",".join(map(str, self._bootstrap))
         loop = asyncio.get_running_loop()
 
-        def tell() -> None:
+        def warn() -> None:
             LOG.warning("waiting for %s (%s)", where, last or "no answer")
 
-        waits = loop.call_later(PATIENCE_S, tell)
+        waits = loop.call_later(PATIENCE_S, warn)
         pause_s = RETRY_BACKOFF_S
         try:
             async with asyncio.timeout(timeout_s):
@@ -172,21 +172,21 @@ class Cluster:
             if self._answered > seen:
                 return  # a request that began after this call has answered
             self._begun += 1
-            told = await self.metadata(self._followed)
+            reply = await self.metadata(self._followed)
             self._answered = self._begun
-            if told.brokers:  # a starting broker knows none
-                self._brokers = {b.node_id: Address(b.host, b.port) for b in told.brokers}
-            self._controller = told.controller_id
-            self._errors = {topic.name: topic.error_code for topic in told.topics}
+            if reply.brokers:  # a starting broker knows none
+                self._brokers = {b.node_id: Address(b.host, b.port) for b in reply.brokers}
+            self._controller = reply.controller_id
+            self._errors = {topic.name: topic.error_code for topic in reply.topics}
             before = self._leaders, self._ids
             self._ids = {
                 topic.name: topic.topic_id.hex()
-                for topic in told.topics
+                for topic in reply.topics
                 if getattr(topic, "topic_id", UUID_ZERO) != UUID_ZERO
             }
             self._leaders = {
                 topic.name: {p.partition_index: p.leader_id for p in topic.partitions}
-                for topic in told.topics
+                for topic in reply.topics
             }
         if before != (self._leaders, self._ids):
             for changed in self._watchers:
@@ -265,12 +265,12 @@ class Cluster:
             WorldError: there is no coordinator now, or no broker answers (BrokerUnreachable).
             SettingError: the broker refuses the group.
         """
-        told = await self._ask_any(Api.FIND_COORDINATOR, {"key": group, "key_type": kind})
-        if told.error_code != ErrorCode.NONE:
+        reply = await self._ask_any(Api.FIND_COORDINATOR, {"key": group, "key_type": kind})
+        if reply.error_code != ErrorCode.NONE:
             where = f"coordinator of {'transaction' if kind else 'group'} {group}"
-            raise failure(told.error_code, where, told.error_message or "")
-        node: int = told.node_id
-        self._brokers[node] = Address(told.host, told.port)
+            raise failure(reply.error_code, where, reply.error_message or "")
+        node: int = reply.node_id
+        self._brokers[node] = Address(reply.host, reply.port)
         return node
 
     async def metadata(self, topics: Iterable[str]) -> Any:

@@ -25,6 +25,7 @@ import aiokafka  # type: ignore[import-untyped]  # has no types
 from aiokafka import errors as theirs
 from aiokafka.conn import AIOKafkaConnection  # type: ignore[import-untyped]  # has no types
 
+from streamsx.client.api_versions import NodeApiVersions, VersionRange, default_versions
 from streamsx.client.connect_race import first_success
 from streamsx.client.security import KERBEROS, OAUTH, PLAINTEXT, Security
 from streamsx.errors import BrokerUnreachable, Bug, SettingError, UsageError
@@ -52,32 +53,6 @@ Fetches ask for less than 16 MiB, but a batch may be as large as its topic allow
 """
 REPLY_BYTES_MIN = 4
 CORRELATION_IDS = 1 << 31
-
-NEWEST: dict[int, int] = {
-    Api.PRODUCE: 8,
-    Api.FETCH: 11,
-    Api.LIST_OFFSETS: 5,
-    Api.METADATA: 10,
-    Api.OFFSET_COMMIT: 7,
-    Api.OFFSET_FETCH: 7,
-    Api.FIND_COORDINATOR: 1,
-    Api.JOIN_GROUP: 5,
-    Api.HEARTBEAT: 3,
-    Api.LEAVE_GROUP: 3,
-    Api.SYNC_GROUP: 3,
-    Api.DESCRIBE_GROUPS: 4,
-    Api.CREATE_TOPICS: 4,
-    Api.DELETE_TOPICS: 5,
-    Api.DELETE_RECORDS: 1,
-    Api.INIT_PRODUCER_ID: 4,
-    Api.DESCRIBE_CONFIGS: 2,
-}
-"""Newest version of each request that we speak.
-
-These versions name topics by name, and ask for one group per request. Metadata has topic ids since
-version 10. Fetches of source topics use ids where both sides can (`FETCH_BY_ID`).
-"""
-FETCH_BY_ID = 13
 
 Answered = Callable[[Any], None]
 """Callback with the decoded reply, or with the BrokerUnreachable."""
@@ -153,12 +128,12 @@ class _Opened(AIOKafkaConnection):  # type: ignore[misc]  # has no types
 
     def authenticator_oauth(self) -> Any:
         sender = super().authenticator_oauth()
-        tell = sender.step
+        next_step = sender.step
 
         async def step(challenge: bytes | None) -> Any:
             if challenge:
                 raise OSError(f"the token is refused: {challenge.decode(errors='replace')}")
-            return await tell(challenge)
+            return await next_step(challenge)
 
         sender.step = step
         return sender
@@ -299,7 +274,8 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, opened: Any, address: Address, user_timeout_ms: int | None = None) -> None:
         self._opened = opened
         self._address = address
-        self._inner, self._transport, self._theirs = taken_over(opened)
+        self._inner, self._transport, ranges = taken_over(opened)
+        self._versions = NodeApiVersions(ranges)
         self._waiting: deque[_Waiter] = deque()
         self._correlation_id = 0
         self._lost = ""
@@ -317,28 +293,29 @@ class Connection(asyncio.BufferedProtocol):
         """Return whether the connection has ended; no request will be answered any more."""
         return bool(self._lost) or self._transport.is_closing()
 
-    def speaks(self, api: int, version: int) -> bool:
-        """Return whether the broker knows this version of a request."""
-        low, high = self._theirs.get(api, (0, -1))
-        return low <= version <= high
+    def speaks(self, api: int, versions: VersionRange) -> bool:
+        """Return whether both sides speak one of these versions of a request."""
+        return self._versions.latest_usable(api, versions) is not None
 
-    def version(self, api: int) -> int:
+    def version(self, api: int, versions: VersionRange | None = None) -> int:
         """Return the newest version of a request that both sides speak.
+
+        `versions`: those that the caller allows, `default_versions` if None.
 
         Raises:
             UsageError: there is no common version.
         """
-        low, high = self._theirs.get(api, (0, -1))
-        version = min(high, NEWEST[api])
-        if version < max(low, wire.versions(api)[0]):
+        allowed = versions or default_versions(api)
+        version = self._versions.latest_usable(api, allowed)
+        if version is None:
             raise UsageError(
                 f"the broker does not know {Api(api).name}: {self._address}: it speaks versions"
-                f" {low} to {high}, we up to {NEWEST[api]}: use Kafka 2.5 or newer"
+                f" {self._versions.spoken(api)}, we {allowed}: use Kafka 2.5 or newer"
             )
         return version
 
     def call(
-        self, api: int, body: wire.Body, answered: Answered, version: int | None = None
+        self, api: int, body: wire.Body, answered: Answered, versions: VersionRange | None = None
     ) -> None:
         """Send a request; `answered` gets the reply, or the BrokerUnreachable.
 
@@ -350,16 +327,17 @@ class Connection(asyncio.BufferedProtocol):
             api: Key of the request.
             body: Fields of the request.
             answered: Callback.
-            version: Version that the broker `speaks`; by default the newest that both sides speak.
+            versions: Versions that this request may have, `default_versions` if None. The newest
+                that both sides speak is used.
 
         Raises:
             UsageError: there is no common version.
         """
-        version = self.version(api) if version is None else version
+        version = self.version(api, versions)
         self._correlation_id = (self._correlation_id + 1) % CORRELATION_IDS
         waiter = _Waiter(self._correlation_id, api, version, answered)
         if self.closed:
-            self._tell(waiter)
+            self._fail(waiter)
             return
         frame = wire.request_encoder(api, version)(self._correlation_id, body, CLIENT_ID)
         self._waiting.append(waiter)
@@ -370,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         api: int,
         body: wire.Body,
         timeout_s: float = REQUEST_TIMEOUT_S,
-        version: int | None = None,
+        versions: VersionRange | None = None,
     ) -> Any:
         """Return the decoded reply, with the attributes of the newest version.
 
@@ -394,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 future.set_result(reply)
 
-        self.call(api, body, answered, version)
+        self.call(api, body, answered, versions)
         overdue = loop.call_later(timeout_s, self.abort, f"no answer in {timeout_s:.3g} s")
         return await future
 
@@ -458,9 +436,9 @@ class Connection(asyncio.BufferedProtocol):
         """Fail every waiting request, once."""
         self._lost = self._lost or why
         while self._waiting:
-            self._tell(self._waiting.popleft())
+            self._fail(self._waiting.popleft())
 
-    def _tell(self, waiter: _Waiter) -> None:
+    def _fail(self, waiter: _Waiter) -> None:
         # Each callback has a turn of its own: an error in one cannot stop the others.
         lost = BrokerUnreachable(f"{waiter}: {self._address}: {self._lost or 'closed'}")
         asyncio.get_running_loop().call_soon(waiter.answered, lost)

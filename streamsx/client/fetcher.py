@@ -17,8 +17,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from streamsx.client import fetch_state
+from streamsx.client.api_versions import FETCH_BY_ID, VersionRange
 from streamsx.client.cluster import Cluster
-from streamsx.client.connection import FETCH_BY_ID, Connection
+from streamsx.client.connection import Connection
 from streamsx.client.error_advice import remedy
 from streamsx.client.fetch_state import (
     BACKOFF_MAX_S,
@@ -166,7 +167,7 @@ class Fetcher:
     async def _serve(self, node: int) -> None:
         wake = self._nodes[node]
         backoff_s = BACKOFF_S
-        tell_at = 0.0
+        warn_at = 0.0
 
         def leads(tp: TopicPartition) -> bool:
             return self._cluster.leader(tp) == node
@@ -180,11 +181,11 @@ class Fetcher:
             try:
                 conn = await self._cluster.open(node, self._lane)
                 timeout_s = self._limits.wait_ms / 1000 + self._cluster.records_timeout_s
-                version = version_for(conn, wanted)
-                reply = await conn.ask(Api.FETCH, self._request(wanted), timeout_s, version)
+                versions = versions_for(conn, wanted)
+                reply = await conn.ask(Api.FETCH, self._request(wanted), timeout_s, versions)
             except BrokerUnreachable as error:
-                if (now := self._clock.now()) >= tell_at:
-                    tell_at = now + UNREACHABLE_EVERY_S
+                if (now := self._clock.now()) >= warn_at:
+                    warn_at = now + UNREACHABLE_EVERY_S
                     LOG.warning("fetching from broker %d: %s", node, error)
                 await self._refresh(backoff_s)
                 backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
@@ -265,10 +266,12 @@ class Fetcher:
             self._unreadable(tp, found.offset, found.why)
 
 
-def version_for(conn: Connection, wanted: Mapping[TopicPartition, FetchAsked]) -> int | None:
-    """Return the version that names topics by id, if all ids are known and the broker speaks it.
+def versions_for(
+    conn: Connection, wanted: Mapping[TopicPartition, FetchAsked]
+) -> VersionRange | None:
+    """Return the versions that name topics by id, or None for the default ones.
 
-    Return None otherwise.
+    The former need the ids of all topics, and a broker that speaks them.
     """
     known = all(asked.partition.topic_id for asked in wanted.values())
     return FETCH_BY_ID if known and conn.speaks(Api.FETCH, FETCH_BY_ID) else None

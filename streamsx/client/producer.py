@@ -16,7 +16,7 @@ Each partition remembers its current sender (one comparison a record, 5 ns). So 
 own records alone, and a refused record is traced to its sender. The same step compares the
 timestamp with the latest time that the topic takes.
 
-Not here: transactions, and the reasons to wait for a flush.
+Not here: numbers of batches (`idempotence`), transactions, and the reasons to wait for a flush.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ from streamsx.protocol.wire import Api
 from streamsx.serde.codec import Encoders
 
 LANE: Final = "produce"
-TELL_EVERY_S = 5.0
+WARN_EVERY_S = 5.0
 TIMER_MIN_S = 0.001
 REMEMBERED_BYTES = 12 << 20
 """Memory for keys with their partitions, over all topics.
@@ -80,7 +80,7 @@ ROW_OVERHEAD = 100
 
 Goals = Sequence[tuple[OutputPartition, int]]
 """Partitions, each with the number of batches that must be acknowledged there."""
-HearsRefusals = Callable[[TopicPartition, int, RefusedRecord], None]
+OnRefused = Callable[[TopicPartition, int, RefusedRecord], None]
 """Callback for records that a broker has refused for good: partition, broker's code, records."""
 
 
@@ -93,9 +93,9 @@ def never() -> bool:
 
 
 class Delivery:
-    """Acknowledgement of one record, which lies in the open batch of `lane`.
+    """Acknowledgement of one record, which lies in the open batch of `partition`.
 
-    Without a lane: acknowledgement of everything sent before the await.
+    Without a partition: acknowledgement of everything sent before the await.
     """
 
     def __init__(
@@ -103,17 +103,17 @@ class Delivery:
         producer: "Producer",
         topic: str,
         at_ms: int = UNKNOWN,
-        lane: OutputPartition | None = None,
+        partition: OutputPartition | None = None,
     ) -> None:
         self._producer = producer
         self._topic = topic
         self._at_ms = at_ms
-        self._lane = lane
-        if lane is not None:
-            assert lane.builder is not None, "a record that was sent lies in an open batch"
-            self._batch = lane.builder
-            self._number = lane.closed + 1
-            self._behind = lane.builder.count
+        self._partition = partition
+        if partition is not None:
+            assert partition.builder is not None, "a record that was sent lies in an open batch"
+            self._batch = partition.builder
+            self._number = partition.closed + 1
+            self._behind = partition.builder.count
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         return self._acknowledged().__await__()
@@ -122,16 +122,16 @@ class Delivery:
         running = RUNNING.get(None)
         if running is not None:
             running.track(self._topic)
-        lane = self._lane
-        if lane is None:
+        partition = self._partition
+        if partition is None:
             await self._producer.flush()
             return metadata_of(self._topic, UNKNOWN, UNKNOWN, self._at_ms)
-        end = await self._producer.acknowledged(lane, self._number)
-        code = lane.refused.get(self._number, {}).get(self._behind - 1)
+        end = await self._producer.acknowledged(partition, self._number)
+        code = partition.refused.get(self._number, {}).get(self._behind - 1)
         if code is not None:
-            raise self._producer.refusal(lane.tp, code)
+            raise self._producer.refusal(partition.tp, code)
         offset = end if end == UNKNOWN else end - self._batch.count + self._behind - 1
-        return metadata_of(self._topic, lane.tp.partition, offset, self._at_ms)
+        return metadata_of(self._topic, partition.tp.partition, offset, self._at_ms)
 
 
 class DoneFuture(asyncio.Future[Delivery]):
@@ -158,7 +158,7 @@ class Producer(Outbox):
         cluster: Cluster,
         clock: Clock,
         spawn: Callable[..., object],
-        refused: HearsRefusals,
+        refused: OnRefused,
         *,
         linger_s: float,
         buffer_bytes: int,
@@ -189,7 +189,7 @@ class Producer(Outbox):
         self._leased = self._stalled = False
         self._timer: asyncio.TimerHandle | None = None
         self._refreshed_at = -BACKOFF_S
-        self._told_at = 0.0
+        self._warned_at = 0.0
         self._moved = asyncio.Event()
         self._senders: dict[TaskId, Sender] = {}
         self._last: OutputPartition
@@ -197,19 +197,19 @@ class Producer(Outbox):
 
     async def start(self) -> None:
         """Ask for a producer id until a broker gives one; a starting broker may need some time."""
-        self._told_at = self._clock.now()
+        self._warned_at = self._clock.now()
         while True:
             try:
                 conn = await self._cluster.any(LANE)
-                body = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1}
+                body = self._numbers.init_request()
                 reply = await conn.ask(Api.INIT_PRODUCER_ID, body, REQUEST_TIMEOUT_S)
             except BrokerUnreachable as error:
-                self._tell("no producer id", str(error))
+                self._warn("no producer id", str(error))
             else:
-                if not reply.error_code:
-                    self._numbers.producer_id = reply.producer_id
+                code = self._numbers.initialised(reply)
+                if not code:
                     return
-                self._tell("no producer id", name_of(reply.error_code))
+                self._warn("no producer id", name_of(code))
             await asyncio.sleep(BACKOFF_S)
 
     # -- sending
@@ -231,32 +231,37 @@ class Producer(Outbox):
             UsageError: the topic has no such partition.
         """
         out = self._out(topic, partition)
-        lanes = out.lanes if partition is None else [out.lanes[partition]]
+        targets = out.partitions if partition is None else [out.partitions[partition]]
         known = out.known if partition is None else {}
 
-        def lane_of(key: bytes | None) -> OutputPartition:
+        def target_of(key: bytes | None) -> OutputPartition:
             if key is None:
                 out.limits.check_key(topic)
-                return record_accumulator.sticky(lanes)
-            lane = lanes[partition_of(key, len(lanes))]
-            self._remember(known, key, lane)
-            return lane
+                return record_accumulator.sticky(targets)
+            target = targets[partition_of(key, len(targets))]
+            self._remember(known, key, target)
+            return target
 
         def send(
-            key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None
+            key: bytes | None,
+            value: bytes | None,
+            timestamp: int,
+            headers: Headers | None,
+            by: bytes | None = None,
         ) -> None:
-            self._last = lane = known.get(key) or lane_of(key)
-            if lane.writer is not sender or timestamp > lane.latest:
-                self._admit(lane, sender, timestamp)
-            builder = lane.builder
+            chooser = key if by is None else by
+            self._last = target = known.get(chooser) or target_of(chooser)
+            if target.writer is not sender or timestamp > target.latest:
+                self._admit(target, sender, timestamp)
+            builder = target.builder
             if builder is not None:
                 count = builder.count
                 if builder.add(count, timestamp, key, value, headers or NO_HEADERS) is not None:
                     builder.count = count + 1
                     return
-                self._sending.close(lane)
+                self._sending.close(target)
             try:
-                lane.open(timestamp, key, value, headers or NO_HEADERS)
+                target.open(timestamp, key, value, headers or NO_HEADERS)
             except RecordTooLarge:
                 self._ask(topic)
                 raise
@@ -264,7 +269,7 @@ class Producer(Outbox):
         return send
 
     def _remember(
-        self, known: dict[bytes | None, OutputPartition], key: bytes, lane: OutputPartition
+        self, known: dict[bytes | None, OutputPartition], key: bytes, partition: OutputPartition
     ) -> None:
         size = len(key) + REMEMBERED_KEY_BYTES
         self._remembered += size
@@ -272,7 +277,7 @@ class Producer(Outbox):
             self._remembered = size
             for each in self._sending.topics.values():
                 each.known.clear()
-        known[key] = lane
+        known[key] = partition
 
     def bound(
         self, topic: str, keys: Encoders, values: Encoders, running: TaskContext, rare: SendValue,
@@ -297,12 +302,12 @@ class Producer(Outbox):
             raw = keys[type(key)](key)
             data = values[type(value)](value)
             at_ms = batch.timestamps[inbox.index]
-            lane = known.get(raw)
+            target = known.get(raw)
             if (
-                lane is not None
-                and lane.writer is sender
-                and at_ms <= lane.latest
-                and (builder := lane.builder) is not None
+                target is not None
+                and target.writer is sender
+                and at_ms <= target.latest
+                and (builder := target.builder) is not None
             ):
                 count = builder.count
                 if builder.add(count, at_ms, raw, data, NO_HEADERS) is not None:
@@ -317,23 +322,23 @@ class Producer(Outbox):
         """Return an awaitable for the record that was sent last."""
         return Done(Delivery(self, topic, at_ms, self._last))
 
-    def _admit(self, lane: OutputPartition, sender: Sender, timestamp: int) -> None:
+    def _admit(self, partition: OutputPartition, sender: Sender, timestamp: int) -> None:
         """Check a record that is later than `latest`, or from another sender than the one before.
 
         Raises:
             RecordRefused: the topic does not take the timestamp.
         """
         now_ms = self._now_ms()
-        topic = lane.topic
-        lane.latest = topic.limits.latest(now_ms)
-        if timestamp > lane.latest or lane.latest == ALWAYS_ASKED:
+        topic = partition.topic
+        partition.latest = topic.limits.latest(now_ms)
+        if timestamp > partition.latest or partition.latest == ALWAYS_ASKED:
             try:
                 topic.limits.check_time(topic.name, timestamp, now_ms)
             except RecordRefused:
                 self._ask(topic.name)
                 raise
-        if lane.writer is not sender:
-            lane.written_by(sender)
+        if partition.writer is not sender:
+            partition.written_by(sender)
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)
@@ -341,34 +346,34 @@ class Producer(Outbox):
     def rows(self, topic: str, partition: int, sender: Sender = OUTSIDE) -> SendRows:
         out = self._out(topic, partition)
         out.changelog = True
-        lane = out.lanes[partition]
+        target = out.partitions[partition]
 
         def send(keys: Sequence[bytes], values: Sequence[bytes | None], timestamp: int) -> None:
             at_ms = out.limits.within(timestamp, self._now_ms())
             done = 0
-            if lane.writer is not sender:
-                lane.written_by(sender)
+            if target.writer is not sender:
+                target.written_by(sender)
             while done < len(keys):
-                if lane.builder is None:
-                    lane.open_row(at_ms, keys[done], values[done])
+                if target.builder is None:
+                    target.open_row(at_ms, keys[done], values[done])
                     done += 1
-                assert lane.builder is not None, "a first record opens a batch"
-                done = lane.builder.extend(at_ms, keys, values, done)
+                assert target.builder is not None, "a first record opens a batch"
+                done = target.builder.extend(at_ms, keys, values, done)
                 if done < len(keys):
-                    self._sending.close(lane)
+                    self._sending.close(target)
 
         return send
 
     def row_bytes_max(self, topic: str) -> int:
         """Return the most bytes that key and value of a changelog's row may have together."""
         out = self._sending.topic(topic)
-        return out.limits.bytes_max - ROW_OVERHEAD if out.lanes else RECORD_BYTES_MAX
+        return out.limits.bytes_max - ROW_OVERHEAD if out.partitions else RECORD_BYTES_MAX
 
     def _out(self, topic: str, partition: int | None) -> OutputTopic:
         count = self._cluster.partitions(topic)
         check_place(topic, partition, count)
         out = self._sending.topic(topic)
-        if len(out.lanes) != count:
+        if len(out.partitions) != count:
             self._spread(out, count)
             if self._limits is not None:
                 out.limit(self._limits.of(topic))
@@ -380,7 +385,7 @@ class Producer(Outbox):
         The list changes in place, so that every holder of the list has the new partitions.
         """
         tps = [TopicPartition(out.name, n) for n in range(count)]
-        out.lanes[:] = [self._sending.partition(tp) for tp in tps]
+        out.partitions[:] = [self._sending.partition(tp) for tp in tps]
         out.known.clear()
 
     def _grown(self) -> None:
@@ -390,8 +395,8 @@ class Producer(Outbox):
         """
         for out in self._sending.topics.values():
             count = self._cluster.partitions(out.name)
-            if out.lanes and count and count != len(out.lanes):
-                before = len(out.lanes)
+            if out.partitions and count and count != len(out.partitions):
+                before = len(out.partitions)
                 LOG.info("topic_grown topic=%s partitions=%d before=%d", out.name, count, before)
                 self._spread(out, count)
 
@@ -403,8 +408,8 @@ class Producer(Outbox):
         if self._limits is not None:
             self._limits.ask(topic)
 
-    def _opened(self, lane: OutputPartition) -> None:
-        self._sending.opened(lane, self._clock.now())
+    def _opened(self, partition: OutputPartition) -> None:
+        self._sending.opened(partition, self._clock.now())
         self._arm(self._linger_s)
 
     def full(self) -> bool:
@@ -440,25 +445,25 @@ class Producer(Outbox):
         """
         goals = self._sending.flush()
         self.push()
-        while any(lane.acknowledged < goal for lane, goal in goals):
+        while any(each.acknowledged < goal for each, goal in goals):
             self._moved.clear()
             await self._moved.wait()
         return self._sending.ends()
 
-    async def acknowledged(self, lane: OutputPartition, number: int) -> int:
+    async def acknowledged(self, partition: OutputPartition, number: int) -> int:
         """Wait until the broker has batch `number` of a partition, counted from 1.
 
         Returns:
             Offset behind the batch, -1 if unknown.
         """
-        if lane.closed < number:
-            self._sending.close(lane)
+        if partition.closed < number:
+            self._sending.close(partition)
         self.push()
-        while lane.acknowledged < number:
+        while partition.acknowledged < number:
             self._moved.clear()
             await self._moved.wait()
-        known = lane.acknowledged == number and lane.reworked != number
-        return lane.end if known else UNKNOWN
+        known = partition.acknowledged == number and partition.reworked != number
+        return partition.end if known else UNKNOWN
 
     def refusal(self, tp: TopicPartition, code: int) -> RecordRefused:
         """Return the error for awaiting a record that a broker has refused."""
@@ -480,7 +485,7 @@ class Producer(Outbox):
 
     def arrived(self, goals: Goals) -> bool:
         """Return whether all these batches are acknowledged."""
-        return all(lane.acknowledged >= goal for lane, goal in goals)
+        return all(each.acknowledged >= goal for each, goal in goals)
 
     def ends(self) -> Mapping[TopicPartition, int]:
         """Return the next offset of each partition, where one is known."""
@@ -549,15 +554,15 @@ class Producer(Outbox):
         if not self.follow_lease():
             return
         by_node, leaderless = self._sending.due(self._clock.now(), self._cluster.leader)
-        for lane in leaderless:
-            gone = self._cluster.error(lane.tp.topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            self._later(str(lane.tp), "" if gone else "no leader")
-        for node, lanes in by_node.items():
+        for partition in leaderless:
+            gone = self._cluster.error(partition.tp.topic) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._later(str(partition.tp), "" if gone else "no leader")
+        for node, partitions in by_node.items():
             connection = self._connections.get(node)
             if connection is None or connection.closed:
-                self._connect(node, lanes)
+                self._connect(node, partitions)
                 continue
-            for request in self._sending.requests(lanes):
+            for request in self._sending.requests(partitions):
                 self._request(connection, request)
 
     def _request(self, connection: Connection, request: list[Sent]) -> None:
@@ -568,7 +573,8 @@ class Producer(Outbox):
             overdue.cancel()
             self._answered(request, reply)
 
-        connection.call(Api.PRODUCE, record_accumulator.body_of(request), answered)
+        body = record_accumulator.body_of(request, self._numbers.transactional_id)
+        connection.call(Api.PRODUCE, body, answered)
 
     def _answered(self, request: list[Sent], reply: Any) -> None:
         answers = dict[TopicPartition, record_accumulator.Acknowledged]()
@@ -602,17 +608,17 @@ class Producer(Outbox):
             return
         now = self._clock.now()
         if why:
-            self._tell(f"sending again: {where}", why)
+            self._warn(f"sending again: {where}", why)
         if now - self._refreshed_at >= BACKOFF_S:
             self._refreshed_at = now
             self._spawn(self._refresh(), name="refresh for produce")
         self._arm(BACKOFF_S)
 
-    def _tell(self, what: str, why: str) -> None:
+    def _warn(self, what: str, why: str) -> None:
         """Log a warning, but not for each try of many."""
         now = self._clock.now()
-        if now - self._told_at >= TELL_EVERY_S:
-            self._told_at = now
+        if now - self._warned_at >= WARN_EVERY_S:
+            self._warned_at = now
             LOG.warning("%s: %s", what, why)
 
     async def _refresh(self) -> None:
@@ -641,16 +647,16 @@ class Producer(Outbox):
             left_s = next_at - self._clock.now()  # at most 0: a connection is opening
             self._arm(max(left_s if left_s > 0 else self._linger_s, TIMER_MIN_S))
 
-    def _connect(self, node: int, lanes: list[OutputPartition]) -> None:
+    def _connect(self, node: int, partitions: list[OutputPartition]) -> None:
         if node not in self._opening:
             self._opening.add(node)
-            self._spawn(self._open(node, lanes), name=f"produce connection to {node}")
+            self._spawn(self._open(node, partitions), name=f"produce connection to {node}")
 
-    async def _open(self, node: int, lanes: list[OutputPartition]) -> None:
+    async def _open(self, node: int, partitions: list[OutputPartition]) -> None:
         try:
             self._connections[node] = await self._cluster.open(node, LANE)
         except BrokerUnreachable as error:
-            self._sending.pause(self._clock.now(), lanes)
+            self._sending.pause(self._clock.now(), partitions)
             self._later(f"broker {node}", str(error))
         finally:
             self._opening.discard(node)

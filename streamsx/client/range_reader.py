@@ -13,7 +13,7 @@ from streamsx.client.cluster import Cluster
 from streamsx.client.fetch_state import FetchLimits
 from streamsx.client.fetcher import Fetcher
 from streamsx.client.producer import Producer
-from streamsx.client.rejected_batch import RefusedRecord, told
+from streamsx.client.rejected_batch import RefusedRecord, refusal_message
 from streamsx.clock import Clock
 from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
 from streamsx.model import TopicPartition
@@ -144,7 +144,7 @@ async def writing(
         raise error
 
     def refused(tp: TopicPartition, code: int, record: RefusedRecord) -> None:
-        tasks.create_task(end(WorldError(told(tp, code, record, cluster.principal))))
+        tasks.create_task(end(WorldError(refusal_message(tp, code, record, cluster.principal))))
 
     try:
         async with asyncio.TaskGroup() as tasks:

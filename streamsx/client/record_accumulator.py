@@ -6,8 +6,8 @@ batch overtakes another and no record arrives twice.
 A partition that is refused, or has no leader, pauses alone: the others are sent as before. A batch
 that is refused for good is replaced by the records left of it (`rejected_batch`).
 
-Not here: numbers of batches (`idempotence`), connections, the lease, timers. The record path writes
-straight into `OutputPartition.builder`.
+Not here: numbers of batches and the meaning of an answer (`idempotence`), connections, the lease,
+timers. The record path writes straight into `OutputPartition.builder`.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from streamsx.client.idempotence import FORGOTTEN, Idempotence
+from streamsx.client.idempotence import BatchOutcome, Idempotence
 from streamsx.client.rejected_batch import (
     OUTSIDE,
     TOO_LARGE,
@@ -29,7 +29,7 @@ from streamsx.client.rejected_batch import (
 from streamsx.client.topic_limits import ALWAYS_ASKED, SIZE, UNKNOWN, TopicLimits
 from streamsx.errors import RecordTooLarge
 from streamsx.model import BATCH_BYTES_MAX, Headers, TaskId, TopicPartition
-from streamsx.protocol.error_codes import RETRIABLE, ErrorCode
+from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import HEADER_BYTES, Builder, stamp
 
 SEND_BYTES = 64 << 10
@@ -80,12 +80,12 @@ class ClosedBatch(NamedTuple):
 class OutputTopic:
     """Output topic: its partitions, the partitions of known keys, and its limits."""
 
-    __slots__ = ("batch_bytes", "changelog", "known", "lanes", "limits", "name")
+    __slots__ = ("batch_bytes", "changelog", "known", "limits", "name", "partitions")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.changelog = False
-        self.lanes: list[OutputPartition] = []
+        self.partitions: list[OutputPartition] = []
         self.known: dict[bytes | None, OutputPartition] = {}
         """Partitions of keys sent before; one memory for all tasks."""
         self.limits = UNKNOWN
@@ -95,8 +95,8 @@ class OutputTopic:
         """Apply these limits from the next batch on."""
         self.limits = limits
         self.batch_bytes = min(BATCH_BYTES_MAX, limits.bytes_max)
-        for lane in self.lanes:
-            lane.latest = ALWAYS_ASKED
+        for partition in self.partitions:
+            partition.latest = ALWAYS_ASKED
 
     def too_large(self, size: int, records: int) -> None:
         """Learn from a refusal: one record gives the limit, several give a smaller batch."""
@@ -237,7 +237,7 @@ class OutputPartition:
 class Sent(NamedTuple):
     """Batch in flight. An answer belongs to this batch, never to one that took its place."""
 
-    lane: OutputPartition
+    partition: OutputPartition
     batch: NumberedBatch
 
 
@@ -248,7 +248,7 @@ class Acknowledged(NamedTuple):
     base_offset: int
     named: Mapping[int, str] = MappingProxyType({})
     """Messages about the records at fault, by index."""
-    said: str = ""
+    message: str = ""
 
 
 class SendRefused(NamedTuple):
@@ -282,7 +282,7 @@ class RecordAccumulator:
         passes the time on to `RecordAccumulator.opened`.
         """
         self._compression = compression
-        self._tell_opened = opened
+        self._on_opened = opened
         self._numbers = numbers
         self._linger_s = linger_s
         self._buffer_bytes = buffer_bytes
@@ -310,22 +310,22 @@ class RecordAccumulator:
         """Return the partition, the same object each time."""
         if tp not in self._partitions:
             topic = self.topic(tp.topic)
-            self._partitions[tp] = OutputPartition(tp, self._compression, self._tell_opened, topic)
+            self._partitions[tp] = OutputPartition(tp, self._compression, self._on_opened, topic)
         return self._partitions[tp]
 
-    def opened(self, lane: OutputPartition, now: float) -> None:
+    def opened(self, partition: OutputPartition, now: float) -> None:
         """Note that a partition has an open batch with a first record."""
-        assert lane.builder is not None, "opened without a batch"
-        lane.since = now
-        self._largest = max(self._largest, lane.builder.size)
-        self._open[lane.tp] = lane
-        if not lane.flying:
-            self._waiting[lane.tp] = lane
+        assert partition.builder is not None, "opened without a batch"
+        partition.since = now
+        self._largest = max(self._largest, partition.builder.size)
+        self._open[partition.tp] = partition
+        if not partition.flying:
+            self._waiting[partition.tp] = partition
 
-    def close(self, lane: OutputPartition) -> None:
+    def close(self, partition: OutputPartition) -> None:
         """Close the open batch of a partition."""
-        del self._open[lane.tp]
-        self._closed_bytes += lane.close()
+        del self._open[partition.tp]
+        self._closed_bytes += partition.close()
 
     def full(self, *, but_paused: bool = False) -> bool:
         """Return whether more is unacknowledged, sent or not, than the buffer may hold.
@@ -336,22 +336,23 @@ class RecordAccumulator:
         """
         room = self._buffer_bytes - self._closed_bytes
         if but_paused and self._paused:
-            room += sum(lane.closed_bytes for lane in self._paused.values())
+            room += sum(each.closed_bytes for each in self._paused.values())
         if len(self._open) * self._largest <= room:
             return False
         left_out = self._paused if but_paused else ()
-        builders = [lane.builder for tp, lane in self._open.items() if tp not in left_out]
+        builders = [each.builder for tp, each in self._open.items() if tp not in left_out]
         return sum(builder.size for builder in builders if builder) > room
 
     def crowding(self) -> frozenset[TaskId]:
         """Return the tasks with records in paused partitions, once these hold too much."""
         if not self._paused:
             return NO_TASKS
-        lanes = self._paused.values()
-        held = sum(lane.closed_bytes + (lane.builder.size if lane.builder else 0) for lane in lanes)
+        partitions = self._paused.values()
+        opened = sum(each.builder.size for each in partitions if each.builder)
+        held = opened + sum(each.closed_bytes for each in partitions)
         if held <= self._buffer_bytes * PAUSED_SHARE:
             return NO_TASKS
-        runs = [run for lane in lanes for run in lane.all_runs()]
+        runs = [run for each in partitions for run in each.all_runs()]
         return frozenset(run.sender.task for run in runs if run.sender.task is not None)
 
     def flush(self) -> list[tuple[OutputPartition, int]]:
@@ -363,31 +364,30 @@ class RecordAccumulator:
             Partitions, each with the number of batches to be `acknowledged` for everything to have
             arrived.
         """
-        for lane in tuple(self._open.values()):
-            self.close(lane)
-        lanes = self._partitions.values()
-        return [(lane, lane.closed) for lane in lanes if lane.acknowledged < lane.closed]
+        for partition in tuple(self._open.values()):
+            self.close(partition)
+        partitions = self._partitions.values()
+        return [(each, each.closed) for each in partitions if each.acknowledged < each.closed]
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the offset behind the last acknowledged batch of each partition, where known."""
-        return {tp: lane.end for tp, lane in self._partitions.items() if lane.end >= 0}
+        return {tp: each.end for tp, each in self._partitions.items() if each.end >= 0}
 
     def drop(self, tps: Iterable[TopicPartition]) -> bool:
         """Drop everything unacknowledged of these partitions; return whether a batch is in flight.
 
-        Numbers of a batch that has left begin anew, because nothing shows whether a broker used
-        them.
+        The numbers of a batch that has left are given up too.
         """
-        lanes = [self._partitions[tp] for tp in tps if tp in self._partitions]
-        for lane in lanes:
-            if lane.left is not None:
-                self._numbers.renew(lane.tp)
-            self._closed_bytes -= lane.closed_bytes
-            lane.drop()
-            self._waiting.pop(lane.tp, None)
-            self._open.pop(lane.tp, None)
-            self._paused.pop(lane.tp, None)
-        return any(lane.flying for lane in lanes)
+        partitions = [self._partitions[tp] for tp in tps if tp in self._partitions]
+        for partition in partitions:
+            if partition.left is not None:
+                self._numbers.given_up(partition.tp)
+            self._closed_bytes -= partition.closed_bytes
+            partition.drop()
+            self._waiting.pop(partition.tp, None)
+            self._open.pop(partition.tp, None)
+            self._paused.pop(partition.tp, None)
+        return any(each.flying for each in partitions)
 
     # -- requests
 
@@ -395,12 +395,13 @@ class RecordAccumulator:
         """Return the time at which the next batch is due; None if there is nothing to send."""
         return min(map(self._due_at, self._waiting.values()), default=None)
 
-    def _due_at(self, lane: OutputPartition) -> float:
-        if lane.acknowledged < lane.closed:
-            return lane.retry_at
-        assert lane.builder is not None, "waiting without a batch"
-        large = lane.builder.size >= SEND_BYTES
-        return lane.retry_at if large else max(lane.retry_at, lane.since + self._linger_s)
+    def _due_at(self, partition: OutputPartition) -> float:
+        if partition.acknowledged < partition.closed:
+            return partition.retry_at
+        assert partition.builder is not None, "waiting without a batch"
+        if partition.builder.size >= SEND_BYTES:
+            return partition.retry_at
+        return max(partition.retry_at, partition.since + self._linger_s)
 
     def due(
         self, now: float, leader: Callable[[TopicPartition], int | None]
@@ -411,56 +412,56 @@ class RecordAccumulator:
         """
         by_node: dict[int, list[OutputPartition]] = {}
         leaderless: list[OutputPartition] = []
-        for lane in self._waiting.values():
-            if self._due_at(lane) > now:
+        for partition in self._waiting.values():
+            if self._due_at(partition) > now:
                 continue
-            node = leader(lane.tp)
+            node = leader(partition.tp)
             if node is None:
-                leaderless.append(lane)
+                leaderless.append(partition)
             else:
-                by_node.setdefault(node, []).append(lane)
+                by_node.setdefault(node, []).append(partition)
         self.pause(now, leaderless)
         return by_node, leaderless
 
-    def pause(self, now: float, lanes: Iterable[OutputPartition]) -> None:
+    def pause(self, now: float, partitions: Iterable[OutputPartition]) -> None:
         """Pause partitions for BACKOFF_S seconds."""
-        for lane in lanes:
-            lane.retry_at = now + BACKOFF_S
-            self._paused[lane.tp] = lane
+        for partition in partitions:
+            partition.retry_at = now + BACKOFF_S
+            self._paused[partition.tp] = partition
 
-    def _goes_on(self, lane: OutputPartition) -> None:
+    def _goes_on(self, partition: OutputPartition) -> None:
         """End the pause of a partition: its broker has answered for its batch."""
-        lane.retry_at = 0.0
-        self._paused.pop(lane.tp, None)
+        partition.retry_at = 0.0
+        self._paused.pop(partition.tp, None)
 
-    def requests(self, lanes: Iterable[OutputPartition]) -> Iterator[list[Sent]]:
+    def requests(self, partitions: Iterable[OutputPartition]) -> Iterator[list[Sent]]:
         """Yield requests with the first batch of each partition, of a size that a broker takes.
 
         The batches count as in flight from here on.
         """
         request = list[Sent]()
         size = 0
-        for lane in lanes:
-            lane.flying = True
-            del self._waiting[lane.tp]
-            batch = lane.left = lane.left or self._first(lane)
+        for partition in partitions:
+            partition.flying = True
+            del self._waiting[partition.tp]
+            batch = partition.left = partition.left or self._first(partition)
             if request and size + len(batch.data) > REQUEST_BYTES_MAX:
                 yield request
                 request = []
                 size = 0
-            request.append(Sent(lane, batch))
+            request.append(Sent(partition, batch))
             size += len(batch.data)
         if request:
             yield request
 
-    def _first(self, lane: OutputPartition) -> NumberedBatch:
+    def _first(self, partition: OutputPartition) -> NumberedBatch:
         """Return the batch that leaves next, and give that batch its numbers."""
-        if not lane.queue:
-            self.close(lane)
-        builder, runs, completes, origins = lane.queue.popleft()
+        if not partition.queue:
+            self.close(partition)
+        builder, runs, completes, origins = partition.queue.popleft()
         records = builder.count
         size = builder.size
-        data = builder.close(*self._numbers.number(lane.tp, records))
+        data = builder.close(*self._numbers.number(partition.tp, records))
         self._closed_bytes += len(data) - size
         return NumberedBatch(data, records, runs, completes, origins)
 
@@ -474,56 +475,51 @@ class RecordAccumulator:
         new time for changelog rows that are refused for their time.
         """
         outcomes = list[SendRefused]()
-        for lane, batch in request:
-            lane.flying = False
-            answer = answers.get(lane.tp)
+        for partition, batch in request:
+            partition.flying = False
+            answer = answers.get(partition.tp)
             if answer is None:
-                self.pause(now, [lane])
-            elif lane.left is batch:  # else the batch was dropped
-                outcomes += self._answered(now, lane, batch, answer, now_ms)
-            if not lane.flying and (lane.left or lane.queue or lane.builder):
-                self._waiting[lane.tp] = lane
+                self.pause(now, [partition])
+            elif partition.left is batch:  # else the batch was dropped
+                outcomes += self._answered(now, partition, batch, answer, now_ms)
+            if not partition.flying and (partition.left or partition.queue or partition.builder):
+                self._waiting[partition.tp] = partition
         return outcomes
 
     def _answered(
-        self, now: float, lane: OutputPartition, batch: NumberedBatch, answer: Acknowledged,
+        self, now: float, partition: OutputPartition, batch: NumberedBatch, answer: Acknowledged,
         now_ms: int,
     ) -> list[SendRefused]:  # fmt: skip
         code = answer.code
-        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            lane.left = None
-            self._goes_on(lane)
-            lane.acknowledged += batch.completes
+        outcome = self._numbers.answered(partition.tp, batch.records, code)
+        if outcome is BatchOutcome.REFUSED:
+            return self._refused(partition, batch, answer, now_ms)
+        if outcome is BatchOutcome.TAKEN:
+            partition.left = None
+            self._goes_on(partition)
+            partition.acknowledged += batch.completes
             self._closed_bytes -= len(batch.data)
             known = code == ErrorCode.NONE and answer.base_offset >= 0
-            lane.end = answer.base_offset + batch.records if known else -1
+            partition.end = answer.base_offset + batch.records if known else -1
             return []
-        if code not in FORGOTTEN | RETRIABLE:
-            return self._refused(lane, batch, answer, now_ms)
-        if code in FORGOTTEN:
-            self._numbers.renew(lane.tp)
-            stamp(batch.data, *self._numbers.number(lane.tp, batch.records))
-        self.pause(now, [lane])
-        return [SendRefused(lane.tp, code, again=True)]
+        if outcome is BatchOutcome.RENUMBER:
+            stamp(batch.data, *self._numbers.number(partition.tp, batch.records))
+        self.pause(now, [partition])
+        return [SendRefused(partition.tp, code, again=True)]
 
     def _refused(
-        self, lane: OutputPartition, batch: NumberedBatch, answer: Acknowledged, now_ms: int
+        self, partition: OutputPartition, batch: NumberedBatch, answer: Acknowledged, now_ms: int
     ) -> list[SendRefused]:
-        """Put the records left of a refused batch in its place.
-
-        The broker has taken nothing of the batch, so the numbers are free. If it had, the broker
-        would answer OUT_OF_ORDER_SEQUENCE_NUMBER, and a new epoch would begin.
-        """
+        """Put the records left of a refused batch in its place."""
         code = answer.code
-        topic = lane.topic
-        lane.left = None
-        lane.reworked = lane.acknowledged + 1
-        self._goes_on(lane)
-        self._numbers.give_back(lane.tp, batch.records)
+        topic = partition.topic
+        partition.left = None
+        partition.reworked = partition.acknowledged + 1
+        self._goes_on(partition)
         self._closed_bytes -= len(batch.data)
         if code in TOO_LARGE:
             topic.too_large(len(batch.data), batch.records)
-        refusal = BatchRefusal(code, answer.named, answer.said)
+        refusal = BatchRefusal(code, answer.named, answer.message)
         retimed = any(run.retimed for run in batch.runs)
         when = now_ms if topic.changelog and not retimed else None
         parts, refused = rework(
@@ -531,39 +527,39 @@ class RecordAccumulator:
         )
         origins = batch.origins or range(batch.records)
         gone = {index for record in refused for index in record.indices}
-        lane.refuse({origins[index]: code for index in gone})
+        partition.refuse({origins[index]: code for index in gone})
         left = [origin for index, origin in enumerate(origins) if index not in gone]
-        lane.acknowledged += batch.completes and not parts
+        partition.acknowledged += batch.completes and not parts
         for number, (builder, runs) in enumerate(reversed(parts)):
             cut = len(left) - builder.count
             completes = batch.completes and not number
-            lane.queue.appendleft(ClosedBatch(builder, runs, completes, left[cut:]))
+            partition.queue.appendleft(ClosedBatch(builder, runs, completes, left[cut:]))
             self._closed_bytes += builder.size
             left = left[:cut]
-        return [SendRefused(lane.tp, code, again=False, records=tuple(refused))]
+        return [SendRefused(partition.tp, code, again=False, records=tuple(refused))]
 
 
-def sticky(lanes: Sequence[OutputPartition]) -> OutputPartition:
+def sticky(partitions: Sequence[OutputPartition]) -> OutputPartition:
     """Return the partition for records without a key.
 
     Such records fill one batch, then the batch of the partition that has waited for longest. Paused
     partitions are passed over while there are others. Otherwise: a partition has no leader, and its
     open batch never leaves; records fill that batch and the ones behind, until no room is left.
     """
-    for lane in lanes:
-        if lane.builder is not None and not lane.retry_at:
-            return lane
-    return min(lanes, key=lambda lane: (lane.retry_at > 0, lane.since, lane.tp.partition))
+    for partition in partitions:
+        if partition.builder is not None and not partition.retry_at:
+            return partition
+    return min(partitions, key=lambda each: (each.retry_at > 0, each.since, each.tp.partition))
 
 
-def body_of(request: Iterable[Sent]) -> dict[str, Any]:
+def body_of(request: Iterable[Sent], transactional_id: str | None) -> dict[str, Any]:
     """Return the body of a produce request."""
     topics: dict[str, list[dict[str, Any]]] = {}
-    for lane, batch in request:
-        part = {"index": lane.tp.partition, "records": batch.data}
-        topics.setdefault(lane.tp.topic, []).append(part)
+    for partition, batch in request:
+        part = {"index": partition.tp.partition, "records": batch.data}
+        topics.setdefault(partition.tp.topic, []).append(part)
     return {
-        "transactional_id": None,
+        "transactional_id": transactional_id,
         "acks": ACKS_ALL,
         "timeout": int(REQUEST_TIMEOUT_S * 1000),
         "topic_data": [{"name": t, "partition_data": parts} for t, parts in topics.items()],

@@ -61,10 +61,10 @@ class Sender:
             arrived.
         """
         goals = []
-        for lane in self.wrote:
-            goals.append((lane, lane.closed + (lane.builder is not None)))
-            if lane.writer is self:
-                lane.writer = None
+        for partition in self.wrote:
+            goals.append((partition, partition.closed + (partition.builder is not None)))
+            if partition.writer is self:
+                partition.writer = None
         self.wrote = {}
         return goals
 
@@ -109,7 +109,7 @@ class BatchRefusal(NamedTuple):
 
     code: int
     named: Mapping[int, str]
-    said: str
+    message: str
 
 
 def rework(
@@ -134,7 +134,7 @@ def rework(
     if refusal.code in TOO_LARGE:
         named = {}
     if count == 1:
-        named = {0: named.get(0, refusal.said)}
+        named = {0: named.get(0, refusal.message)}
     if named:
         left = [index for index in everything if index not in named]
         bad = [_refused(rows, runs, index, why) for index, why in sorted(named.items())]
@@ -190,12 +190,12 @@ def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[Re
         elif count:
             key = rows.keys[run.start]
             indices = [*range(run.start, end)]
-            record = RefusedRecord(run.sender, run.source, key, count, refusal.said, indices)
+            record = RefusedRecord(run.sender, run.source, key, count, refusal.message, indices)
             found[run.sender] = record
     return list(found.values())
 
 
-def told(tp: TopicPartition, code: int, record: RefusedRecord, principal: str) -> str:
+def refusal_message(tp: TopicPartition, code: int, record: RefusedRecord, principal: str) -> str:
     """Return one line about a refused record: the event, and the remedy."""
     key = "no key" if record.key is None else f"key {record.key[:KEY_SHOWN]!r}"
     what = key if record.records == 1 else f"{record.records} records, the first with {key}"
@@ -204,8 +204,8 @@ def told(tp: TopicPartition, code: int, record: RefusedRecord, principal: str) -
         sender = f"sent by task {record.sender.task}"
         if record.source is not None:
             sender += f" at {record.source}"
-    said = f" ({record.why})" if record.why else ""
-    return f"record refused: {tp}, {what}, {sender}: {name_of(code)}{said}: " + advice(
+    message = f" ({record.why})" if record.why else ""
+    return f"record refused: {tp}, {what}, {sender}: {name_of(code)}{message}: " + advice(
         tp, code, principal
     )
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 LOG = logging.getLogger("streamsx")
-TELL_AFTER_S = 4.0
+WARN_AFTER_S = 4.0
 """Length of an outage before the first warning. As a rule a broker's restart is over by then."""
-TELL_EVERY_S = 30.0
+WARN_EVERY_S = 30.0
 FORGET_AFTER_S = 15.0
 """Time without an attempt after which an outage is forgotten."""
 
@@ -20,7 +20,7 @@ FORGET_AFTER_S = 15.0
 class _Outage:
     since: float
     failed_at: float
-    told_at: float = float("-inf")
+    warned_at: float = float("-inf")
 
 
 class UnreachableReason(NamedTuple):
@@ -53,8 +53,8 @@ class UnreachableAddresses:
         known.failed_at = now
         self._newest = f"{trouble.why}: {trouble.remedy}"
         lasts_s = now - known.since
-        if lasts_s >= TELL_AFTER_S and now - known.told_at >= TELL_EVERY_S:
-            known.told_at = now
+        if lasts_s >= WARN_AFTER_S and now - known.warned_at >= WARN_EVERY_S:
+            known.warned_at = now
             LOG.warning(
                 "broker_unreached for %.0f s: %s: trying again until it answers",
                 lasts_s, self._newest,

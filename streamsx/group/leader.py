@@ -36,12 +36,12 @@ class Leader:
         self,
         cluster: Cluster,
         clock: Clock,
-        seat: SubscriptionBuilder,
+        builder: SubscriptionBuilder,
         feed: Callable[[e.Event], None],
     ) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._seat = seat
+        self._builder = builder
         self._feed = feed
         self._counts = PartitionCounts()
 
@@ -53,7 +53,7 @@ class Leader:
         """
         await self._refresh_counts()
         wall_s = self._clock.wall()
-        outcome = self._seat.assignor.assign(
+        outcome = self._builder.assignor.assign(
             asked.members,
             self._counts.known,
             leader=asked.member_id,
@@ -73,14 +73,14 @@ class Leader:
 
         Any member may become the leader, and the leader must plan with the new counts.
         """
-        while self._seat.topics:
+        while self._builder.topics:
             await asyncio.sleep(TOPICS_EVERY_S)
             await self._look()
 
     async def _refresh_counts(self) -> None:
         """Read the partition counts, and retry for `METADATA_WAIT_S` while a topic is unknown."""
         known = self._counts.known
-        topics = self._seat.topics
+        topics = self._builder.topics
         give_up_at = self._clock.now() + METADATA_WAIT_S
         await self._look()
         while len(known) < len(topics) and self._clock.now() < give_up_at:
@@ -93,7 +93,7 @@ class Leader:
         A topic whose metadata request failed counts neither as present nor as deleted.
         """
         cluster = self._cluster
-        topics = self._seat.topics
+        topics = self._builder.topics
         if not topics:
             return
         try:
@@ -103,7 +103,7 @@ class Leader:
             return  # keep the counts known so far
         answered = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         found = {t: cluster.partitions(t) for t in topics if cluster.error(t) in answered}
-        changed = self._counts.heard(self._clock.now(), found)
+        changed = self._counts.update(self._clock.now(), found)
         for topic in (topic for topic, count in changed.items() if not count):
             LOG.warning("source topic gone: %s: what reads it waits until it is there again", topic)
         if changed:

@@ -26,7 +26,7 @@ class Leaving:
     def __init__(self, box: Effects) -> None:
         self.draining = self.halting = False
         self.deadline: float | None = None
-        self._told = False
+        self._requested = False
         """The member's own process asked for the departure."""
         self._marked_ms = -1
         self._box = box
@@ -35,7 +35,7 @@ class Leaving:
         return self.draining or self.halting
 
     def drain(self, event: e.Leave) -> None:
-        self._told = True
+        self._requested = True
         self._drain(event.deadline)
 
     def _drain(self, deadline: float | None) -> None:
@@ -63,7 +63,7 @@ class Leaving:
         self._marked_ms = mark.epoch_ms
         if mark.state is MarkState.LEAVING:
             self._drain(deadline)
-        elif self.draining and self._told:
+        elif self.draining and self._requested:
             self._box.want("leaving")  # the leader of this round planned with a staying member
         elif self.draining:
             self.draining = False

@@ -122,7 +122,7 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     Verdict.FATAL:                   (GONE,    GONE,    GONE,    GONE,    _,    "_expelled"),
     # News for the leader. `Ready` counts in STABLE only: a plan that is being replaced needs no
     # readiness, and the next plan asks again.
-    e.Want:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.heard"),
+    e.Want:                          (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.wanted"),
     e.Ready:                         (_,       _,       _,       STABLE,  _,    "_ready"),
     e.PartitionsChanged:             (OUT,     JOINING, SYNCING, STABLE,  _,    "_regrown"),
     e.Timer.COLLECT:                 (OUT,     JOINING, SYNCING, STABLE,  _,    "_box.collected"),
@@ -263,8 +263,8 @@ class Member:
             self._fire(Cue.REJOIN)
         self._enter()
         may = self._calls.known and self.generation >= 0 and self.state is not SYNCING
-        if may and not commits and (offsets := self._commits.next(stable=self.state is STABLE)):
-            self._ask(e.ConnectionName.BEAT, self._try_s, e.OffsetCommit(offsets))
+        if may and not commits and (commit := self._commits.next(stable=self.state is STABLE)):
+            self._ask(e.ConnectionName.BEAT, self._try_s, commit)
         self._evict()
         self.holding.watch()
 
@@ -298,7 +298,7 @@ class Member:
             if self.state is GONE:
                 self._farewell_over(event.error)
             elif isinstance(flight.body, e.Heartbeat | e.OffsetCommit):
-                self._heard(flight, event)
+                self._take_reply(flight, event)
             elif not isinstance(flight.body, e.LeaveGroup):  # removal of others needs no reaction
                 self._answered(flight, event)
 
@@ -418,7 +418,7 @@ class Member:
         who = self.member_id, self.generation, self.state is STABLE
         self._calls.send(who, lane, timeout_s, body)
 
-    def _heard(self, flight: e.SendRequest, event: e.Reply) -> None:
+    def _take_reply(self, flight: e.SendRequest, event: e.Reply) -> None:
         current = flight.generation == self.generation
         stable = current and self.state is STABLE
         what = verdict(flight.body, event.error, stayed=stable and flight.stable)

@@ -15,15 +15,11 @@ from enum import Enum
 
 from streamsx.assignor.claims import Metadata
 from streamsx.assignor.wire import AssignmentView
-from streamsx.model import TopicPartition
+from streamsx.model import Offsets, TopicPartition
 
 Partitions = tuple[TopicPartition, ...]
 """Partitions in sorted order."""
 AnyPartitions = AbstractSet[TopicPartition]
-
-
-Offsets = Mapping[TopicPartition, tuple[int, str]]
-"""Per partition, the next offset to read and the metadata string committed with the offset."""
 
 
 FOLLOWS = "the group is rebalancing"
@@ -87,6 +83,8 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class OffsetCommit:
+    """OffsetCommit request, which carries the member's identity and generation too."""
+
     offsets: Offsets
 
 

@@ -44,7 +44,7 @@ from streamsx.errors import InvariantBroken
 from streamsx.group import member_events as e
 from streamsx.group.error_table import Verdict
 from streamsx.group.step_effects import Effects
-from streamsx.model import TopicPartition
+from streamsx.model import OffsetAndMetadata, TopicPartition
 
 WAITING_MAX = 100
 """Limit of queued commits. A caller awaits each commit before the next one, so more means a bug."""
@@ -59,7 +59,7 @@ class CommitAsked:
     """
 
     id: int
-    offsets: dict[TopicPartition, tuple[int, str]]
+    offsets: dict[TopicPartition, OffsetAndMetadata]
     born: int
     missing: dict[TopicPartition, int] = field(default_factory=dict)
     refused: bool = False
@@ -96,15 +96,15 @@ class OffsetCommits:
             raise InvariantBroken(f"{WAITING_MAX} commits wait: wait for each before the next one")
         self._waiting.append(asked)
 
-    def next(self, *, stable: bool) -> e.Offsets:
-        """Return the offsets to send now, or none; called while no commit is in flight."""
+    def next(self, *, stable: bool) -> e.OffsetCommit | None:
+        """Return the request to send now, or None; called while no commit is in flight."""
         while self._waiting and (stable or not self.refused):
             asked = self._waiting[0]
             if self._keeps(asked):
                 asked.refused = False
-                return dict(asked.offsets)
+                return e.OffsetCommit(dict(asked.offsets))
             self._waiting.popleft()
-        return {}
+        return None
 
     def taken_again(self) -> None:
         """Let a refused commit be sent again, because its generation still counts."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from streamsx.errors import WorldError
 
-TELL_EVERY_S = 30.0
+WARN_EVERY_S = 30.0
 
 
 class Outage:
@@ -22,7 +22,7 @@ class Outage:
         self._warn = warn
         self._limit_s = limit_s
         self._away_since = self._suspended_since = math.inf
-        self._tell_at = -math.inf
+        self._warn_at = -math.inf
 
     def failed(self, now: float, why: WorldError) -> None:
         """Record that the coordinator of the group could not be found.
@@ -34,8 +34,8 @@ class Outage:
         away_s = now - self._away_since
         if away_s >= self._limit_s:
             raise why
-        if now >= self._tell_at:
-            self._tell_at = now + TELL_EVERY_S
+        if now >= self._warn_at:
+            self._warn_at = now + WARN_EVERY_S
             self._warn(f"broker_away for {away_s:.0f} s: {why}: asking until one answers")
 
     def found(self, now: float) -> None:
@@ -43,7 +43,7 @@ class Outage:
         if self._away_since < math.inf:
             self._warn(f"broker_back after {now - self._away_since:.0f} s")
         self._away_since = math.inf
-        self._tell_at = -math.inf
+        self._warn_at = -math.inf
 
     def leased(self, now: float, until: float, limit: str) -> None:
         """Warn when tasks are suspended or resumed.
@@ -57,5 +57,5 @@ class Outage:
             self._suspended_since = math.inf
         elif not suspended and 0 < until <= now:
             self._suspended_since = now
-            told = "nothing is processed until the group answers; nothing to do"
-            self._warn(f"suspended: {limit}: {told}")
+            effect = "nothing is processed until the group answers; nothing to do"
+            self._warn(f"suspended: {limit}: {effect}")

@@ -24,7 +24,7 @@ class PartitionCounts:
         self.known: dict[str, int] = {}
         self._less_since: dict[str, float] = {}
 
-    def heard(self, now: float, found: Mapping[str, int]) -> dict[str, int]:
+    def update(self, now: float, found: Mapping[str, int]) -> dict[str, int]:
         """Take in an answer and return the topics whose counts changed.
 
         `found`: partition counts of the topics that a broker knows, 0 for a topic unknown to the

@@ -6,6 +6,8 @@ the release. The other latencies are the worker's time to process assigned or lo
 rebalance lasts from its start until the worker has processed its assignment; for an eager member
 the start is the first revoke.
 
+The registry has what is counted, in seconds; the averages and rates of KIP-429 come out of that.
+
 Not here: the readers of the metrics (a join carries them, the event `metrics` has them).
 """
 
@@ -14,6 +16,7 @@ from collections.abc import Iterable, Mapping
 
 from streamsx.assignor.model import METRICS
 from streamsx.group import member_events as e
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TopicPartition
 
 HOUR_S = 3600.0
@@ -23,37 +26,28 @@ BEGINS = e.Joining | e.Revoke
 FAILED = "failed-rebalance-total"
 
 
-class Latency:
-    """Count, total and maximum of durations: seconds in, milliseconds out."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.total = 0.0
-        self.max = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.total += seconds * 1000
-        self.max = max(self.max, seconds * 1000)
-
-    @property
-    def avg(self) -> float:
-        return self.total / self.count if self.count else 0.0
-
-
 class RebalanceMetrics:
     """Metrics of one member.
 
     `observe` is called on the member's thread, `assigned` and `lost` on the worker's.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, registry: MetricRegistry, now: float) -> None:
         self._since = now
-        self._revoked = Latency()
-        self._assigned = Latency()
-        self._lost = Latency()
-        self._rebalance = Latency()
-        self._failed = 0
+        self._revoked = registry.latency(
+            "partitions_revoked_latency_seconds", "Time from a revoke to the release."
+        )
+        self._assigned = registry.latency(
+            "partitions_assigned_latency_seconds", "Time to process assigned partitions."
+        )
+        self._lost = registry.latency(
+            "partitions_lost_latency_seconds", "Time to process lost partitions."
+        )
+        self._rebalance = registry.latency(
+            "rebalance_latency_seconds",
+            "Time from the start of a rebalance until its assignment is processed.",
+        )
+        self._failed = registry.counter("failed_rebalances_total", "Rebalances that failed.")
         self._ended: float | None = None
         self._asked = dict[TopicPartition, tuple[int, float]]()
         """Per revoked partition, the number of the newest revoke and its time."""
@@ -74,7 +68,7 @@ class RebalanceMetrics:
                 case e.Revoke(tps, number):
                     self._asked.update(dict.fromkeys(tps, (number, now)))
                 case e.Count(metric) if metric == FAILED:
-                    self._failed += 1
+                    self._failed.add(1)
 
     def _released(self, now: float, event: e.Released) -> None:
         """Record one latency per revoke for the partitions released together.
@@ -84,19 +78,19 @@ class RebalanceMetrics:
         asked = {tp: self._asked[tp] for tp in event.tps & self._asked.keys()}
         answered = {tp: at for tp, (number, at) in asked.items() if number == event.number}
         for at in {*answered.values()}:
-            self._revoked.add(now - at)
+            self._revoked.observe(now - at)
         for tp in answered:
             del self._asked[tp]
 
     def assigned(self, now: float, took_s: float) -> None:
         """Record that the worker has processed an assignment, in `took_s` seconds."""
-        self._assigned.add(took_s)
+        self._assigned.observe(took_s)
         if self._under_way:
-            self._rebalance.add(now - self._under_way.popleft())
+            self._rebalance.observe(now - self._under_way.popleft())
             self._ended = now
 
     def lost(self, took_s: float) -> None:
-        self._lost.add(took_s)
+        self._lost.observe(took_s)
 
     def values(self, now: float) -> Mapping[str, float]:
         """Return the metrics by name.
@@ -106,9 +100,11 @@ class RebalanceMetrics:
         hours = max(now - self._since, 1.0) / HOUR_S
         ended = self._ended
         every = self._rebalance
+        failed = self._failed.value()
         latencies = (self._revoked, self._assigned, self._lost)
         return dict(zip(METRICS, (
-            *(figure for latency in latencies for figure in (latency.avg, latency.max)),
-            every.count / hours, every.count, every.avg, every.max, every.total,
-            self._failed / hours, self._failed, NEVER if ended is None else now - ended,
+            *(s * 1000 for latency in latencies for s in (latency.mean, latency.max)),
+            every.count / hours, every.count,
+            every.mean * 1000, every.max * 1000, every.sum * 1000,
+            failed / hours, failed, NEVER if ended is None else now - ended,
         ), strict=True))  # fmt: skip

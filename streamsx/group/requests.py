@@ -8,7 +8,7 @@ from typing import Any
 from streamsx.group import member_events as e
 from streamsx.group.error_table import denies
 from streamsx.group.member import MemberConfig
-from streamsx.model import TopicPartition
+from streamsx.model import OffsetAndMetadata, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api, by_topic
 
@@ -27,9 +27,9 @@ def leave(group: str, *member_ids: str) -> dict[str, Any]:
 
 
 def request(
-    group: str, config: MemberConfig, protocol: str, send: e.SendRequest, word: bytes = b""
+    group: str, config: MemberConfig, protocol: str, send: e.SendRequest, subscription: bytes = b""
 ) -> tuple[Api, dict[str, Any]]:
-    """Return the API and fields of a request; `word` is the Subscription for a JoinGroup."""
+    """Return the API and fields of a request; `subscription` is for a JoinGroup."""
     who = identity(group, send.member_id, config.group_instance_id)
     generation = send.generation
     match send.body:
@@ -40,7 +40,7 @@ def request(
                 "session_timeout": int(config.session_timeout_s * 1000),
                 "rebalance_timeout": int(config.rebalance_timeout_s * 1000),
                 "protocol_type": config.protocol_type,
-                "protocols": [{"name": protocol, "metadata": word}],
+                "protocols": [{"name": protocol, "metadata": subscription}],
                 "reason": reason,
             }
         case e.SyncGroup(assignments):
@@ -49,19 +49,19 @@ def request(
         case e.Heartbeat():
             return Api.HEARTBEAT, who | {"generation_id": generation}
         case e.OffsetCommit(offsets):
-            topics = by_topic((tp, _committed(tp, *offsets[tp])) for tp in sorted(offsets))
+            topics = by_topic((tp, _committed(tp, offsets[tp])) for tp in sorted(offsets))
             return Api.OFFSET_COMMIT, who | {
                 "generation_id_or_member_epoch": generation,
                 "topics": topics,
             }
 
 
-def _committed(tp: TopicPartition, offset: int, metadata: str) -> dict[str, Any]:
+def _committed(tp: TopicPartition, given: OffsetAndMetadata) -> dict[str, Any]:
     return {
         "partition_index": tp.partition,
-        "committed_offset": offset,
+        "committed_offset": given.offset,
         "committed_leader_epoch": NO_EPOCH,
-        "committed_metadata": metadata,
+        "committed_metadata": given.metadata,
     }
 
 
@@ -89,6 +89,6 @@ def left(number: int, reply: Any) -> e.Reply:
 
     An unknown member counts as gone.
     """
-    codes = (told.error_code for told in (reply, *reply.members))
+    codes = (part.error_code for part in (reply, *reply.members))
     good = (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID)
     return e.Reply(number, next((code for code in codes if code not in good), 0))

@@ -30,6 +30,7 @@ from streamsx.group.member import Member, MemberConfig
 from streamsx.group.outage import Outage
 from streamsx.group.rebalance_metrics import RebalanceMetrics
 from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.metrics import MetricRegistry
 from streamsx.protocol import wire
 from streamsx.protocol.error_codes import ErrorCode, name_of
 from streamsx.protocol.wire import Api
@@ -53,20 +54,21 @@ class Session:
         clock: Clock,
         config: MemberConfig,
         group: str,
-        seat: SubscriptionBuilder,
+        builder: SubscriptionBuilder,
         deliver: Callable[[e.ControlMessage], None],
         outage: Outage,
+        registry: MetricRegistry,
         keep: Callable[[str | None], None] = lambda _: None,
     ) -> None:
         self._clock = clock
         self._config = config
         self._group = group
-        self.seat = seat
+        self.builder = builder
         self._deliver = deliver
         self._keep = keep
         self._outage = outage
         self.member = Member(config)
-        self.metrics = RebalanceMetrics(clock.now())
+        self.metrics = RebalanceMetrics(registry, clock.now())
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
         self._posted: deque[e.Event] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -83,9 +85,9 @@ class Session:
         self._posted.append(event)
         if self._loop is not None:  # else `run` reads the queue right after setting the loop
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._heard)
+                self._loop.call_soon_threadsafe(self._feed_posted)
 
-    def _heard(self) -> None:
+    def _feed_posted(self) -> None:
         while self._posted:
             event = self._posted.popleft()
             if not self._over.is_set():
@@ -102,7 +104,7 @@ class Session:
         self._cluster = cluster
         self._over = asyncio.Event()
         self._lanes = {which: self._lane(which) for which in e.ConnectionName}
-        self._leading = Leader(cluster, self._clock, self.seat, self._feed)
+        self._leading = Leader(cluster, self._clock, self.builder, self._feed)
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for which, lane in self._lanes.items():
@@ -110,7 +112,7 @@ class Session:
                 self._begin(self._leading.watch(), "watch topics")
                 self._feed(e.Start(predecessor))
                 self._loop = asyncio.get_running_loop()
-                self._heard()
+                self._feed_posted()
                 await self._over.wait()
                 raise _Over
         except* _Over:
@@ -158,9 +160,9 @@ class Session:
                 self.failed = why or self.failed
                 LOG.debug("%s", f"count {metric}: {why}".rstrip(": "))
             case _:
-                self._tell(effect)
+                self._deliver_message(effect)
 
-    def _tell(self, message: e.ControlMessage) -> None:
+    def _deliver_message(self, message: e.ControlMessage) -> None:
         if isinstance(message, e.Left | e.Fatal):
             self._over.set()
         self.losses += isinstance(message, e.Lost)
@@ -189,11 +191,13 @@ class Session:
 
     def _send(self, send: e.SendRequest) -> None:
         body = send.body
-        word = b""
+        subscription = b""
         if isinstance(body, e.JoinGroup):
-            word = self.seat.word(body, self._zero(), self.metrics.values(self._clock.now()))
-        protocol = self.seat.assignor.name
-        api, fields = requests.request(self._group, self._config, protocol, send, word)
+            subscription = self.builder.subscription(
+                body, self._zero(), self.metrics.values(self._clock.now())
+            )
+        protocol = self.builder.assignor.name
+        api, fields = requests.request(self._group, self._config, protocol, send, subscription)
 
         async def ask(connection: Connection) -> None:
             compile_codecs(connection)
@@ -221,7 +225,7 @@ class Session:
 
     def _given(self, request: int, data: bytes) -> e.Reply:
         try:
-            synced = self.seat.given(data, self._zero())
+            synced = self.builder.given(data, self._zero())
         except DataError as error:
             LOG.warning("the leader's plan cannot be read: %s: joining again", error)
             return e.Reply(request, ErrorCode.CORRUPT_MESSAGE)

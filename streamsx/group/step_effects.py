@@ -71,7 +71,7 @@ class Effects:
             self._later = reason
             self.after(e.Timer.COLLECT, within_s)
 
-    def heard(self, event: e.Want) -> None:
+    def wanted(self, event: e.Want) -> None:
         self.want(event.reason)
 
     def collected(self) -> None:

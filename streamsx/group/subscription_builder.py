@@ -38,14 +38,14 @@ class SubscriptionBuilder:
         self._scale_down_s = scale_down_s
         self.report = MemberMetadata("")
         self._fresh = True
-        self._said = 0, b""
+        self._newest = 0, b""
         """Nonce and Subscription bytes of the newest round."""
 
-    def word(
+    def subscription(
         self, join: e.JoinGroup, zero: float, metrics: Mapping[str, float] = NO_METRICS
     ) -> bytes:
         """Return the Subscription as of now; the same bytes for a repeated join of one round."""
-        if self._said[0] != join.nonce:
+        if self._newest[0] != join.nonce:
             ends = None if join.deadline is None else int((join.deadline + zero) * 1000)
             report = replace(
                 self.report,
@@ -56,10 +56,10 @@ class SubscriptionBuilder:
                 fresh=self._fresh,
                 metrics=metrics,
             )
-            said = self.assignor.user_data(report)
-            word = Subscription(self.topics, said, join.claims, join.owned_generation)
-            self._said = join.nonce, word.write()
-        return self._said[1]
+            user_data = self.assignor.user_data(report)
+            subscription = Subscription(self.topics, user_data, join.claims, join.owned_generation)
+            self._newest = join.nonce, subscription.write()
+        return self._newest[1]
 
     def _copies(self, join: e.JoinGroup) -> dict[TaskId, Copy]:
         """Return the copies to report, with the tasks of `join.ran` as running.
@@ -68,8 +68,8 @@ class SubscriptionBuilder:
         has changed their role since, unless a task was being restored.
         """
         ran = self.assignor.tasks_of(join.ran)
-        told = self.report.copies.items()
-        rest = {t: c for t, c in told if t not in ran or c.role is CopyRole.RESTORING}
+        copies = self.report.copies.items()
+        rest = {t: c for t, c in copies if t not in ran or c.role is CopyRole.RESTORING}
         return dict.fromkeys(ran, RUNNING) | rest
 
     def given(self, data: bytes, zero: float) -> e.Synced:

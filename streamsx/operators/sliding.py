@@ -15,7 +15,7 @@ from streamsx.operators.sessions import COMMIT, DROPS, FINALS, IN_SESSION, SKIP
 from streamsx.operators.windows import WindowedKey, windowed_bytes
 from streamsx.serde.codec import Codec
 from streamsx.state.layout import StoreNode
-from streamsx.state.session_store import Session
+from streamsx.state.session_store import Entry
 
 ADD: Final = """\
 if {timestamp} + {size} + {stays} < {now}:
@@ -56,11 +56,9 @@ def sliding(
     timing = store.timing
     assert timing is not None, store
 
-    def add(
-        windows: list[Session], made: list[Session], at: int, key: Any, value: Any
-    ) -> list[Session]:
+    def add(windows: list[Entry], made: list[Entry], at: int, key: Any, value: Any) -> list[Entry]:
         """Add a record to the windows that hold it; return them and the new ones, by start."""
-        changed = list[Session]()
+        changed = list[Entry]()
         for each in windows:
             if each[2] is not None and each[0] <= at <= each[1]:
                 each[2] = _some(fun(key, value, each[2]))

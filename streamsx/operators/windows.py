@@ -67,7 +67,7 @@ AGGREGATE: Final = """\
 {total} = {get}({row})
 if {total} is None:
     {total} = {load}({row})
-{new_value} = {fun}({decoded}, {value}, {init}() if {total} is None else {total})
+{new_value} = {fun}(@key{value}, {init}() if {total} is None else {total})
 {hot}[{row}] = {new_value}
 """
 EMIT: Final = {
@@ -139,11 +139,16 @@ def aggregate_windows(
     store: StoreNode,
     keys: Codec,
     init: Callable[[], Any],
-    fun: Callable[[Any, Any, Any], Any],
+    fun: Callable[..., Any],
     *,
     emit: str,
+    keyed: bool = True,
 ) -> Operator:
-    """Return an aggregate by key and window: `fun` takes key, value and aggregate."""
+    """Return an aggregate by key and window: `fun` takes key, value and aggregate.
+
+    Without `keyed`, `fun` takes no key, and no key is decoded.
+    """
     tumbling = store.timing is not None and store.timing.size == store.timing.step
-    code = _code(AGGREGATE, tumbling=tumbling, absent="{value} is None", emit=emit)
+    step = AGGREGATE.replace("@key", "{decoded}, " if keyed else "")
+    code = _code(step, tumbling=tumbling, absent="{value} is None", emit=emit)
     return _operator(f"window_aggregate_{emit}", code, store, keys, {"init": init, "fun": fun})

@@ -35,8 +35,27 @@ from streamsx.state.cache import CachedStore
 from streamsx.topology.internal_topics import TopicSpec
 from streamsx.topology.nodes import AgentNode, Source
 
-Send = Callable[[bytes | None, bytes | None, int, Headers | None], None]
-"""Sender of key, value, timestamp in ms, and headers; never awaits. Raises RecordTooLarge."""
+
+class Send(Protocol):
+    """Sender of key, value, timestamp in ms, and headers; never awaits.
+
+    `by` are the bytes that choose the partition in the place of the key.
+
+    Raises:
+        RecordTooLarge: the topic does not take a record of this size.
+    """
+
+    def __call__(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        at_ms: int,
+        headers: Headers | None,
+        by: bytes | None = None,
+        /,
+    ) -> None: ...
+
+
 SendRows = Callable[[Sequence[bytes], Sequence[bytes | None], int], None]
 """Sender of rows: keys and values as columns, one timestamp for all of them."""
 
@@ -138,7 +157,7 @@ class Host(Protocol):
     def look(self, name: str, key: Any) -> Any:
         """Return the value of a key of a table, None where no worker has it. Raises NotHere."""
 
-    def tell_part(self, name: str) -> None:
+    def warn_of_part(self, name: str) -> None:
         """Warn once that only a part of a table is here, when all of it is asked for."""
 
     def is_leader(self) -> bool:

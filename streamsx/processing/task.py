@@ -31,9 +31,11 @@ from streamsx.processing.inbox import Outbox, SendRows, StartActor
 from streamsx.processing.merge import Merge
 from streamsx.processing.progress import Progress, separated
 from streamsx.processing.reader import AgentRun, LoopRun
+from streamsx.processing.rerun import NO_RERUN, Begins, Rerun, StoreRows, rerun_after
 from streamsx.processing.teller import Teller
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
+from streamsx.state.layout import store_mark
 from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import Source, SubTopology
 from streamsx.topology.time_links import TimeLinks, Writer
@@ -54,8 +56,9 @@ class TaskMetadata(NamedTuple):
     ahead of the positions, -1 before the first record; `records`: number of records taken since the
     previous seal; `high`: highest timestamp taken from each topic, kept by Spark and by no worker;
     `readers`: per topic, the next offset of each reader that is ahead of the position; `closed`:
-    stream time up to which the windows of each store have closed, which may be ahead of the
-    position's stream time; `told`: per topic, the times that its writers had told (`progress`);
+    stream time up to which the windows of each store have closed, by the mark of the store, which
+    may be ahead of the position's stream time; `told`: per topic, the times that its writers had
+    told (`progress`);
     `topic_ids`: id of the topic to which each position belongs, where brokers have ids.
     """
 
@@ -68,6 +71,11 @@ class TaskMetadata(NamedTuple):
     closed: Mapping[str, int] = MappingProxyType({})
     told: Mapping[str, Mapping[Writer, int | None]] = MappingProxyType({})
 
+    @property
+    def begins(self) -> Begins:
+        """Return the positions of all readers by topic, to compare two places."""
+        return {t: (at, dict(self.readers.get(t, {}))) for t, at in self.positions.items()}
+
 
 class Task:
     """Task: one sub-topology on one partition number.
@@ -77,8 +85,8 @@ class Task:
     for a reason other than a record; UsageError when a body uses a topic or table that its app was
     not wired for.
 
-    `checked`: offsets until which each value is encoded when set, because an earlier attempt
-    met a value that could not be encoded. So its record is found, and counts as failed.
+    `rerun` is the order of the task that ended before this one at the same commit, if any. A task
+    does not obey its `stop`: the driver does.
     """
 
     def __init__(
@@ -90,7 +98,7 @@ class Task:
         start: StartActor,
         policy: Policy,
         metadata: TaskMetadata,
-        checked: Mapping[str, int] | None = None,
+        rerun: Rerun = NO_RERUN,
         links: TimeLinks = NO_LINKS,
     ) -> None:
         self.id = TaskId(plan.number, partition)
@@ -104,7 +112,7 @@ class Task:
         """Topic -> next offset that no reader has been given yet."""
         for name, store in stores.items():
             if isinstance(store, TimedStore):
-                store.resume(metadata.closed.get(name, -1))
+                store.resume(metadata.closed.get(store_mark(name), -1))
         self.progress = {
             topic: Progress(writers, metadata.told.get(topic))
             for topic, writers in links.writers.items()
@@ -123,8 +131,14 @@ class Task:
         self._sealing: Iterator[TaskMetadata | None] | None = None
         self._unsealed: StreamsxError | None = None
         """Reason why no more seals are possible: the store has dropped a value that it refused."""
-        self._checked = checked or {}
-        self._checking = False
+        self._rerun = rerun
+        self._careful = False
+        self._put_back = self._unsent = rerun.rows_at(metadata.begins)
+        """Committed rows below which the restored ones are newer: until a commit, until sent."""
+        self._rows_left = bool(self._put_back)
+        """Whether the changelogs may have rows that are newer than the last commit."""
+        for name, rows in self._put_back.items():
+            stores[name].put_back(rows)  # before a body reads them
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, StreamTimes] = {}
@@ -139,12 +153,10 @@ class Task:
         for source in plan.sources:
             self._read(source, metadata.readers.get(source.topic, {}))
         self._changelog_of = {node.name: node.changelog for node in plan.stores}
-        self._changelogs = {
-            node.name: outbox.rows(node.changelog, partition) for node in plan.stores
-        }
+        self._changelogs = {n.name: outbox.rows(n.changelog, partition) for n in plan.stores}
         self._limit_rows()
         self._check_values()
-        self._noted = self._place()
+        self._noted = None if self._put_back else self._place()
 
     def _read(self, source: Source, begins: Mapping[str, int]) -> None:
         """Make the readers of a source. `begins` are the positions of those that are ahead."""
@@ -264,7 +276,8 @@ class Task:
             slowest = positions[topic] = min([taken, *(place.position for place in places)])
             if ahead := {p.reader: p.position for p in places if p.position > slowest}:
                 readers[topic] = ahead
-        closed = {n: s.closed for n, s in self.stores.items() if isinstance(s, TimedStore)}
+        stores = self.stores.items()
+        closed = {store_mark(n): s.closed for n, s in stores if isinstance(s, TimedStore)}
         told = {topic: dict(progress.times) for topic, progress in self.progress.items()}
         return TaskMetadata(
             positions, readers=readers, topic_ids=dict(self.topic_ids), closed=closed, told=told
@@ -414,25 +427,37 @@ class Task:
             times = [loop.told(topic) for loop in self._loops]
             self._teller.tell(topic, times)
         place = self._place()
-        checked = self._checking
+        careful = self._careful
         records = self.records
         stream_time = self._stream_time(place.positions)
         self.records = 0
         self._noted = place
         self._limit_rows()
         self._check_values()
-        parts: deque[tuple[SendRows, Changes]] = deque()
+        parts = deque(self._rows_to_put_back(rows))
         for name, store in sorted(self.stores.items()):
-            while (part := self._encoded(store, rows, checked=checked)).keys:
+            while (part := self._encoded(store, rows, careful=careful)).keys:
                 parts.append((self._changelogs[name], part))
                 yield None
+        self._unsent = {}
         while parts:
+            self._rows_left = True
             send, part = parts.popleft()
             send(part.keys, part.values, max(stream_time, 0))
             if parts:
                 yield None
         self._sealing = None
         yield place._replace(stream_time=stream_time, records=records)
+
+    def _rows_to_put_back(self, limit: int) -> Iterator[tuple[SendRows, Changes]]:
+        """Yield the rows that the task before this one has overwritten, up to `limit` at a time."""
+        for name, rows in sorted(self._unsent.items()):
+            keys = list(rows)
+            for at in range(0, len(keys), limit):
+                some = keys[at : at + limit]
+                written = self.stores[name].changelog_keys([key[1:] for key in some])
+                part = Changes(written, [*map(rows.get, some)])
+                yield self._changelogs[name], part
 
     def _limit_rows(self) -> None:
         """Take the row limits of the changelogs; they hold for checks before a seal too."""
@@ -441,27 +466,27 @@ class Task:
 
     def _check_values(self) -> None:
         """Switch the check of values from the next seal on; at once while no row has changed."""
-        ahead = any(self.positions[topic] < until for topic, until in self._checked.items())
-        if ahead is not self._checking:
-            self._checking = ahead
+        careful = self._rerun.careful_at(self.positions)
+        if careful is not self._careful:
+            self._careful = careful
             for store in self.stores.values():
-                store.check_values(checking=ahead)
+                store.check_values(checking=careful)
 
-    def _encoded(self, store: CachedStore, rows: int, *, checked: bool) -> Changes:
-        """Encode up to `rows` dirty rows. `checked` means that each value was encoded when set."""
+    def _encoded(self, store: CachedStore, rows: int, *, careful: bool) -> Changes:
+        """Encode up to `rows` dirty rows. `careful` means that each value was encoded when set."""
         try:
             return store.seal(rows)
         except ValueRefused as error:
-            self._unsealed = self._refusal(error, checked=checked)
+            self._unsealed = self._refusal(error, careful=careful)
             raise self._unsealed from error
 
-    def _refusal(self, error: ValueRefused, *, checked: bool) -> StreamsxError:
+    def _refusal(self, error: ValueRefused, *, careful: bool) -> StreamsxError:
         done = self.committed_at.positions
         since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
         what = f"{error} (task {self.id}, set since {', '.join(since)})"
         if self.policy.on_error is FailureAction.STOP:
             return TaskFailed(f"{what}: its policy is stop")
-        if checked:
+        if careful:
             return TaskStopped(
                 f"task stopped: {what}: it was changed in place, after it had been set: mend the "
                 "code and start again"
@@ -471,6 +496,8 @@ class Task:
     def committed(self, sealed: TaskMetadata, ends: Mapping[str, int]) -> None:
         """Adopt a commit. `ends` is, per store, the changelog position behind the sealed rows."""
         self.committed_at = sealed
+        self._rows_left = False
+        self._put_back = {}
         for name, store in self.stores.items():
             store.adopt(ends.get(name))
 
@@ -481,6 +508,20 @@ class Task:
     def write_some(self, rows: int) -> bool:
         """Write up to `rows` committed rows of each store to its backend; return True when done."""
         return all(store.write_some(rows) for store in self.stores.values())
+
+    def rerun(self, why: ValueRefused | TaskStopped, *, puts_back: bool = True) -> Rerun:
+        """Return the order for the task that begins anew, because this one ends for `why`.
+
+        To be called before `aborted`. With `puts_back`, committed rows are read where newer ones
+        may be in the changelogs (6 us a row). Mostly nothing has left since the commit.
+        """
+        if not (self._rows_left and puts_back):
+            return rerun_after(why, self.taken, {}, self.committed_at.begins)
+        rows: StoreRows = {
+            name: {**store.committed_rows(), **self._put_back.get(name, {})}
+            for name, store in self.stores.items()
+        }
+        return rerun_after(why, self.taken, rows, self.committed_at.begins)
 
     def aborted(self) -> None:
         """Set the stores back to the last commit; the driver drops this task."""

@@ -13,6 +13,7 @@ An empty table is left out.
 | `v` | version of the table, absent for 1; raised for a change that older readers must not ignore |
 | `r` | reader (`topology/nodes:reader_name`) -> how far the reader is ahead of the offset |
 | `i` | id of the topic, 32 hex digits |
+| `c` | store (`state/layout:store_mark`) -> stream time up to which it has closed, in ms |
 
 A new key needs no new version: readers skip keys that they do not know.
 
@@ -44,7 +45,8 @@ class OffsetMetadata(NamedTuple):
     `stream_time`: in ms, -1 before the first record; `readers`: how far each reader is ahead of the
     offset, without readers at the offset; `topic_id`: id of the offset's topic, 32 hex digits;
     `spark`: URI under which Spark continues from the offset, so that no other worker may; `newer`:
-    version of a table that a later release wrote and this release cannot read, otherwise 0.
+    version of a table that a later release wrote and this release cannot read, otherwise 0;
+    `closed`: stream time up to which the windows of each store have closed, by the store's mark.
     """
 
     stream_time: int = -1
@@ -52,6 +54,7 @@ class OffsetMetadata(NamedTuple):
     topic_id: str | None = None
     spark: str | None = None
     newer: int = 0
+    closed: Mapping[str, int] = MappingProxyType({})
 
     def encode(self) -> str:
         """Return the text at any length; `fitted` shortens the values beforehand."""
@@ -67,6 +70,8 @@ class OffsetMetadata(NamedTuple):
             values["r"] = dict(self.readers)
         if self.topic_id is not None:
             values["i"] = self.topic_id
+        if self.closed:
+            values["c"] = dict(self.closed)
         return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode() if values else ""
 
     @classmethod
@@ -116,11 +121,15 @@ def _with(bare: OffsetMetadata, table: str) -> OffsetMetadata:
     version = values.get("v", TABLE_VERSION)
     if version != TABLE_VERSION:
         return bare._replace(newer=version if isinstance(version, int) else -1)
-    return bare._replace(readers=_readers(values.get("r")), topic_id=_id(values.get("i")))
+    return bare._replace(
+        readers=_positive(values.get("r")),
+        topic_id=_id(values.get("i")),
+        closed=_positive(values.get("c")),
+    )
 
 
-def _readers(found: Any) -> Mapping[str, int]:
-    """Keep the valid entries of readers."""
+def _positive(found: Any) -> Mapping[str, int]:
+    """Keep the valid entries of a table of positive numbers."""
     if not isinstance(found, dict):
         return {}
     return {name: n for name, n in found.items() if type(n) is int and n > 0}

@@ -576,12 +576,12 @@ class Whole(Check):
                 self.wrong(f"{task} runs on {runners}")
         for home in alive:
             if (parts := home.parts) is not None:
-                held = parts.tasks.holdings
+                held = parts.registry
                 learns = [t for t in held.tasks() if held.of(t).role is Role.LEARNER]
                 rest = [t for t in held.tasks() if held.of(t).state not in AT_REST]
                 if learns or rest:
                     self.wrong(f"{home.name} learns {learns}, is not at rest with {rest}")
-        self._standbys([home.parts.tasks.holdings for home in alive if home.parts is not None])
+        self._standbys([home.parts.registry for home in alive if home.parts is not None])
         number = self.world.numbers[WORDS]
         counts = [sum(t.subtopology == number for t in home.running) for home in alive]
         if not self.world.scene.imbalance and max(counts, default=0) - min(counts, default=0) > 1:

@@ -26,14 +26,13 @@ from streamsx.app.lookup import app_named
 from streamsx.client.cluster import START_TIMEOUT_S
 from streamsx.errors import BrokerUnreachable, NotFound, SettingError, UsageError
 from streamsx.spark import runner
-from streamsx.spark.connector import PYTHON, frame
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.plan import Stage, check, refuse, stages
 from streamsx.spark.publish import options_of
 from streamsx.spark.rows import RECORDS_DDL
 from streamsx.spark.runner import Committed, Pipeline
 from streamsx.spark.session import PASSED_OVER, translate_error
-from streamsx.spark.source import LATEST, SourceOptions, there
+from streamsx.spark.source import LATEST, SourceOptions, frame, there
 from streamsx.spark.writer_lock import WriterLock
 from streamsx.state.snapshot import Manifest, newest
 
@@ -55,8 +54,7 @@ HEADERS: Final = "array<struct<key: string, value: binary>>"
 def bootstrap(
     spark: "SparkSession", name: str, out: str, history: Mapping[str, str], *,
     until_ms: int | None = None, partitions: Mapping[str, int] | None = None,
-    publishes: bool = True, replace: bool = False, force: bool = False, connector: str = PYTHON,
-    **more: Any,
+    publishes: bool = True, replace: bool = False, force: bool = False, **more: Any,
 ) -> Committed:  # fmt: skip
     """Build the state of the app MODULE[:ATTR] from its histories and commit the first snapshot.
 
@@ -71,7 +69,6 @@ def bootstrap(
         publishes: write the changelogs too.
         replace: replace the snapshots that exist under `out`.
         force: ignore the running marks of other queries under `out`.
-        connector: the reader of the histories that are `kafka`.
         more: arguments of Pipeline.
 
     Raises:
@@ -103,18 +100,17 @@ def bootstrap(
         runner.begin(line)
         if publishes:
             runner.create_topics(name, counts)
-        return _made(line, before, history, until_ms, connector)
+        return _made(line, before, history, until_ms)
 
 
 def _made(
-    line: Pipeline, before: Manifest | None, history: Mapping[str, str], until_ms: int | None,
-    connector: str,
-) -> Committed:  # fmt: skip
+    line: Pipeline, before: Manifest | None, history: Mapping[str, str], until_ms: int | None
+) -> Committed:
     try:
         frames = []
         numbered = set[str]()
         if topics := [topic for topic, spec in history.items() if spec == KAFKA]:
-            frames.append(of_kafka(line, topics, connector, until_ms))
+            frames.append(of_kafka(line, topics, until_ms))
         for topic, spec in history.items():
             if spec not in (KAFKA, NONE):
                 rows, has_offsets = of_files(line, topic, spec)
@@ -124,7 +120,7 @@ def _made(
         whole = reduce(lambda a, b: a.unionByName(b, allowMissingColumns=True), frames, empty)
         # The existing snapshot stays valid until this one, the next number, replaces it.
         work = line.work(before.number + 1 if before else 0, None, numbered)
-        planned = connector == PYTHON and set(history.values()) <= {KAFKA, NONE}
+        planned = set(history.values()) <= {KAFKA, NONE}
         return line.batch(whole, work, before, by="bootstrap", planned=planned)
     except Exception as error:
         raise translate_error(error) from error
@@ -162,18 +158,16 @@ def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
             raise UsageError(f"Spark does not read a file of this name: {unread[0]}: rename it")
 
 
-def of_kafka(
-    line: Pipeline, topics: list[str], connector: str, until_ms: int | None
-) -> "DataFrame":
+def of_kafka(line: Pipeline, topics: list[str], until_ms: int | None) -> "DataFrame":
     """Read topics from their first record to their present end."""
     together = [
         kept for stage in line.stages if (kept := [t for t in stage.external if t in topics])
     ]
     options = options_of(line.name)
     options |= {"subscribe": ",".join(topics), "tasks": json.dumps(together)}
-    # Look up the ends only once: Spark's own connector looks them up again for each job.
+    # Look up the ends only once: `cut` and the batch are two jobs, and Spark plans each.
     options |= {"endingOffsets": json.dumps(there(SourceOptions(options)).at(LATEST))}
-    rows = frame(line.spark, connector, options)
+    rows = frame(line.spark, options)
     return rows if until_ms is None else cut(rows, until_ms, True)
 
 

@@ -29,11 +29,10 @@ from streamsx.client.range_reader import Range
 from streamsx.errors import IncompatibleStore, NotFound, NotSupported, SettingError, StateConflict
 from streamsx.model import TopicPartition
 from streamsx.spark.compact import committed, write
-from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.reading import check
 from streamsx.spark.session import translate_error
-from streamsx.spark.source import EARLIEST, LATEST, SourceOptions, there
+from streamsx.spark.source import EARLIEST, LATEST, SourceOptions, frame, into_topics, there
 from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_snapshot, of_each
 from streamsx.state.snapshot import Manifest, newest_there, numbers
 from streamsx.state.snapshot_files import absolute, open_files
@@ -281,7 +280,7 @@ def copy(
         return 0, end
     wanted = {"startingOffsets": begin, "endingOffsets": end}
     bounds = {name: json.dumps({old: at}) for name, at in wanted.items()}
-    read = frame(spark, PYTHON, {**options, **bounds, "subscribe": old})
+    read = frame(spark, {**options, **bounds, "subscribe": old})
     rows = read.selectExpr(f"'{new}' topic", "key", "value", "headers", "timestamp")
     try:
         into_topics(rows, options)

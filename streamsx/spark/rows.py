@@ -78,7 +78,11 @@ class ArrowOutbox(Outbox):
         offsets = self._offsets
 
         def send(
-            key: bytes | None, value: bytes | None, at_ms: int, headers: Headers | None
+            key: bytes | None,
+            value: bytes | None,
+            at_ms: int,
+            headers: Headers | None,
+            by: bytes | None = None,
         ) -> None:
             if headers or len(key or b"") + len(value or b"") > RECORD_BYTES_MAX:
                 tp = TopicPartition(topic, partition or 0)

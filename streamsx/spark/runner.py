@@ -32,12 +32,11 @@ from streamsx.processing.failure_policy import FailureAction, Policy
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.spark.changelogs import WORKERS, taken_back, who_went_on
 from streamsx.spark.compact import COMPACT, compact
-from streamsx.spark.connector import PYTHON, frame, into_topics
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
 from streamsx.spark.publish import changelog_ids, filled, options_of, publish, require_transactions
 from streamsx.spark.rows import DDL
 from streamsx.spark.session import accept, probe_cluster, translate_error
-from streamsx.spark.source import EARLIEST, LATEST, SourceOptions
+from streamsx.spark.source import EARLIEST, LATEST, SourceOptions, frame, into_topics
 from streamsx.spark.task import TASK_BYTES, TOLD_MAX, BatchWork, TaskReport, run_task
 from streamsx.spark.writer_lock import WriterLock, commit_positions, take
 from streamsx.state import snapshot
@@ -216,12 +215,12 @@ class Pipeline:
 def attempt(
     work: BatchWork, stage: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run a task; from the second attempt on, check each value as it is set."""
+    """Run a task; from the second attempt on, run it carefully (`processing/rerun`)."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None
-    return run_task(work, stage, batches, checked=context.attemptNumber() > 0)
+    return run_task(work, stage, batches, careful=context.attemptNumber() > 0)
 
 
 def ordered(rows: "DataFrame", stage: Stage, work: BatchWork) -> "DataFrame":
@@ -371,13 +370,12 @@ class LiveQuery:
 
     def __init__(
         self, pipeline: Pipeline, base: Manifest | None, keep: int,
-        heard: Callable[[Committed], object], *, planned: bool,
+        heard: Callable[[Committed], object],
     ) -> None:  # fmt: skip
         self._pipeline = pipeline
         self._base = base
         self._keep = keep
         self._heard = heard
-        self._planned = planned
         self._turn = threading.Lock()
         self._error: Exception | None = None
 
@@ -404,7 +402,7 @@ class LiveQuery:
         base = self._base
         number = base.number + 1 if base else 0
         work = line.work(number, base)
-        done = line.batch(rows, work, base, by="run", planned=self._planned)
+        done = line.batch(rows, work, base, by="run", planned=True)
         self._base = done.manifest
         self._heard(done)
         if number % GARBAGE_EVERY == 0:
@@ -437,7 +435,7 @@ class LiveQuery:
 def run(
     spark: "SparkSession", name: str, state: str, *, every_s: float = 1.0,
     available_now: bool = False, max_records: int | None = None, start: str = EARLIEST,
-    sink: str = KAFKA, connector: str = PYTHON, publishes: bool = True, force: bool = False,
+    sink: str = KAFKA, publishes: bool = True, force: bool = False,
     keep: int = 10, heard: Callable[[Committed], object] = bool, **more: Any,
 ) -> LiveQuery:  # fmt: skip
     """Begin a query, from the newest snapshot, or without one from `start`.
@@ -479,7 +477,7 @@ def run(
         if base and publishes:
             base = taken_back(name, base, line.stages, line.files, line.scratch)
         base = base or FIRST[start](line)
-        live = LiveQuery(line, base, keep, heard, planned=connector == PYTHON)
+        live = LiveQuery(line, base, keep, heard)
         if (rest := between(line, base)) is not None:
             base = live.batch(rest)
         options |= {
@@ -488,7 +486,7 @@ def run(
             "tasks": json.dumps([stage.external for stage in line.stages if stage.external]),
         }  # fmt: skip
         # No checkpoint location: it would be a second record of where to go on.
-        live.start(frame(spark, connector, options, stream=True).writeStream.trigger(**when), held)
+        live.start(frame(spark, options, stream=True).writeStream.trigger(**when), held)
         stack.pop_all()
     return live
 
@@ -645,7 +643,7 @@ def between(line: Pipeline, base: Manifest | None) -> "DataFrame | None":
         return None
     begin = places_of(base, inner, line.stages[0].counts)
     options = {"subscribe": ",".join(inner), "startingOffsets": begin}
-    return frame(line.spark, PYTHON, options_of(line.name) | options)
+    return frame(line.spark, options_of(line.name) | options)
 
 
 def create_topics(name: str, found: Mapping[str, int]) -> None:

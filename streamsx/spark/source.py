@@ -22,7 +22,7 @@ again is in the topic twice. A stream writes its batches through `foreachBatch`.
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -55,6 +55,9 @@ from streamsx.spark.reading import NEVER, Brokers, TopicRange, rows
 from streamsx.spark.rows import RECORDS_DDL
 from streamsx.state.snapshot import newest, typed
 from streamsx.state.snapshot_files import open_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 NAME: Final = "streamsx-kafka"
 EARLIEST = "earliest"
@@ -392,3 +395,27 @@ class BatchSink(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         run(write(self._asked.brokers.cluster(), iterator))
         return WriterCommitMessage()
+
+
+# -- in a session
+
+
+def frame(
+    spark: "SparkSession", options: Mapping[str, str], *, stream: bool = False
+) -> "DataFrame":
+    """Return the records of the topics that the options of the source name."""
+    spark.dataSource.register(KafkaSource)
+    reader = (spark.readStream if stream else spark.read).format(NAME)
+    return reader.options(**options).load()
+
+
+def into_topics(rows: "DataFrame", options: Mapping[str, str]) -> None:
+    """Write rows to topics.
+
+    Spark looks the source up in the active session of a thread in the JVM. After Python has
+    connected to the JVM anew, the thread has no active session, so this function sets one.
+    """
+    spark: Any = rows.sparkSession
+    spark.dataSource.register(KafkaSource)
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # noqa: SLF001  # no public name
+    rows.write.format(NAME).options(**options).mode("append").save()

@@ -30,6 +30,7 @@ from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Failure, Policy
 from streamsx.processing.reader import AgentRun
+from streamsx.processing.rerun import NO_RERUN, Rerun
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.spark.checkout import Chain, SnapshotRows, scratch_folder
 from streamsx.spark.plan import FOREIGN, INNER, OUT, Stage, code_of, place, stages
@@ -125,13 +126,13 @@ class TaskReport(NamedTuple):
 
 
 def run_task(
-    work: BatchWork, stage: int, batches: Iterable[pa.RecordBatch], *, checked: bool = False
+    work: BatchWork, stage: int, batches: Iterable[pa.RecordBatch], *, careful: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Run one task on one batch.
 
     `batches` are in the order of the task, all of one partition; without a row the task does not
-    run. With `checked` each value is encoded as it is set, so that the record that sets a bad one
-    is known; this serves after an attempt that ended with ValueRefused.
+    run. `careful` makes this the rerun of an attempt that failed. So the record of a value that
+    ended the earlier attempt with ValueRefused is found.
 
     Raises:
         NotOnSpark: a body leaves input unread.
@@ -142,7 +143,7 @@ def run_task(
     attempt: TaskAttempt | None = None
     try:
         for rows in given:
-            attempt = attempt or TaskAttempt(work, stage, rows, loop, checked=checked)
+            attempt = attempt or TaskAttempt(work, stage, rows, loop, careful=careful)
             yield from attempt.take(rows)
         if attempt is not None:
             yield from attempt.commit()
@@ -155,7 +156,7 @@ class TaskAttempt:
     """Attempt of a task on a batch: `take` rows, `commit`, and `finish` when there are no more."""
 
     def __init__(
-        self, work: BatchWork, number: int, rows: pa.RecordBatch, loop: DriverLoop, *, checked: bool
+        self, work: BatchWork, number: int, rows: pa.RecordBatch, loop: DriverLoop, *, careful: bool
     ) -> None:
         self._work = work
         self._loop = loop
@@ -188,9 +189,10 @@ class TaskAttempt:
             self._rows[node.name] = below
             self._stores[node.name] = make_store(node, below, work.task_bytes // len(plan.stores))
         policy = replace(work.policy, report=self._report)
-        until = dict.fromkeys(plan.topics, ALWAYS) if checked else None
+        # The failed attempt left nothing, not even the reason: the interval is all of the input.
+        rerun = Rerun(dict.fromkeys(plan.topics, ALWAYS), careful=True) if careful else NO_RERUN
         start = partial(GatedActor, bool)  # the next turn sees that its body waits
-        about = plan, self._partition, self._stores, self.outbox, start, policy, metadata, until
+        about = plan, self._partition, self._stores, self.outbox, start, policy, metadata, rerun
         self._task = loop.call(lambda: Task(*about))
 
     def take(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -10,9 +10,9 @@ SEALING     Task by task, the dirty values are encoded and sent to the changelog
 FLUSHING    The brokers acknowledge the records that these tasks sent before. Tasks run. A task
             whose records a partition does not take drops out and is held; the others commit. The
             held task is sealed again when all these records have arrived.
-COMMITTING  The member commits the offsets at the group's coordinator. The member repeats a commit
-            that a rebalance refuses, and reports the tasks it dropped because they are no longer
-            ours.
+COMMITTING  The offsets are an effect, which names no request. The member commits them at the
+            group's coordinator, repeats a commit that a rebalance refuses, and reports the tasks it
+            dropped because they are no longer ours.
 WRITING     Kafka has the offsets; the stores are written in slices.
 
 A task that the group wants back is settled as soon as Kafka has everything the task has done; the
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from streamsx.errors import InvalidTransition
-from streamsx.model import TaskId
+from streamsx.model import OffsetAndMetadata, Offsets, TaskId, TopicPartition
 from streamsx.processing.task import TaskMetadata
 from streamsx.protocol.commit_metadata import OffsetMetadata
 
@@ -43,6 +43,7 @@ def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
             sealed.stream_time,
             {reader: at - offset for reader, at in sealed.readers.get(topic, {}).items()},
             sealed.topic_ids.get(topic),
+            closed={store: at for store, at in sealed.closed.items() if at > 0},
         )
         for topic, offset in sealed.positions.items()
     }
@@ -62,7 +63,17 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
             for topic, (offset, beside) in found.items()
         },
         topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
+        closed=_latest([beside.closed for _, beside in found.values()]),
     )
+
+
+def _latest(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the latest time of each store; a topic without a newer commit has an older one."""
+    found: dict[str, int] = {}
+    for table in tables:
+        for store, at in table.items():
+            found[store] = max(at, found.get(store, at))
+    return found
 
 
 class CommitState(Enum):
@@ -143,10 +154,19 @@ class Flush:
 
 
 @dataclass(frozen=True, slots=True)
-class CommitOffsets:
-    """Effect: commit the positions of the sealed tasks."""
+class ReadersLeftOut:
+    """Effect: the text beside an offset has no room for how far these readers are ahead."""
 
-    sealed: Mapping[TaskId, TaskMetadata]
+    task: TaskId
+    topic: str
+    readers: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """Effect: commit the offsets of the sealed tasks; `OffsetsCommitted` answers."""
+
+    offsets: Offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +183,7 @@ class SuspendedSettled:
     task: TaskId
 
 
-Effect = Flush | CommitOffsets | Adopt | SuspendedSettled
+Effect = Flush | ReadersLeftOut | CommitOffsets | Adopt | SuspendedSettled
 
 
 class CommitCycles:
@@ -211,7 +231,7 @@ class CommitCycles:
             case Flushed(late) if self.state is CommitState.FLUSHING:
                 self._hold(late)
                 self.state = self._if_sealed(CommitState.COMMITTING)
-                return [CommitOffsets(dict(self.sealed))] if self.sealed else []
+                return self._commit() if self.sealed else []
             case Arrived(task):
                 self.held.discard(task)
                 return []
@@ -245,6 +265,19 @@ class CommitCycles:
             self.held.add(task)
             if task in self._suspended:
                 self._suspended[task] = True
+
+    def _commit(self) -> list[Effect]:
+        """Return the commit of the sealed tasks, after the readers left out of the texts."""
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        effects: list[Effect] = []
+        for task, sealed in sorted(self.sealed.items()):
+            for topic, beside in metadata_of(sealed).items():
+                fitted, left_out = beside.fitted() if beside.readers else (beside, {})
+                if left_out:
+                    effects.append(ReadersLeftOut(task, topic, left_out))
+                given = OffsetAndMetadata(sealed.positions[topic], fitted.encode())
+                offsets[TopicPartition(topic, task.partition)] = given
+        return [*effects, CommitOffsets(offsets)]
 
     def _if_sealed(self, then: CommitState) -> CommitState:
         return then if self.sealed else CommitState.IDLE

@@ -5,21 +5,22 @@ the group, and reports them as dropped tasks.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 from streamsx.client.error_advice import Denial
 from streamsx.client.producer import Goals, Producer
+from streamsx.clock import Clock
 from streamsx.errors import STORE_FAULTS, TaskFailed, TaskStopped, ValueRefused
-from streamsx.group.member_events import Offsets
-from streamsx.journal import LOG
-from streamsx.model import TaskId, TopicPartition
+from streamsx.group.member import LAST_COMMIT_S
+from streamsx.journal import LOG, Journal
+from streamsx.model import Offsets, TaskId, TopicPartition
 from streamsx.processing.task import TaskMetadata
 from streamsx.protocol.commit_metadata import TEXT_BYTES_MAX
 from streamsx.tasks import commit_cycle, crash_points
-from streamsx.tasks import state_machine as life
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.commit_cycle import CommitCycles
+from streamsx.tasks.state_machine import TaskEvent
 from streamsx.tasks.task_registry import Happened
-from streamsx.tasks.worker_context import CACHE_SHARE, WorkerContext
 
 SEAL_ROWS = 250
 """Rows sealed at a time. A row costs 0.9 us, against 2.1 us with 1,000 rows at a time, which no
@@ -33,20 +34,44 @@ made them, or more. Waiting would save no write of such rows, and a task stands 
 sealed: 1 us a row, then 1.5 us to write the row. Rows that many records share do wait: 200,000 keys
 at 200,000 records a second make 126,000 rows a second, and 174,000 in cycles of 50,000.
 """
-DIRTY_SHARE = CACHE_SHARE / 4
-"""Share of the memory budget. With more dirty bytes, a commit does not wait for the interval."""
 FLUSH_PATIENCE_S = 1.0
 """Time after which a task whose records are not acknowledged drops out of a cycle. A leader that
 moves takes 0.1 to 0.5 s; a longer wait would hold up the commits of all tasks."""
 FULL = 2
 """Most dirty bytes, as a multiple of those that begin a cycle: the sealed ones, and as many made
 meanwhile."""
-
+PATIENCE_SHARE = 1 / 2
+"""Share of the time for a task's release that its bodies may take; the rest is for its last commit.
+In a worker that leaves, the last LAST_COMMIT_S before its deadline are for last commits too."""
 
 OffsetSender = Callable[[int, Offsets], None]
-"""Function of the member that commits offsets and metadata under a number; `committed` answers."""
+"""Function that commits offsets under a number; `committed` or `refused` answers."""
 Taken = Callable[[TaskId, Mapping[str, int]], None]
 """Function of the repartition purge, called with the offsets of a task that Kafka has taken."""
+
+
+class CommitLimits(NamedTuple):
+    """Limits at which a cycle begins.
+
+    `interval_s`: time from the end of the last cycle; `dirty_bytes`: bytes that do not wait for the
+    interval.
+    """
+
+    interval_s: float
+    dirty_bytes: int
+
+
+class CommitOutcomes(NamedTuple):
+    """Functions that receive the outcome of a commit for one task.
+
+    `settled`: called for a suspended task once Kafka has everything the task has done; `undone`:
+    for a task whose dirty values cannot be encoded; `failed`: for a task that ends the worker by
+    such values, or by the disk.
+    """
+
+    settled: Callable[[Happened], None]
+    undone: Callable[[TaskId, ValueRefused | TaskStopped], None]
+    failed: Callable[[TaskId, Exception], None]
 
 
 class Committer:
@@ -56,37 +81,41 @@ class Committer:
     and with twice as many no task may make more.
 
     Args:
-        settled: called for a suspended task once Kafka has everything the task has done.
-        undone: called for a task whose dirty values cannot be encoded.
-        failed: called for a task that ends the worker by such values, or by the disk.
+        producer: sends the rows of changelogs.
+        offsets: commits offsets at the group.
+        taken: called with committed offsets.
+        limits: limits at which a cycle begins.
+        outcomes: called with the outcome for a task.
         patient_until: returns, for the time of a suspension, the time until which the task waits
             for bodies to finish the records at hand; the next owner repeats the rest.
+        spawn: starts a job that the worker owns.
+        journal: receives commits and errors.
+        clock: time of the worker.
     """
 
     def __init__(
         self,
-        context: WorkerContext,
+        *,
         producer: Producer,
         offsets: OffsetSender,
         taken: Taken,
-        *,
-        settled: Callable[[Happened], None],
-        undone: Callable[[TaskId, ValueRefused | TaskStopped], None],
-        failed: Callable[[TaskId, Exception], None],
+        limits: CommitLimits,
+        outcomes: CommitOutcomes,
         patient_until: Callable[[float], float],
+        spawn: Callable[..., object],
+        journal: Journal,
+        clock: Clock,
     ) -> None:
-        self._clock = context.clock
-        self._journal = context.journal
-        self._spawn = context.owner.spawn
+        self._clock = clock
+        self._journal = journal
+        self._spawn = spawn
         self._producer = producer
         self._offsets = offsets
         self._taken = taken
-        self._settled = settled
-        self._undone = undone
-        self._failed = failed
+        self._outcomes = outcomes
         self._patient_until = patient_until
-        self._interval_s = context.config.commit_interval_s
-        self._dirty_bytes_max = int(context.config.memory_budget_bytes * DIRTY_SHARE)
+        self._interval_s = limits.interval_s
+        self._dirty_bytes_max = limits.dirty_bytes
         self._machine = CommitCycles()
         self._in_cycle: dict[TaskId, Active] = {}
         self._goals: dict[TaskId, Goals] = {}
@@ -123,6 +152,11 @@ class Committer:
     def busy(self, *, leased: bool) -> bool:
         """Return whether there is a slice to seal or write; sealing needs a lease."""
         return bool(self._machine.unwritten) or (leased and self.sealing is not None)
+
+    def offsets_sent(self, task: TaskId) -> bool:
+        """Return whether the group may have a newer commit of a task than the last answer shows."""
+        committing = self._machine.state is commit_cycle.CommitState.COMMITTING
+        return committing and task in self._machine.sealed
 
     # -- begin of a cycle
 
@@ -229,9 +263,9 @@ class Committer:
             try:
                 sealed = self._in_cycle[task].task.seal(SEAL_ROWS)
             except (ValueRefused, TaskStopped) as error:
-                self._undone(task, error)  # takes the task out of the cycle
+                self._outcomes.undone(task, error)  # takes the task out of the cycle
             except TaskFailed as error:
-                self._failed(task, error)  # takes the task out of the cycle
+                self._outcomes.failed(task, error)  # takes the task out of the cycle
             else:
                 if sealed is not None:
                     self._goals[task] = self._producer.sealed(task)
@@ -245,7 +279,7 @@ class Committer:
                 written = self._in_cycle[task].task.write_some(WRITE_ROWS)
             except STORE_FAULTS as error:
                 self.lose(task)  # nothing else takes a task that is closing out of the cycle
-                self._failed(task, error)
+                self._outcomes.failed(task, error)
                 continue
             if not written:
                 crash_points.point("during_write")
@@ -303,7 +337,7 @@ class Committer:
         """Hold a task whose records are not acknowledged; it commits with a later cycle."""
         active = self._held[task] = self._in_cycle[task]
         active.task.uncommitted()
-        tps = (lane.tp for lane, goal in self._goals[task] if lane.acknowledged < goal)
+        tps = (each.tp for each, goal in self._goals[task] if each.acknowledged < goal)
         LOG.warning(
             "commit_waits task=%s: %s does not take what it has sent, so it commits later; the "
             "other tasks go on: is there a leader, and the topic?",
@@ -319,42 +353,31 @@ class Committer:
                 case commit_cycle.Flush():
                     crash_points.point("after_seal")
                     _ = self._spawn(self._flush(), name="flush")
-                case commit_cycle.CommitOffsets(sealed):
-                    self._offsets(self._number, self._texts(sealed))
+                case commit_cycle.ReadersLeftOut(task, topic, readers):
+                    self._left_out(task, topic, readers)
+                case commit_cycle.CommitOffsets(offsets):
+                    self._offsets(self._number, offsets)
                 case commit_cycle.Adopt(sealed):
                     self._adopt(sealed)
                 case commit_cycle.SuspendedSettled(task):
-                    self._settled(Happened(task, life.Event.SETTLED))
+                    self._outcomes.settled(Happened(task, TaskEvent.SETTLED))
         if self.idle:
             self._in_cycle.clear()
             if not was_idle:
                 self.due_at = self._clock.now() + self._interval_s
 
-    def _texts(self, sealed: Mapping[TaskId, TaskMetadata]) -> Offsets:
-        """Return the next offset and the metadata text of each source partition, for the commit.
-
-        Log once per task and topic the readers whose positions do not fit.
-        """
-        offsets: dict[TopicPartition, tuple[int, str]] = {}
-        for task, place in sorted(sealed.items()):
-            for topic, beside in commit_cycle.metadata_of(place).items():
-                fitted, dropped = beside.fitted() if beside.readers else (beside, None)
-                offsets[TopicPartition(topic, task.partition)] = (
-                    place.positions[topic], fitted.encode(),
-                )  # fmt: skip
-                if dropped and (task, topic) not in self._crowded:
-                    self._crowded.add((task, topic))
-                    self._tell_crowded(task, topic, dropped)
-        return offsets
-
-    def _tell_crowded(self, task: TaskId, topic: str, dropped: Mapping[str, int]) -> None:
+    def _left_out(self, task: TaskId, topic: str, left_out: Mapping[str, int]) -> None:
+        """Log once per task and topic that the positions of readers do not fit."""
+        if (task, topic) in self._crowded:
+            return
+        self._crowded.add((task, topic))
         (source,) = (s for s in self._in_cycle[task].task.plan.sources if s.topic == topic)
-        names = ", ".join(sorted(source.readers[reader] for reader in dropped))
+        names = ", ".join(sorted(source.readers[reader] for reader in left_out))
         LOG.warning(
             "metadata_full task=%s: %s-%d: no room in the %d bytes beside its offset for the "
             "positions of agents %s: if the task ends now they repeat up to %d records: let fewer "
             "agents read one topic",
-            task, topic, task.partition, TEXT_BYTES_MAX, names, max(dropped.values()),
+            task, topic, task.partition, TEXT_BYTES_MAX, names, max(left_out.values()),
         )  # fmt: skip
 
     def _adopt(self, done: Mapping[TaskId, TaskMetadata]) -> None:
@@ -369,3 +392,15 @@ class Committer:
         took = round((self._clock.now() - self._began) * 1000, 1)
         records = sum(sealed.records for sealed in done.values())
         self._journal("commit", tasks=len(done), records=records, ms=took)
+
+
+def patient_until(since: float, revoke_timeout_s: float, leave_by: float | None) -> float:
+    """Return the time until which a task suspended at `since` waits for its bodies.
+
+    `leave_by`: deadline of the worker's leave; None for a worker that stays, or has no deadline.
+    """
+    until = since + PATIENCE_SHARE * revoke_timeout_s
+    if leave_by is None:
+        return until
+    least = since + PATIENCE_SHARE * LAST_COMMIT_S
+    return min(until, max(least, leave_by - LAST_COMMIT_S))

@@ -6,16 +6,16 @@ through the code.
 """
 
 import asyncio
-from collections import Counter
 from traceback import walk_tb
 
 from streamsx.client.fetch_state import BACKOFF_MAX_S
 from streamsx.clock import Clock
 from streamsx.journal import LOG, Journal
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TopicPartition
 from streamsx.processing.failure_policy import QUIET_S, Failure
 
-TELL_EVERY_S = 1.0
+LOG_EVERY_S = 1.0
 LATER = (
     f"skipped when a later one is processed, or none comes for {QUIET_S:g} s, unless its task stops"
 )
@@ -28,10 +28,16 @@ KINDS_MAX = 100
 class FailureReports:
     """Reports of a worker's failed records; one per worker."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, registry: MetricRegistry) -> None:
         self._clock = clock
-        self._told_at: dict[str, float] = {}
-        self._silent: Counter[str] = Counter()
+        self._failed = registry.counter(
+            "records_failed_total",
+            "Failures on records that did not end the worker.",
+            labels=("operator",),
+        )
+        self._logged_at: dict[str, float] = {}
+        self._logged: dict[str, int] = {}
+        """Failures of each operator that the log has, alone or in a number."""
         self._kinds: set[object] = set()
         self._empty: set[str] = set()
         """Agents whose topic has a type and had a record without a value; logged once each."""
@@ -40,11 +46,12 @@ class FailureReports:
         """Log or count a failed record whose policy is not to stop."""
         now = self._clock.now()
         operator = failure.operator
+        self._failed.add(1, operator)
         error = failure.error if self._is_new(failure) else None
-        if error is None and now - self._told_at.get(operator, -TELL_EVERY_S) < TELL_EVERY_S:
-            self._silent[operator] += 1
+        if error is None and now - self._logged_at.get(operator, -LOG_EVERY_S) < LOG_EVERY_S:
             return
-        self._told_at[operator] = now
+        self._logged_at[operator] = now
+        self._logged[operator] = self._logged.get(operator, 0) + 1
         LOG.warning("record_failed %s: %s", failure, LATER, exc_info=error)
 
     def passed(self, failure: Failure) -> None:
@@ -72,22 +79,25 @@ class FailureReports:
         return True
 
     async def run(self) -> None:
-        """Log the counts every TELL_EVERY_S until cancelled, and then those that are left."""
+        """Log the counts every LOG_EVERY_S until cancelled, and then those that are left."""
         try:
             while True:
-                await asyncio.sleep(TELL_EVERY_S)
-                self._tell()
+                await asyncio.sleep(LOG_EVERY_S)
+                self._log()
         finally:
-            self._tell()
+            self._log()
 
-    def _tell(self) -> None:
-        for operator, more in self._silent.items():
-            self._told_at[operator] = self._clock.now()
-            LOG.warning("record_failed %s: %s more: %s", operator, more, LATER)
-        self._silent.clear()
+    def _log(self) -> None:
+        for operator, logged in self._logged.items():
+            failed = self._failed.value(operator)
+            if failed == logged:
+                continue
+            self._logged_at[operator] = self._clock.now()
+            self._logged[operator] = failed
+            LOG.warning("record_failed %s: %s more: %s", operator, failed - logged, LATER)
 
 
-def tell_damaged(journal: Journal, tp: TopicPartition, offset: int, why: str) -> None:
+def report_damaged(journal: Journal, tp: TopicPartition, offset: int, why: str) -> None:
     """Report a batch that stays damaged: each reader of that log stands still there."""
     what = (
         f"{why}: nothing behind it is read; it is tried every {BACKOFF_MAX_S:g} s: let a sound "

@@ -11,7 +11,7 @@ from streamsx.assignor.model import Copy, CopyRole
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.group import member_events as e
 from streamsx.group.session import Session
-from streamsx.model import TaskId
+from streamsx.model import Offsets, TaskId
 from streamsx.tasks.rebalance_listeners import ListenerCalls
 from streamsx.tasks.task_partitions import TaskPartitions
 
@@ -49,20 +49,20 @@ class GroupGateway:
             number: that of the newest revoke to answer.
             on_disk: lag by task, for tasks with stores on this disk; None where not known yet.
         """
-        seat = self._session.seat
+        builder = self._session.builder
         if task in on_disk:
             left = Copy(CopyRole.DORMANT, on_disk[task])
-            seat.report = replace(seat.report, copies={**seat.report.copies, task: left})
+            builder.report = replace(builder.report, copies={**builder.report.copies, task: left})
         for tps, asked in self.owned.released(task, number):
             self._listening.revoked(tps, partial(self._free, e.Released(tps, asked)))
 
-    def _free(self, told: e.Released, _: float) -> None:
-        self._session.post(told)
+    def _free(self, message: e.Released, _: float) -> None:
+        self._session.post(message)
 
     def ready(self) -> None:
         """Announce that a learner may be made active."""
         self._session.post(e.Ready())
 
-    def commit(self, number: int, offsets: e.Offsets) -> None:
+    def commit(self, number: int, offsets: Offsets) -> None:
         """Commit offsets under a number, in the generation of the newest plan."""
         self._session.post(e.Commit(number, offsets, self.generation))

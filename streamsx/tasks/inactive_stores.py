@@ -20,7 +20,7 @@ from streamsx.topology.nodes import SubTopology
 
 LOOK_EVERY_S = 1.0
 
-DormantPositions = Mapping[TopicPartition, int | None]
+InactivePositions = Mapping[TopicPartition, int | None]
 """Next offset by each changelog of a task; None where nothing is kept."""
 
 
@@ -39,17 +39,17 @@ class InactiveStores:
         self.lags: dict[TaskId, int | None] = {}
         self._bounds = bounds
         self._changed = changed
-        self._positions: dict[TaskId, DormantPositions] = {}
+        self._positions: dict[TaskId, InactivePositions] = {}
         self._some = asyncio.Event()
 
-    async def begin(self, leftovers: Mapping[TaskId, DormantPositions]) -> None:
+    async def begin(self, leftovers: Mapping[TaskId, InactivePositions]) -> None:
         """Add the stores that earlier processes left on the disk, and find out their lags."""
         for task, positions in leftovers.items():
             self.add(task, positions, None)
         if leftovers:
             await self.look()
 
-    def add(self, task: TaskId, positions: DormantPositions, lag: int | None) -> None:
+    def add(self, task: TaskId, positions: InactivePositions, lag: int | None) -> None:
         """Add a task whose stores were closed with this lag."""
         self._positions[task] = positions
         self.lags[task] = lag

@@ -13,11 +13,18 @@ from streamsx.client.admin import Bounds
 from streamsx.client.batched_lookup import PAUSE_MAX_S, BatchedLookup
 from streamsx.client.cluster import Cluster
 from streamsx.config import Config
-from streamsx.errors import BrokerUnreachable, StateOnSpark, StreamsxError, WorldError
+from streamsx.errors import BrokerUnreachable, StreamsxError, WorldError
 from streamsx.journal import LOG
 from streamsx.model import TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
-from streamsx.tasks.start_positions import OffsetReset, StartPositions, holds, made_anew, other
+from streamsx.tasks.start_positions import (
+    OffsetReset,
+    StartPositions,
+    holds,
+    made_anew,
+    other,
+    refuse_on_spark,
+)
 
 LATEST = "latest"
 
@@ -70,15 +77,11 @@ class LogBounds:
             task: name of the task in messages.
 
         Raises:
-            StateOnSpark: Spark has gone on with the app's state.
+            StateOnSpark: Spark continues from these offsets.
         """
         texts = await self.committed.of(tps)
         found = {tp: (offset, OffsetMetadata.decode(text)) for tp, (offset, text) in texts.items()}
-        for uri in filter(None, (beside.spark for _, beside in found.values())):
-            raise StateOnSpark(
-                f"state was not handed over: {self._app}: Spark has gone on with it, in {uri}: "
-                f"streamsx spark handover MODULE --state {uri}"
-            )
+        refuse_on_spark(self._app, [beside for _, beside in found.values()])
         begin = await self.begin([tp for tp, (at, _) in found.items() if at < 0])
         stop = ""
         if len(begin) == len(found) and await self._lost(found, changelogs):

@@ -9,18 +9,19 @@ record, such as a missing right, is never passed over either.
 Not here: finding the refused records of a batch (`client/rejected_batch`).
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Protocol
 
-from streamsx.client.rejected_batch import OF_RECORDS, RefusedRecord, Sender, told
+from streamsx.client.rejected_batch import OF_RECORDS, RefusedRecord, Sender, refusal_message
 from streamsx.clock import Clock
 from streamsx.errors import TaskStopped, WorldError
 from streamsx.journal import LOG, Journal
+from streamsx.metrics import Counter, MetricRegistry
 from streamsx.model import TaskId, TopicPartition
 from streamsx.tasks.active_task import Active
 
-TELL_EVERY_S = 1.0
+LOG_EVERY_S = 1.0
 
 
 class OnProduceError(Enum):
@@ -32,21 +33,35 @@ class OnProduceError(Enum):
 
 
 class OncePerSecond:
-    """Log of at most one line a second for each topic; the next line counts those left out."""
+    """Log of at most one line a second for each topic; the next line counts those left out.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        counter: counts the records of each topic.
+    """
+
+    def __init__(self, clock: Clock, counter: Counter) -> None:
         self._clock = clock
-        self._told_at: dict[str, float] = {}
-        self._silent = Counter[str]()
+        self._counter = counter
+        self._logged_at: dict[str, float] = {}
+        self._logged: dict[str, int] = {}
+        """Records of each topic that the log has, alone or in a number."""
 
     def __call__(self, topic: str, what: str) -> None:
+        self._counter.add(1, topic)
         now = self._clock.now()
-        if now - self._told_at.get(topic, -TELL_EVERY_S) < TELL_EVERY_S:
-            self._silent[topic] += 1
+        if now - self._logged_at.get(topic, -LOG_EVERY_S) < LOG_EVERY_S:
             return
-        more = self._silent.pop(topic, 0)
-        self._told_at[topic] = now
+        count = self._counter.value(topic)
+        more = count - self._logged.get(topic, 0) - 1
+        self._logged[topic] = count
+        self._logged_at[topic] = now
         LOG.warning("record_refused %s%s", what, f" (and {more} more before it)" if more else "")
+
+
+class StopsTask(Protocol):
+    """Function that stops a task at the last commit."""
+
+    def __call__(self, task: TaskId, why: TaskStopped, *, puts_back: bool) -> None: ...
 
 
 class ProduceErrors:
@@ -54,24 +69,25 @@ class ProduceErrors:
 
     Args:
         current: returns whether a sender belongs to the current run of the task.
-        stops: stops a task at the last commit.
+        stops: stops a task at the last commit; `puts_back`: whether the changelogs take rows.
         fails: drops the uncommitted work of a task and ends the worker.
     """
 
     def __init__(
         self,
-        word: OnProduceError,
+        *,
+        choice: OnProduceError,
         principal: str,
         actives: Mapping[TaskId, Active],
         current: Callable[[Sender], bool],
         changelogs: frozenset[str],
         journal: Journal,
         clock: Clock,
-        *,
-        stops: Callable[[TaskId, TaskStopped], None],
+        registry: MetricRegistry,
+        stops: StopsTask,
         fails: Callable[[TaskId, Exception], None],
     ) -> None:
-        self._word = word
+        self._choice = choice
         self._principal = principal
         self._actives = actives
         self._current = current
@@ -79,25 +95,30 @@ class ProduceErrors:
         self._journal = journal
         self._stops = stops
         self._fails = fails
-        self._tell = OncePerSecond(clock)
+        passed_over = registry.counter(
+            "refused_records_passed_over_total",
+            "Records of tasks that brokers refused and that were passed over.",
+            labels=("topic",),
+        )
+        self._log = OncePerSecond(clock, passed_over)
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record of a task."""
-        what = told(tp, code, record, self._principal)
+        what = refusal_message(tp, code, record, self._principal)
         task = record.sender.task
         assert task is not None, "a record of no task"
         skips = code in OF_RECORDS and tp.topic not in self._changelogs
-        if self._word is OnProduceError.LOG and skips:
-            self._tell(tp.topic, f"{what}: it is passed over")
+        if self._choice is OnProduceError.LOG and skips:
+            self._log(tp.topic, f"{what}: it is passed over")
         elif (active := self._actives.get(task)) is None or not self._current(record.sender):
             # The task has ended or begun anew since, so its next run sends the record again.
             self._journal("error", what=what, where=f"task {task}")
-        elif self._word is OnProduceError.STOP:
+        elif self._choice is OnProduceError.STOP:
             self._fails(task, WorldError(what))
         else:
-            self._stop(active, what, skips=skips)
+            self._stop(active, what, tp.topic, skips=skips)
 
-    def _stop(self, active: Active, what: str, *, skips: bool) -> None:
+    def _stop(self, active: Active, what: str, topic: str, *, skips: bool) -> None:
         task = active.id
         done = active.task.committed_at.positions
         at = ", ".join(f"{topic}-{task.partition} {offset}" for topic, offset in done.items())
@@ -108,6 +129,7 @@ class ProduceErrors:
                 f"task stopped: {task}: {what}, and start again{more}; nothing behind its last "
                 f"commit ({at}) is committed"
             ),
+            puts_back=topic not in self._changelogs,
         )
 
 
@@ -118,17 +140,23 @@ class ProduceErrorsOutsideTasks:
     """
 
     def __init__(
-        self, word: OnProduceError, principal: str, clock: Clock, fails: Callable[[Exception], None]
-    ) -> None:
-        self._word = word
+        self, choice: OnProduceError, principal: str, clock: Clock,
+        fails: Callable[[Exception], None], registry: MetricRegistry,
+    ) -> None:  # fmt: skip
+        self._choice = choice
         self._principal = principal
         self._fails = fails
-        self._tell = OncePerSecond(clock)
+        lost = registry.counter(
+            "refused_records_lost_total",
+            "Records of timers and of the app's own tasks that brokers refused.",
+            labels=("topic",),
+        )
+        self._log = OncePerSecond(clock, lost)
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record."""
-        what = told(tp, code, record, self._principal)
-        if self._word is OnProduceError.STOP:
+        what = refusal_message(tp, code, record, self._principal)
+        if self._choice is OnProduceError.STOP:
             self._fails(WorldError(what))
         else:
-            self._tell(tp.topic, f"{what}: it is lost")
+            self._log(tp.topic, f"{what}: it is lost")

@@ -47,9 +47,14 @@ class ListenerCalls:
     """Calls of one worker's listeners; `then` is called when all callbacks have returned."""
 
     def __init__(
-        self, listeners: RebalanceListeners, spawn: Spawn, fail: Callable[[Exception], None],
-        journal: Callable[..., None], now: Callable[[], float],
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        listeners: RebalanceListeners,
+        spawn: Spawn,
+        fail: Callable[[Exception], None],
+        journal: Callable[..., None],
+        now: Callable[[], float],
+    ) -> None:
         self._listeners = listeners
         self._spawn = spawn
         self._fail = fail
@@ -84,9 +89,9 @@ class ListenerCalls:
         """
         gone = frozenset(tps)
         ours = self._listeners
-        name, told = ("on_lost", ours.lost) if ours.lost else ("on_revoked", ours.revoked)
+        name, callbacks = ("on_lost", ours.lost) if ours.lost else ("on_revoked", ours.revoked)
         gone = gone if ours.lost else gone - self._revoked
-        self._call(name, told if gone else [], gone, then)
+        self._call(name, callbacks if gone else [], gone, then)
 
     def _call(self, name: str, listeners: list[Listener], tps: PartitionSet, then: Took) -> None:
         if not listeners:

@@ -19,15 +19,16 @@ from typing import Final
 
 from streamsx.client.admin import Bounds
 from streamsx.client.fetcher import Fetcher
-from streamsx.errors import STORE_FAULTS
+from streamsx.clock import Clock
+from streamsx.errors import STORE_FAULTS, IncompatibleStore
+from streamsx.journal import Journal
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows, holds_rows
 from streamsx.state.layout import StoreNode
 from streamsx.tasks import crash_points, store_restore
-from streamsx.tasks import state_machine as life
+from streamsx.tasks.state_machine import TaskEvent
 from streamsx.tasks.store_restore import StoreRestore
 from streamsx.tasks.task_registry import Happened
-from streamsx.tasks.worker_context import WorkerContext
 
 WRITE_ROWS = 500
 PROGRESS_EVERY_S = 0.5
@@ -54,7 +55,7 @@ class Restoring:
     task: TaskId
     role: Role
     stores: list[Store] = field(default_factory=list)
-    told_at: float = 0.0
+    logged_at: float = 0.0
 
     @property
     def done(self) -> bool:
@@ -80,26 +81,33 @@ class Restorer:
     """Restorer of all tasks of a worker whose ends are known and that do not run.
 
     Args:
-        context: shared parts and settings of the worker.
         fetcher: fetcher of changelogs.
+        lag_max: lag at which a follower is near enough.
+        kept: returns the folder for a store that is set aside, by store and partition.
         restored: called with the state of a task's stores, each time that may have changed.
         failed: called for a task with a store that cannot be read or written.
+        journal: receives progress and errors.
+        clock: time of the worker.
     """
 
     def __init__(
         self,
-        context: WorkerContext,
+        *,
         fetcher: Fetcher,
+        lag_max: int,
+        kept: Callable[[str, int], str],
         restored: Callable[[Happened], None],
         failed: Callable[[TaskId, Exception], None],
+        journal: Journal,
+        clock: Clock,
     ) -> None:
-        self._clock = context.clock
-        self._journal = context.journal
-        self._kept = context.directory.kept
+        self._clock = clock
+        self._journal = journal
+        self._kept = kept
         self._fetcher = fetcher
         self._restored = restored
         self._failed = failed
-        self._limit = context.config.acceptable_recovery_lag
+        self._limit = lag_max
         self._tasks: dict[TaskId, Restoring] = {}
         self._by_changelog: dict[TopicPartition, Store] = {}
 
@@ -180,10 +188,10 @@ class Restorer:
 
     @contextmanager
     def _tried(self, task: TaskId) -> Iterator[None]:
-        """Fail a task whose disk refuses a read or a write."""
+        """Fail a task whose disk refuses rows, or whose changelog is that of another store."""
         try:
             yield
-        except STORE_FAULTS as error:
+        except (*STORE_FAULTS, IncompatibleStore) as error:
             self.remove(task)  # the next rows must not go in without these
             self._failed(task, error)
 
@@ -203,8 +211,11 @@ class Restorer:
                 for store in list(restoring.stores):
                     while self._clock.now() < until and self._advance(store):
                         worked = True
-                if not restoring.done and self._clock.now() - restoring.told_at >= PROGRESS_EVERY_S:
-                    self._tell(restoring)
+                if (
+                    not restoring.done
+                    and self._clock.now() - restoring.logged_at >= PROGRESS_EVERY_S
+                ):
+                    self._log_progress(restoring)
             if self._clock.now() >= until:
                 break
         return worked
@@ -255,8 +266,8 @@ class Restorer:
             return
         restoring = store.of
         if restoring.done:
-            self._tell(restoring)
-        stands = life.Event.REACHED_END if restoring.done else life.Event.FELL_BEHIND
+            self._log_progress(restoring)
+        stands = TaskEvent.REACHED_END if restoring.done else TaskEvent.FELL_BEHIND
         self._restored(Happened(restoring.task, stands, restoring.role))
 
     def _empty(self, store: Store, why: str, *, keep: bool) -> None:
@@ -273,8 +284,8 @@ class Restorer:
         where = f"store {store.node.name} of task {store.of.task}, {store.changelog}"
         self._journal("error", what=what, where=where)
 
-    def _tell(self, restoring: Restoring) -> None:
-        restoring.told_at = self._clock.now()
+    def _log_progress(self, restoring: Restoring) -> None:
+        restoring.logged_at = self._clock.now()
         self._journal(
             "restore_progress",
             task=str(restoring.task),

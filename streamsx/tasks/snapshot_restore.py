@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from streamsx.client import admin
+from streamsx.client.cluster import Cluster
+from streamsx.clock import Clock
 from streamsx.errors import (
     DataError,
     NotFound,
@@ -26,20 +28,22 @@ from streamsx.errors import (
     UsageError,
     WorldError,
 )
+from streamsx.journal import Journal
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
+from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
 from streamsx.tasks import crash_points
 from streamsx.tasks.log_bounds import LogBounds
 from streamsx.tasks.task_registry import TaskRegistry
-from streamsx.tasks.worker_context import WorkerContext
+from streamsx.topology.build import Topology
 
 if TYPE_CHECKING:
     from streamsx.state.snapshot import Manifest, Part
     from streamsx.state.snapshot_files import SnapshotFiles
 
 T = TypeVar("T")
-Wish = Callable[[], bool]
+StillWanted = Callable[[], bool]
 
 THREADS: Final = 2
 """Threads that read snapshots, apart from the threads that close stores: a close cannot wait for a
@@ -90,22 +94,42 @@ class Beside(futures.Executor):
 
 
 class SnapshotRestore:
-    """Snapshot restore of one worker's stores without a position."""
+    """Snapshot restore of one worker's stores without a position.
 
-    def __init__(self, context: WorkerContext, partitions: Mapping[str, int]) -> None:
-        self._uri = context.config.snapshot
-        self._app = context.topology.app_id
-        self._clock = context.clock
-        self._journal = context.journal
-        self._directory = context.directory
-        self._cluster = context.cluster
-        self._plans = context.plans
+    Args:
+        uri: place of the snapshots; None for a worker without them.
+        topology: graph of the app.
+        partitions: partition count of each topic.
+        cluster: client for the settings of changelogs.
+        directory: folders for stores that are being built.
+        journal: receives what was read, and errors.
+        clock: time of the worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        uri: str | None,
+        topology: Topology,
+        partitions: Mapping[str, int],
+        cluster: Cluster,
+        directory: StateDirectory,
+        journal: Journal,
+        clock: Clock,
+    ) -> None:
+        self._uri = uri
+        self._app = topology.app_id
+        self._clock = clock
+        self._journal = journal
+        self._directory = directory
+        self._cluster = cluster
+        self._plans = {plan.number: plan for plan in topology.subtopologies}
         self._partitions = partitions
         self._executor = Beside()
         self.close = self._executor.close
         self._search: asyncio.Future[tuple[SnapshotFiles, Manifest]] | None = None
-        self._searched_at = self._heard_at = 0.0
-        self._told: set[str] = set()
+        self._searched_at = self._progress_at = 0.0
+        self._logged: set[str] = set()
 
     async def fill(
         self, task: TaskId, node: StoreNode, rows: Rows, bounds: LogBounds, held: TaskRegistry
@@ -134,7 +158,7 @@ class SnapshotRestore:
             raise
         except REFUSALS as error:
             where = f"store {node.name} of task {task}"
-            self._tell(f"{error}: replaying the changelog", where)
+            self._log_once(f"{error}: replaying the changelog", where)
             return
         if not rows.take(str(folder), str(old)):
             return
@@ -152,7 +176,7 @@ class SnapshotRestore:
         await self._count_twice(task, manifest, bounds)
 
     async def _build(
-        self, task: TaskId, node: StoreNode, bounds: LogBounds, folder: Path, wanted: Wish
+        self, task: TaskId, node: StoreNode, bounds: LogBounds, folder: Path, wanted: StillWanted
     ) -> "tuple[Manifest, Part, int]":
         """Build the store in `folder`.
 
@@ -190,7 +214,7 @@ class SnapshotRestore:
 
         def step() -> None:
             crash_points.point("during_snapshot")
-            self._heard_at = self._clock.now()
+            self._progress_at = self._clock.now()
             if over.is_set():
                 raise Abandoned
 
@@ -215,7 +239,7 @@ class SnapshotRestore:
         work.add_done_callback(lambda done: done.cancelled() or done.exception())
         return work  # the callback takes the error even if the caller of this job has gone
 
-    async def _until(self, work: "asyncio.Future[T]", wanted: Wish) -> T:
+    async def _until(self, work: "asyncio.Future[T]", wanted: StillWanted) -> T:
         """Wait for a job and return the result.
 
         Raises:
@@ -226,12 +250,12 @@ class SnapshotRestore:
         while not (await asyncio.wait([work], timeout=WANTED_EVERY_S))[0]:
             if not wanted():
                 raise Abandoned
-            if self._clock.now() - max(began, self._heard_at) > SILENCE_MAX_S:
+            if self._clock.now() - max(began, self._progress_at) > SILENCE_MAX_S:
                 raise NotFound(
                     f"snapshot not read: no answer in {SILENCE_MAX_S:.0f} s: give --snapshot a "
                     "place that answers"
                 )
-        self._heard_at = self._clock.now()
+        self._progress_at = self._clock.now()
         return work.result()
 
     async def _count_twice(self, task: TaskId, manifest: "Manifest", bounds: LogBounds) -> None:
@@ -253,9 +277,9 @@ class SnapshotRestore:
                 f"snapshot ahead of the group: snapshot {manifest.number}: {twice} records in it "
                 "are not committed and count twice: streamsx spark handover"
             )
-            self._tell(what, f"task {task}")
+            self._log_once(what, f"task {task}")
 
-    def _tell(self, what: str, where: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _log_once(self, what: str, where: str) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
             self._journal("error", what=what, where=where)

@@ -7,9 +7,10 @@ at the metadata every few seconds finds the new topic (`worker/app_topics`).
 The offset at which a task goes on is decided in `tasks/start_positions`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from streamsx.client.cluster import Cluster
 from streamsx.client.fetcher import Fetcher
 from streamsx.errors import BrokerUnreachable
 from streamsx.journal import LOG
@@ -17,7 +18,6 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.log_bounds import LogBounds
 from streamsx.tasks.start_positions import Move, made_anew, other
-from streamsx.tasks.worker_context import WorkerContext
 
 
 class SourceWatch:
@@ -25,25 +25,32 @@ class SourceWatch:
 
     def __init__(
         self,
-        context: WorkerContext,
+        *,
+        cluster: Cluster,
+        spawn: Callable[..., object],
         bounds: LogBounds,
         fetcher: Fetcher,
         actives: Mapping[TaskId, Active],
     ) -> None:
-        self._cluster = context.cluster
-        self._spawn = context.owner.spawn
+        self._cluster = cluster
+        self._spawn = spawn
         self._bounds = bounds
         self._fetcher = fetcher
         self._actives = actives
         self._left = set[str]()
         """Ids of deleted topics that tasks have left: a lagging broker may name one again."""
-        context.cluster.watch(self.look)
+        cluster.watch(self.look)
 
     def add(self, active: Active) -> None:
         """Fetch all sources of a task from the task's positions."""
         task = active.task
         for tp in active.sources:
             self._fetcher.add(tp, task.taken[tp.topic], task.topic_ids.get(tp.topic))
+
+    def remove(self, active: Active) -> None:
+        """Fetch nothing more for a task."""
+        for tp in active.sources:
+            self._fetcher.remove(tp)
 
     def look(self) -> None:
         """Find sources whose topic is another one now, in the newest metadata."""

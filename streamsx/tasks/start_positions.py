@@ -27,13 +27,17 @@ offset, and the changelog holds rows, going on would count records twice. The ta
 - the topics were made anew since (brokers forget the offsets of a topic with the topic);
 - the group has offsets of topics that the app no longer reads, so the app reads another topic now.
 
+Offsets from which Spark continues are no start for a worker until Spark hands them over: the
+state of a task is there, and its records would be processed twice.
+
 Not here: asking brokers (`tasks/log_bounds`), the use of the offset by the task.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from streamsx.errors import StateOnSpark
 from streamsx.model import TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
 
@@ -106,10 +110,10 @@ class OffsetReset:
             )
             return WithoutOffsets(begin, stop, stops=True)
         twice = "skipped" if self.lost == "latest" else "counted twice"
-        told = (
+        why = (
             f"{what}: going on at the {self.lost} offsets, as on_lost_offsets says: records may be"
         )
-        return WithoutOffsets(begin, f"{told} {twice}", stops=False)
+        return WithoutOffsets(begin, f"{why} {twice}", stops=False)
 
     def out_of_range(
         self, tp: TopicPartition, offset: int, start: int, end: int, *, done: int, same: bool
@@ -181,6 +185,19 @@ def made_anew(tp: TopicPartition, offset: int | None, start: int) -> Move:
         f"topic was deleted and made anew: {tp}: going on at its start, {start}: {old}; nothing to "
         "do",
     )
+
+
+def refuse_on_spark(app: str, committed: Iterable[OffsetMetadata]) -> None:
+    """Refuse committed offsets from which Spark continues.
+
+    Raises:
+        StateOnSpark: the metadata name the place at which Spark keeps the state.
+    """
+    for uri in filter(None, (metadata.spark for metadata in committed)):
+        raise StateOnSpark(
+            f"state was not handed over: {app}: Spark has gone on with it, in {uri}: "
+            f"streamsx spark handover MODULE --state {uri}"
+        )
 
 
 def other(before: str | None, now: str | None) -> bool:

@@ -80,7 +80,7 @@ class TaskState(Enum):
         return self in (TaskState.ABANDONED, TaskState.CLOSING)
 
 
-class Event(Enum):
+class TaskEvent(Enum):
     """Event that happens to a task."""
 
     START = auto()
@@ -112,7 +112,7 @@ class Event(Enum):
     CLOSED = auto()
 
 
-class Effect(Enum):
+class TaskEffect(Enum):
     """Action that the owner of the machine has to perform."""
 
     OPEN = auto()
@@ -135,13 +135,14 @@ class Effect(Enum):
     """Open the task again once it is closed."""
 
 
-Cell = tuple[TaskState | None, tuple[Effect, ...]]
+Cell = tuple[TaskState | None, tuple[TaskEffect, ...]]
 """Next state, None if the state stays, and the effects in order."""
-Transitions = tuple[tuple[Event, tuple[TaskState, ...], TaskState | None, tuple[Effect, ...]], ...]
+Transition = tuple[TaskEvent, tuple[TaskState, ...], TaskState | None, tuple[TaskEffect, ...]]
+Transitions = tuple[Transition, ...]
 """Rows of the table: an event, the states in which it may happen, and the cell for them."""
 _S = TaskState
-_E = Event
-_X = Effect
+_E = TaskEvent
+_X = TaskEffect
 _EARLY = _S.OPENING, _S.PLACED
 _READS = _S.OPENED, _S.RESTORING
 _WORKS = _S.RUNNING, _S.STOPPED
@@ -197,7 +198,7 @@ FOLLOWER: Final[Transitions] = (
 )
 
 
-def cells(rows: Transitions) -> dict[tuple[Event, TaskState], Cell]:
+def cells(rows: Transitions) -> dict[tuple[TaskEvent, TaskState], Cell]:
     """Return the cell of each event and state."""
     return {(event, at): (then, do) for event, states, then, do in rows for at in states}
 
@@ -214,9 +215,9 @@ class TaskStateMachine:
         self.task = task
         self.role = role
         self.state = TaskState.CREATED
-        self.story: deque[tuple[float, Event, Role, TaskState]] = deque(maxlen=STORY_STEPS)
+        self.story: deque[tuple[float, TaskEvent, Role, TaskState]] = deque(maxlen=STORY_STEPS)
 
-    def knows(self, event: Event) -> bool:
+    def knows(self, event: TaskEvent) -> bool:
         """Return whether the table has a cell for this event in the current state."""
         return (event, self.state) in TABLE[self.role]
 
@@ -225,7 +226,7 @@ class TaskStateMachine:
         assert self.role.follows, f"only followers turn, a promotion is an event: {self.task}"
         self.role = role
 
-    def step(self, now: float, event: Event) -> tuple[Effect, ...]:
+    def step(self, now: float, event: TaskEvent) -> tuple[TaskEffect, ...]:
         """Return the effects of one event, in order.
 
         Raises:
@@ -238,7 +239,7 @@ class TaskStateMachine:
                 f"story: {list(self.story)}"
             )
         self.story.append((now, event, self.role, self.state))
-        if event is Event.PROMOTE:
+        if event is TaskEvent.PROMOTE:
             self.role = Role.ACTIVE
         then, effects = cell
         self.state = then or self.state

@@ -8,45 +8,63 @@ Not here: the meaning of a store's position, the time at which a task needs the 
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
 
+from streamsx.clock import Clock
 from streamsx.errors import STORE_FAULTS, StoreCorrupt, StoreLocked, StreamsxError
-from streamsx.journal import LOG
+from streamsx.journal import Journal
 from streamsx.model import TaskId, TopicPartition
 from streamsx.state.api import Rows
+from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode, refuse_other_types
 from streamsx.state.memory import MemoryRows
-from streamsx.tasks.inactive_stores import DormantPositions
-from streamsx.tasks.snapshot_restore import SnapshotRestore
-from streamsx.tasks.task_registry import TaskRegistry
-from streamsx.tasks.worker_context import WorkerContext
+from streamsx.tasks.inactive_stores import InactivePositions
+from streamsx.topology.nodes import SubTopology
 
 LOCKED_RETRY_S = 0.25
 LOCKED_MAX_S = 5.0
 CLOSE_MAX_S = 30.0
 
+OpenRows = Callable[[Path, str], Rows]
+"""Function that opens the rows in a folder, with their layout. Raises StoreLocked, StoreCorrupt,
+IncompatibleStore.
+"""
+
 
 class StoreOpener:
-    """Opener of one worker's stores; also closes them and deletes unwanted ones."""
+    """Opener of one worker's stores; also closes them.
+
+    Args:
+        subtopologies: sub-topologies of the app, with their stores.
+        partitions: partition count of each topic.
+        open_rows: opens the rows of persistent stores.
+        directory: folders of the stores.
+        executor: threads that flush and close stores.
+        journal: receives errors that need no action.
+        clock: time of the worker.
+    """
 
     def __init__(
-        self, context: WorkerContext, partitions: Mapping[str, int], executor: Executor
+        self,
+        *,
+        subtopologies: Iterable[SubTopology],
+        partitions: Mapping[str, int],
+        open_rows: OpenRows,
+        directory: StateDirectory,
+        executor: Executor,
+        journal: Journal,
+        clock: Clock,
     ) -> None:
-        self._clock = context.clock
-        self._journal = context.journal
-        self._directory = context.directory
-        self._rows = context.rows(context.config.memory_budget_bytes)
+        self._clock = clock
+        self._journal = journal
+        self._directory = directory
+        self._open_rows = open_rows
         self._executor = executor
-        self._cleanup_delay_s = context.config.state_cleanup_delay_s
-        plans = context.topology.subtopologies
-        self._nodes = {node.name: (plan, node) for plan in plans for node in plan.stores}
+        self._nodes = {node.name: (plan, node) for plan in subtopologies for node in plan.stores}
         self._partitions = partitions
-        self.snapshots = SnapshotRestore(context, partitions)
-        self._unwanted: dict[tuple[str, int], float] = {}
-        """Stores of tasks that are not held here, and the time since when."""
 
     async def open(self, task: TaskId, node: StoreNode) -> Rows:
         """Open one store and return the rows.
@@ -76,7 +94,7 @@ class StoreOpener:
                 return self._open(path, node)
 
     def _open(self, path: Path, node: StoreNode) -> Rows:
-        return self._rows(path, node.layout(self._partitions[node.changelog]))
+        return self._open_rows(path, node.layout(self._partitions[node.changelog]))
 
     async def close(self, task: TaskId, rows: Mapping[str, Rows]) -> None:
         """Flush and close the stores of a task on another thread.
@@ -102,7 +120,7 @@ class StoreOpener:
         if failed is not None:
             raise failed
 
-    def leftovers(self) -> Mapping[TaskId, DormantPositions]:
+    def leftovers(self) -> Mapping[TaskId, InactivePositions]:
         """Open, flush and close the stores of this app that earlier processes left.
 
         Returns:
@@ -132,29 +150,3 @@ class StoreOpener:
             positions = found.setdefault(task, dict.fromkeys(logs.values()))
             positions[logs[name]] = position
         return found
-
-    async def clean_up(self, held: TaskRegistry, gone: Callable[[TaskId], None]) -> None:
-        """Delete stores that were unwanted for the whole delay, one by one, on another thread.
-
-        Args:
-            held: tasks of this worker, whose stores stay.
-            gone: called with the task of each store that is deleted.
-        """
-        now = self._clock.now()
-        tasks = {
-            (name, partition): TaskId(self._nodes[name][0].number, partition)
-            for name, partition in list(self._directory.stores())
-            if name in self._nodes
-        }
-        unwanted = (key for key, task in tasks.items() if task not in held)
-        self._unwanted = {key: self._unwanted.get(key, now) for key in unwanted}
-        loop = asyncio.get_running_loop()
-        for (name, partition), since in sorted(self._unwanted.items()):
-            task = tasks[name, partition]
-            if now - since < self._cleanup_delay_s or task in held:
-                continue  # the task may be assigned during the delete of another store
-            kept = self._directory.discard(self._directory.store(name, partition))
-            gone(task)
-            LOG.info("store_wiped store=%s partition=%d: nobody wanted it", name, partition)
-            await loop.run_in_executor(self._executor, self._directory.delete, kept)
-            del self._unwanted[name, partition]

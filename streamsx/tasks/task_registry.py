@@ -35,8 +35,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from streamsx.model import Role, TaskId
-from streamsx.tasks import state_machine as life
-from streamsx.tasks.state_machine import TaskState, TaskStateMachine
+from streamsx.tasks.state_machine import TaskEffect, TaskEvent, TaskState, TaskStateMachine
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class Happened:
     """
 
     task: TaskId
-    event: life.Event
+    event: TaskEvent
     role: Role | None = None
 
 
@@ -142,7 +141,7 @@ class Do:
     """
 
     task: TaskId
-    effect: life.Effect
+    effect: TaskEffect
     number: int = 0
 
 
@@ -167,8 +166,8 @@ class Turned:
 Effect = Do | TaskMoved | Turned
 
 
-STANDS: Final = frozenset({life.Event.REACHED_END, life.Event.FELL_BEHIND})
-LATE: Final = STANDS | {life.Event.POSITIONS_KNOWN, life.Event.AT_END, life.Event.BEHIND}
+STANDS: Final = frozenset({TaskEvent.REACHED_END, TaskEvent.FELL_BEHIND})
+LATE: Final = STANDS | {TaskEvent.POSITIONS_KNOWN, TaskEvent.AT_END, TaskEvent.BEHIND}
 """Answers that may come when the task no longer waits for them."""
 
 
@@ -176,7 +175,7 @@ LATE: Final = STANDS | {life.Event.POSITIONS_KNOWN, life.Event.AT_END, life.Even
 class RegisteredTask:
     """Task held here: its state machine, and the plans' words about it."""
 
-    life: TaskStateMachine
+    machine: TaskStateMachine
     promised: bool = False
     """Whether the group has promised the task to this follower."""
     announced: bool = False
@@ -212,11 +211,11 @@ class TaskRegistry:
         Raises:
             KeyError: the task is not held.
         """
-        return self._held[task].life
+        return self._held[task].machine
 
     def tasks(self, *states: TaskState) -> list[TaskId]:
         """Return the tasks in the given states, sorted; all tasks if no state is given."""
-        return sorted(t for t, h in self._held.items() if not states or h.life.state in states)
+        return sorted(t for t, h in self._held.items() if not states or h.machine.state in states)
 
     def step(self, now: float, event: Event) -> list[Effect]:
         """Return the effects of one event, in order.
@@ -249,17 +248,17 @@ class TaskRegistry:
         held = self._held.get(answer.task)
         if held is None:
             return  # the answer is about a task that was closed since
-        told = answer.event
+        event = answer.event
         role = answer.role
-        older = role is None or role.follows != held.life.role.follows
-        if older and told in STANDS:
+        older = role is None or role.follows != held.machine.role.follows
+        if older and event in STANDS:
             return  # the answer dates from before a promotion
-        if older and told is life.Event.AT_END:
-            told = life.Event.BEHIND  # these ends are too old to run on
-        if told is life.Event.CLOSED:
+        if older and event is TaskEvent.AT_END:
+            event = TaskEvent.BEHIND  # these ends are too old to run on
+        if event is TaskEvent.CLOSED:
             self._closed(held)
-        elif told not in LATE or held.life.knows(told):
-            self._step(held, told)
+        elif event not in LATE or held.machine.knows(event):
+            self._step(held, event)
 
     # -- from the group
 
@@ -271,72 +270,72 @@ class TaskRegistry:
             held.announced = task in plan.active
             held.promised = task in plan.promised
             follows = task in plan.learners or task in plan.standbys
-            if held.life.state.ends:
+            if held.machine.state.ends:
                 kept = held.afterwards if task in plan.active else None
                 held.afterwards = role if follows else kept
-            elif held.life.role is Role.ACTIVE or task in plan.active:
+            elif held.machine.role is Role.ACTIVE or task in plan.active:
                 continue
             elif follows:
                 self._follows(held, role)
             else:
-                self._step(held, life.Event.DROP)
+                self._step(held, TaskEvent.DROP)
 
     def _follows(self, held: RegisteredTask, role: Role) -> None:
-        if held.life.role is not role:
-            held.life.turn(role)
-            self._effects.append(Turned(held.life.task, role))
-        if held.life.state is TaskState.TAILING:
+        if held.machine.role is not role:
+            held.machine.turn(role)
+            self._effects.append(Turned(held.machine.task, role))
+        if held.machine.state is TaskState.TAILING:
             self._announce(held)
 
     def _assigned(self, task: TaskId) -> None:
         held = self._held.get(task)
         if held is None:
             self._hold(task, Role.ACTIVE)
-        elif held.life.role.follows and not held.life.state.ends:
-            self._step(held, life.Event.PROMOTE)
+        elif held.machine.role.follows and not held.machine.state.ends:
+            self._step(held, TaskEvent.PROMOTE)
         else:
-            self._step(held, life.Event.RENEW)
+            self._step(held, TaskEvent.RENEW)
 
     def _revoked(self, task: TaskId, number: int, *, kept: bool) -> None:
         held = self._held.get(task)
         if held is None:  # the task failed and was closed
-            self._effects.append(Do(task, life.Effect.RELEASE, number))
+            self._effects.append(Do(task, TaskEffect.RELEASE, number))
         else:
             held.afterwards = Role.ACTIVE if kept else None
             held.revoke = number
-            self._step(held, life.Event.REVOKE)
+            self._step(held, TaskEvent.REVOKE)
 
     def _lost(self, held: RegisteredTask, *, kept: bool) -> None:
         if kept:
             held.afterwards = Role.ACTIVE
         elif held.afterwards is Role.ACTIVE:
             held.afterwards = None
-        if held.life.role is Role.ACTIVE or held.life.state.ends:
-            self._step(held, life.Event.LOST)
+        if held.machine.role is Role.ACTIVE or held.machine.state.ends:
+            self._step(held, TaskEvent.LOST)
 
     def _ended(self) -> None:
         for _, held in sorted(self._held.items()):
             held.afterwards = None
-            if not held.life.state.ends:
-                follows = held.life.role.follows
-                self._step(held, life.Event.DROP if follows else life.Event.LOST)
+            if not held.machine.state.ends:
+                follows = held.machine.role.follows
+                self._step(held, TaskEvent.DROP if follows else TaskEvent.LOST)
 
     # -- state machines
 
     def _closed(self, held: RegisteredTask) -> None:
-        self._step(held, life.Event.CLOSED)
-        del self._held[held.life.task]
+        self._step(held, TaskEvent.CLOSED)
+        del self._held[held.machine.task]
         if held.afterwards is not None:
             promised = held.promised
-            self._hold(held.life.task, held.afterwards).promised = promised
+            self._hold(held.machine.task, held.afterwards).promised = promised
 
     def _hold(self, task: TaskId, role: Role) -> RegisteredTask:
         held = self._held[task] = RegisteredTask(TaskStateMachine(task, role))
-        self._step(held, life.Event.START)
+        self._step(held, TaskEvent.START)
         return held
 
-    def _step(self, held: RegisteredTask, event: life.Event) -> None:
-        alive = held.life
+    def _step(self, held: RegisteredTask, event: TaskEvent) -> None:
+        alive = held.machine
         task = alive.task
         old = alive.state
         effects = alive.step(self._now, event)
@@ -344,27 +343,27 @@ class TaskRegistry:
             self._effects.append(TaskMoved(task, alive.role, old, alive.state))
         for effect in effects:
             match effect:
-                case life.Effect.READY:
+                case TaskEffect.READY:
                     self._announce(held)
-                case life.Effect.RELEASE:
+                case TaskEffect.RELEASE:
                     self._effects.append(Do(task, effect, held.revoke))
-                case life.Effect.ANEW:
+                case TaskEffect.ANEW:
                     held.afterwards = Role.ACTIVE
                 case _:
                     self._effects.append(Do(task, effect))
 
     def _announce(self, held: RegisteredTask) -> None:
-        waits = held.life.role is Role.LEARNER
+        waits = held.machine.role is Role.LEARNER
         if waits and not (self._together or held.promised or held.announced):
             held.announced = True
-            self._effects.append(Do(held.life.task, life.Effect.READY))
+            self._effects.append(Do(held.machine.task, TaskEffect.READY))
 
     def _announce_together(self) -> None:
         learners = [
             held for _, held in sorted(self._held.items() if self._together else ())
-            if held.life.role is Role.LEARNER and not (held.promised or held.life.state.ends)
+            if held.machine.role is Role.LEARNER and not (held.promised or held.machine.state.ends)
         ]  # fmt: skip
-        if all(held.life.state is TaskState.TAILING for held in learners):
+        if all(held.machine.state is TaskState.TAILING for held in learners):
             for held in (held for held in learners if not held.announced):
                 held.announced = True
-                self._effects.append(Do(held.life.task, life.Effect.READY))
+                self._effects.append(Do(held.machine.task, TaskEffect.READY))

@@ -46,6 +46,7 @@ from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import QUIET_S, Failure, FailureAction, Policy
 from streamsx.processing.inbox import Done, Host, Outbox, Send, SendRows, SentRecord, sent_to
+from streamsx.processing.rerun import NO_RERUN, Rerun
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.protocol.partitioner import check_place, partition_of
 from streamsx.protocol.record_batch import NO_HEADERS
@@ -337,8 +338,8 @@ class TestDriver:
             for id_ in self._plans:
                 try:
                     _commit(self._tasks[id_], self._logs)
-                except ValueRefused:
-                    self._again(id_)
+                except ValueRefused as why:
+                    self._undone(id_, why)
             if not self._unread():
                 break
             self._run()
@@ -348,15 +349,15 @@ class TestDriver:
         """Return whether a commit has sent records that tasks have not read."""
         return any(self._logs.end(tp) > at for tp, at in self._offered.items())
 
-    def _again(self, id_: TaskId) -> None:
-        """Run a task again from its last commit, and encode each value as it is set.
-
-        So the record that set a bad value is known.
-        """
+    def _undone(self, id_: TaskId, why: ValueRefused) -> None:
+        """Run a task again from the last commit, as a worker does, and commit that run."""
         old = self._tasks[id_]
-        old.close()
-        self._tasks[id_] = self._loop.call(lambda: self._task(id_, old.committed_at, old.taken))
+        rerun = old.rerun(why)
+        self._find_changed()
+        old.aborted()
+        self._tasks[id_] = self._loop.call(lambda: self._task(id_, old.committed_at, rerun))
         self._run()
+        self._find_changed()
         _commit(self._tasks[id_], self._logs)
 
     def restart(self) -> None:
@@ -435,7 +436,7 @@ class TestDriver:
         found = (store.get(key) for store in self.stores(name).values())
         return next((value for value in found if value is not None), None)
 
-    def tell_part(self, name: str) -> None:
+    def warn_of_part(self, name: str) -> None:
         """Do nothing: the driver has all partitions."""
 
     def is_leader(self) -> bool:
@@ -457,9 +458,7 @@ class TestDriver:
     def _start(self, at: Mapping[TaskId, TaskMetadata]) -> None:
         self._tasks = self._loop.call(lambda: {id_: self._task(id_, at[id_]) for id_ in at})
 
-    def _task(
-        self, id_: TaskId, metadata: TaskMetadata, checked: Mapping[str, int] | None = None
-    ) -> Task:
+    def _task(self, id_: TaskId, metadata: TaskMetadata, rerun: Rerun = NO_RERUN) -> Task:
         plan = self._plans[id_]
         for topic, position in metadata.positions.items():
             tp = TopicPartition(topic, id_.partition)
@@ -476,7 +475,7 @@ class TestDriver:
             made.watch(handed, id_.partition)
         start = partial(GatedActor, _nothing)
         links = self._links[id_]
-        about = plan, id_.partition, stores, self._logs, start, self._policy, metadata, checked
+        about = plan, id_.partition, stores, self._logs, start, self._policy, metadata, rerun
         return Task(*about, links)
 
     def _stop(self) -> None:
@@ -493,12 +492,16 @@ class TestDriver:
         except StreamsxError:
             self._raise_first()
             raise
-        if self._raises:
-            self._errors += [each for table in self._handed.values() for each in table.changed()]
+        self._find_changed()
         self._pass_over()
         if self._commits:
             self.commit()
         self._raise_first()
+
+    def _find_changed(self) -> None:
+        """Note values that were changed in place, while the stores know the ones put back."""
+        if self._raises:
+            self._errors += [each for table in self._handed.values() for each in table.changed()]
 
     def _pass_over(self) -> None:
         """Pass over the failures at the end of each topic that has been quiet for QUIET_S."""

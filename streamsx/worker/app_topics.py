@@ -10,14 +10,17 @@ from contextlib import suppress
 
 from streamsx.client import admin
 from streamsx.client.admin import NewTopic
+from streamsx.client.cluster import Cluster
+from streamsx.clock import Clock
+from streamsx.config import Config
 from streamsx.errors import BrokerUnreachable, StreamsxError, TopologyError, WorldError
-from streamsx.journal import LOG
+from streamsx.journal import LOG, Journal
 from streamsx.model import TopicPartition
+from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
-from streamsx.tasks.inactive_stores import DormantPositions
+from streamsx.tasks.inactive_stores import InactivePositions
 from streamsx.tasks.start_positions import holds
-from streamsx.tasks.worker_context import WorkerContext
-from streamsx.topology.build import check_names
+from streamsx.topology.build import Topology, check_names
 from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.partitions import Layout, resolve_partition_counts
 from streamsx.topology.presence import (
@@ -42,13 +45,22 @@ ONLY_NOW = (
 class AppTopics:
     """Topics of one worker's app."""
 
-    def __init__(self, context: WorkerContext) -> None:
-        self.cluster = context.cluster
-        self.topology = context.topology
-        self.config = context.config
-        self.directory = context.directory
-        self.journal = context.journal
-        self.clock = context.clock
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        topology: Topology,
+        config: Config,
+        directory: StateDirectory,
+        journal: Journal,
+        clock: Clock,
+    ) -> None:
+        self.cluster = cluster
+        self.topology = topology
+        self.config = config
+        self.directory = directory
+        self.journal = journal
+        self.clock = clock
 
     # -- before tasks and the group begin
 
@@ -71,7 +83,7 @@ class AppTopics:
             declare=self.config.topic_allow_declare,
         )
 
-    async def make(self, layout: Layout, leftovers: Iterable[DormantPositions]) -> None:
+    async def make(self, layout: Layout, leftovers: Iterable[InactivePositions]) -> None:
         """Create the missing topics; `leftovers`: the stores on this disk.
 
         Raises:
@@ -80,7 +92,7 @@ class AppTopics:
         """
         read = {tp.topic for positions in leftovers for tp, at in positions.items() if at}
         await self._refuse_lost(read)
-        await self._tell_of_empty_tables({spec.name for spec in layout.create})
+        await self._warn_of_empty_tables({spec.name for spec in layout.create})
         own = frozenset[str]().union(*(plan.outputs for plan in self.topology.subtopologies))
         made = [
             NewTopic(spec.name, spec.partitions or 0, spec.replication, spec.config)
@@ -103,16 +115,16 @@ class AppTopics:
             ChangelogLost: still missing after `GONE_AFTER_S`, or created anew.
         """
         began = self.clock.now()
-        told = False
+        warned = False
         found = dict[str, bytes | None]()
         while changelogs:
             found = await admin.topic_ids(self.cluster, changelogs)
             missing = sorted(topic for topic, topic_id in found.items() if topic_id is None)
             if not missing or self.clock.now() - began >= GONE_AFTER_S:
                 break
-            if not told:
+            if not warned:
                 LOG.warning(ASKED_AGAIN, ", ".join(missing), GONE_AFTER_S)
-                told = True
+                warned = True
             await asyncio.sleep(LOOK_AGAIN_S)
         for node in self._tables():
             if (topic := node.changelog) in changelogs:
@@ -120,7 +132,7 @@ class AppTopics:
                 folder = self.directory.stores_of(node.name)
                 refuse_lost(node.name, topic, before, found.get(topic, NO_ID), folder)
 
-    async def _tell_of_empty_tables(self, missing: set[str]) -> None:
+    async def _warn_of_empty_tables(self, missing: set[str]) -> None:
         """Warn of tables that begin empty although their source topics were read already.
 
         Such a table is either new, or lost with every copy; this worker cannot distinguish the two.
@@ -227,13 +239,13 @@ class AppTopics:
                 LOG.debug("topics of the app: %s", error)
                 continue
             for effect in presence.heard(self.clock.now(), found):
-                self._heard(effect, fail)
+                self._on_absence(effect, fail)
                 if effect.anew:  # readers of the topic use the metadata (`tasks/source_watch`)
                     self._note_sources(found)
                     with suppress(BrokerUnreachable):  # a refused fetch refreshes the metadata too
                         await self.cluster.refresh()
 
-    def _heard(self, effect: Absence, fail: Callable[[StreamsxError], None]) -> None:
+    def _on_absence(self, effect: Absence, fail: Callable[[StreamsxError], None]) -> None:
         topic = effect.topic
         nodes = [node for node in self._tables() if node.changelog == topic]
         where = self.directory.stores_of(nodes[0].name) if nodes else ""

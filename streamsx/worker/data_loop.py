@@ -16,14 +16,19 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 
+from streamsx.client.fetcher import Fetcher
 from streamsx.client.producer import Producer
+from streamsx.clock import Clock
 from streamsx.errors import StreamsxError, TaskStopped
 from streamsx.event_loops import wait
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId
 from streamsx.tasks import crash_points
 from streamsx.tasks.active_task import Active
+from streamsx.tasks.committer import Committer
+from streamsx.tasks.handovers import Handovers
+from streamsx.tasks.restorer import Restorer
 from streamsx.tasks.task_driver import TaskDriver
-from streamsx.tasks.worker_context import WorkerContext
 from streamsx.worker.throughput_log import ThroughputLog
 
 TURN_S = 0.010
@@ -68,24 +73,58 @@ class RestoreShare:
 
 
 class DataLoop:
-    """Loop that runs the tasks and stores of a worker, and owns them."""
+    """Loop that runs the tasks and stores of a worker, and owns them.
+
+    Args:
+        tasks: driver of the tasks.
+        committer: commits, which the loop seals and writes in slices.
+        restorer: restores, which the loop runs in slices.
+        fetcher: fetcher of sources.
+        producer: producer of the tasks.
+        handovers: hand-overs that end with the first record.
+        arrived: set when there is work.
+        report: publishes the state of the tasks for the next join.
+        throughput: line in the log, now and then, about processed records.
+        metrics: registry for the lag of the sources.
+        slice_s: time of one slice.
+        clock: time of the worker.
+    """
 
     def __init__(
-        self, context: WorkerContext, tasks: TaskDriver, producer: Producer, arrived: asyncio.Event,
+        self,
+        *,
+        tasks: TaskDriver,
+        committer: Committer,
+        restorer: Restorer,
+        fetcher: Fetcher,
+        producer: Producer,
+        handovers: Handovers,
+        arrived: asyncio.Event,
         report: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self._clock = context.clock
-        self._slice_s = context.config.restore_slice_s
+        throughput: ThroughputLog,
+        metrics: MetricRegistry,
+        slice_s: float,
+        clock: Clock,
+    ) -> None:
+        self._clock = clock
+        self._slice_s = slice_s
         self._tasks = tasks
-        self._committing = tasks.committing
-        self._restorer = tasks.restorer
-        self._fetcher = tasks.fetcher
+        self._committer = committer
+        self._restorer = restorer
+        self._fetcher = fetcher
         self._producer = producer
+        self._handovers = handovers
         self._arrived = arrived
         self._report = report
-        self._tally = ThroughputLog(context.journal)
+        self._throughput = throughput
+        self._lag = metrics.gauge(
+            "input_lag_records",
+            "Records of sources that are not done.",
+            self._behind,
+            unit="records",
+        )
         self._order = deque[TaskId]()
-        self._duty = RestoreShare(self._slice_s)
+        self._restore_share = RestoreShare(self._slice_s)
         self._report_at = 0.0
         self._tick_at = 0.0
         self._leased = False
@@ -110,31 +149,31 @@ class DataLoop:
         self._leased = self._producer.follow_lease()
         worked = False
         if self._leased:
-            self._committing.consider(now, self._tasks.actives.values())
-            self._committing.seal_slice(now + self._slice_s)
+            self._committer.consider(now, self._tasks.actives.values())
+            self._committer.seal_slice(now + self._slice_s)
             done = self._run_tasks()
-            self._tally.processed(done)
+            self._throughput.processed(done)
             worked = done > 0
         ran = self._clock.now()
         self._held_s = ran - now
-        self._committing.write_slice(ran + self._slice_s)
+        self._committer.write_slice(ran + self._slice_s)
         worked = self._restore(busy=worked) or worked
         self._producer.push()
         self._regularly(now)
-        return worked or self._committing.busy(leased=self._leased)
+        return worked or self._committer.busy(leased=self._leased)
 
     def _regularly(self, now: float) -> None:
         if self._tasks.changed or (now >= self._report_at and len(self._restorer)):
             self._tasks.changed = False
             self._report_at = now + REPORT_EVERY_S
-            self._tasks.handed_over()
+            self._handovers.complete_idle()
             self._report()
         if now >= self._tick_at:
             self._tick_at = now + TICK_EVERY_S
-            self._tasks.handed_over()
+            self._handovers.complete_idle()
             self._pass_over(now)
             if self._tasks.actives:
-                self._tally.regularly(now, self._behind)
+                self._throughput.regularly(now, self._lag.value)
 
     def _pass_over(self, now: float) -> None:
         """Let running tasks pass over failed records at the end of a quiet topic."""
@@ -160,8 +199,8 @@ class DataLoop:
     def _idle_s(self) -> float:
         now = self._clock.now()
         due = [now + IDLE_MAX_S]
-        if self._leased and self._committing.idle:
-            due.append(self._committing.due_at)
+        if self._leased and self._committer.idle:
+            due.append(self._committer.due_at)
         if len(self._restorer):
             due.append(self._report_at)
         return max(IDLE_MIN_S, min(due) - now)
@@ -174,9 +213,9 @@ class DataLoop:
         The first task is the one after the last task of the previous turn.
         """
         actives = self._tasks.actives
-        if self._producer.full_elsewhere() or self._committing.full:
+        if self._producer.full_elsewhere() or self._committer.full:
             return 0
-        self._crowding = {*self._producer.crowding(), *self._committing.crowding}
+        self._crowding = {*self._producer.crowding(), *self._committer.crowding}
         if len(self._order) != len(actives) or any(task not in actives for task in self._order):
             self._order = deque(sorted(actives))
         until = self._clock.now() + TURN_S
@@ -185,7 +224,7 @@ class DataLoop:
             active = actives[self._order[0]]
             self._order.rotate(-1)
             done += self._run(active, until)
-            if self._clock.now() >= until or self._committing.full:
+            if self._clock.now() >= until or self._committer.full:
                 break
         return done
 
@@ -193,7 +232,7 @@ class DataLoop:
         task = active.task
         if task.id in self._crowding:
             return 0
-        if active.suspended or active.paused or task.id == self._committing.sealing or task.busy:
+        if active.suspended or active.paused or task.id == self._committer.sealing or task.busy:
             return 0
         more = self._feed(active)
         caught_up = [tp.topic for tp in active.sources if self._fetcher.caught_up(tp)]
@@ -203,7 +242,7 @@ class DataLoop:
             began = self._clock.now()
             dirty = task.dirty_bytes
             limit = min(CHUNK_RECORDS_MAX, active.affords(min(CHUNK_S, until - began)))
-            limit = min(limit, active.fills(self._committing.room_bytes))
+            limit = min(limit, active.fills(self._committer.room_bytes))
             records = task.run(limit, caught_up)
         except TaskStopped as why:
             self._tasks.stopped(active.id, why)
@@ -213,11 +252,11 @@ class DataLoop:
             return 0
         if records:
             now = self._clock.now()
-            self._committing.ran(active, records, dirty)
+            self._committer.ran(active, records, dirty)
             if not task.busy:
                 active.took(records, now - began)
             more = more or any(task.waiting(tp.topic) for tp in active.sources)
-            self._tasks.processed(active, now, more=more)
+            self._handovers.processed(active, now, more=more)
             crash_points.point("processing")
         return records
 
@@ -250,10 +289,10 @@ class DataLoop:
         allowed = self._slice_s
         if busy:
             share = URGENT_SHARE if self._restorer.urgent() else CALM_SHARE
-            allowed = self._duty.allowed(now, share)
+            allowed = self._restore_share.allowed(now, share)
         if allowed <= 0:
             return True
         worked = self._restorer.slice(now + allowed)
         if busy:
-            self._duty.spent(self._clock.now() - now)
+            self._restore_share.spent(self._clock.now() - now)
         return worked

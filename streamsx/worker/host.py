@@ -33,7 +33,7 @@ class KeyPlaces:
         self._counts = {name: counts[plan.topics[0]] for name, plan in plan_of.items()}
         self._otherwise: set[str] = set()
         """Tables with keys other than those of their records."""
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def found(self, name: str, key: Any, partition: int) -> None:
         """Learn the partition of a key."""
@@ -57,11 +57,11 @@ class KeyPlaces:
             here,
         )
 
-    def tell_part(self, name: str, here: frozenset[int]) -> None:
+    def warn_of_part(self, name: str, here: frozenset[int]) -> None:
         """Warn once for each table that is only partly on this worker."""
         count = self._counts.get(name, 0)
-        if len(here) < count and name not in self._told:
-            self._told.add(name)
+        if len(here) < count and name not in self._warned:
+            self._warned.add(name)
             LOG.warning(
                 "only a part of table %s is read: %s: other workers have the rest, or it is being "
                 "restored",
@@ -101,12 +101,13 @@ class WorkerHost:
 
     def __init__(
         self,
-        clock: Clock,
+        *,
         producer: Producer,
         tasks: TaskDriver,
         leads: Callable[[], bool],
         places: KeyPlaces,
         late: LateTopics,
+        clock: Clock,
     ) -> None:
         self._clock = clock
         self.producer = producer
@@ -125,13 +126,17 @@ class WorkerHost:
         full = self.producer.full
 
         def bounded(
-            key: bytes | None, value: bytes | None, timestamp: int, headers: Headers | None
+            key: bytes | None,
+            value: bytes | None,
+            timestamp: int,
+            headers: Headers | None,
+            by: bytes | None = None,
         ) -> None:
             if full():
                 raise BrokerUnreachable(
                     f"too much is unsent: {topic}: the broker takes nothing: try again later"
                 )
-            send(key, value, timestamp, headers)
+            send(key, value, timestamp, headers, by)
 
         return bounded
 
@@ -165,8 +170,8 @@ class WorkerHost:
         self._places.check(name, key, frozenset(stores))
         return None
 
-    def tell_part(self, name: str) -> None:
-        self._places.tell_part(name, frozenset(self.stores(name)))
+    def warn_of_part(self, name: str) -> None:
+        self._places.warn_of_part(name, frozenset(self.stores(name)))
 
     def is_leader(self) -> bool:
         return self._leads()

@@ -164,12 +164,12 @@ class LateTopics:
         """Return the broker's error code for a topic."""
         while True:
             try:
-                told = await self._cluster.metadata([topic])
+                answer = await self._cluster.metadata([topic])
             except BrokerUnreachable as error:
                 LOG.info("topic looked up again: %s: %s", topic, error)
                 await asyncio.sleep(PAUSE_S)
             else:
-                code: int = told.topics[0].error_code
+                code: int = answer.topics[0].error_code
                 return code
 
     async def _make(self, spec: TopicSpec) -> None:

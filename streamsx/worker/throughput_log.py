@@ -1,11 +1,12 @@
 """Log of a worker's throughput, one line now and then, so that the log shows a working worker.
 
-Not here: the count of records and of the backlog (`data_loop`).
+Not here: the lag (`data_loop`).
 """
 
 from collections.abc import Callable
 
 from streamsx.journal import Journal
+from streamsx.metrics import MetricRegistry
 
 EVERY_S = 30.0
 
@@ -13,16 +14,21 @@ EVERY_S = 30.0
 class ThroughputLog:
     """Throughput of one data loop; a stretch without records is logged once."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, registry: MetricRegistry | None = None) -> None:
         self._journal = journal
-        self._records = 0
+        self._processed = (registry or MetricRegistry()).counter(
+            "records_processed_total", "Records that tasks have processed."
+        )
+        self._logged = 0
+        """Records that earlier lines have counted."""
         self._quiet = False
         self._since: float | None = None
 
     def processed(self, records: int) -> None:
-        self._records += records
+        """Count the records of a turn."""
+        self._processed.add(records)
 
-    def regularly(self, now: float, behind: Callable[[], int]) -> None:
+    def regularly(self, now: float, behind: Callable[[], float]) -> None:
         """Log the throughput every `EVERY_S`; called more often than that.
 
         `behind`: returns the number of records that wait, as far as known.
@@ -32,8 +38,9 @@ class ThroughputLog:
         took_s = now - self._since
         if took_s < EVERY_S:
             return
-        records = self._records
-        self._records = 0
+        processed = self._processed.value()
+        records = processed - self._logged
+        self._logged = processed
         self._since = now
         if records or not self._quiet:
             rate = round(records / took_s, 1)

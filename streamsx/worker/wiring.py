@@ -5,97 +5,360 @@ Only this module decides which part receives which other part.
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
 from streamsx import __version__
 from streamsx.assignor.model import MemberMetadata, Rules
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor, Subtopology
-from streamsx.client.producer import HearsRefusals, Producer, always
+from streamsx.client.cluster import Cluster
+from streamsx.client.fetcher import Fetcher, limits_of
+from streamsx.client.producer import OnRefused, Producer, always
 from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.client.topic_limits_watch import OutputLimits
+from streamsx.clock import Clock
 from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
+from streamsx.errors import TaskStopped, ValueRefused
 from streamsx.group.member import MemberConfig
+from streamsx.group.member_events import ControlMessage
 from streamsx.group.outage import Outage
 from streamsx.group.session import Session
 from streamsx.group.subscription_builder import SubscriptionBuilder
-from streamsx.journal import LOG
-from streamsx.model import TopicPartition
+from streamsx.journal import LOG, Journal
+from streamsx.metrics import MetricRegistry
+from streamsx.model import TaskId, TopicPartition
 from streamsx.processing.failure_policy import FailureAction, Policy
-from streamsx.tasks.failure_reports import FailureReports
+from streamsx.state.directory import StateDirectory
+from streamsx.tasks.active_tasks import ActiveTasks
+from streamsx.tasks.committer import CommitLimits, CommitOutcomes, Committer, patient_until
+from streamsx.tasks.failure_reports import FailureReports, report_damaged
 from streamsx.tasks.group_gateway import GroupGateway
+from streamsx.tasks.handovers import Handovers
+from streamsx.tasks.inactive_stores import InactiveStores
 from streamsx.tasks.log_bounds import LATEST, LogBounds
-from streamsx.tasks.produce_errors import OnProduceError, ProduceErrorsOutsideTasks
+from streamsx.tasks.produce_errors import OnProduceError, ProduceErrors, ProduceErrorsOutsideTasks
 from streamsx.tasks.rebalance_handler import RebalanceHandler
-from streamsx.tasks.rebalance_listeners import ListenerCalls
+from streamsx.tasks.rebalance_listeners import ListenerCalls, RebalanceListeners
+from streamsx.tasks.rebalance_log import RebalanceLog
 from streamsx.tasks.repartition_purge import RepartitionPurge
+from streamsx.tasks.restorer import Restorer
+from streamsx.tasks.snapshot_restore import SnapshotRestore
+from streamsx.tasks.source_watch import SourceWatch
 from streamsx.tasks.start_positions import OffsetReset
+from streamsx.tasks.store_cleanup import StoreCleanup
 from streamsx.tasks.store_opener import StoreOpener
 from streamsx.tasks.task_driver import TaskDriver
-from streamsx.tasks.worker_context import WorkerContext, sent_bytes
+from streamsx.tasks.task_registry import Happened, TaskRegistry
+from streamsx.tasks.task_reports import TaskReports
+from streamsx.tasks.task_stores import TaskStores
+from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicKind
+from streamsx.topology.nodes import SubTopology
+from streamsx.topology.partitions import refuse_changes
 from streamsx.worker.data_loop import DataLoop
 from streamsx.worker.host import KeyPlaces, WorkerHost
 from streamsx.worker.late_topics import LateTopics
+from streamsx.worker.memory_budget import RowsOf, memory_budget, rocks_rows
+from streamsx.worker.throughput_log import ThroughputLog
 
 EXECUTOR_THREADS = 2
 JITTER_STEPS = 1000
 
 
+class WorkerOwner(Protocol):
+    """Interface of the worker for its parts."""
+
+    def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]: ...
+    def spawn_users(self, job: Coroutine[Any, Any, None], *, name: str) -> None: ...
+    def fail(self, error: Exception) -> None: ...
+    def ended(self, error: Exception | None) -> None: ...
+    def deliver(self, message: ControlMessage) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerContext:
+    """Objects of which one worker is made; only this module and the worker know them all."""
+
+    owner: WorkerOwner
+    topology: Topology
+    config: Config
+    directory: StateDirectory
+    journal: Journal
+    clock: Clock
+    cluster: Cluster
+    rows: RowsOf = rocks_rows
+    listeners: RebalanceListeners = field(default_factory=RebalanceListeners)
+    metrics: MetricRegistry = field(default_factory=MetricRegistry)
+
+    @property
+    def plans(self) -> Mapping[int, SubTopology]:
+        """Return the sub-topologies by number."""
+        return {plan.number: plan for plan in self.topology.subtopologies}
+
+
 class WorkerComponents:
-    """All parts of a worker, created and not yet running."""
+    """All parts of a worker, created and not yet running.
+
+    Some parts call each other: a fetcher reports to the driver, and the driver decides what is
+    fetched. The part that is created first gets a method of this class for the other one.
+    """
 
     def __init__(self, context: WorkerContext, partitions: Mapping[str, int]) -> None:
-        config = context.config
-        clock = context.clock
-        assignor = assignor_of(context, partitions)
-        self.arrived = arrived = asyncio.Event()
+        self._context = context
+        self.arrived = asyncio.Event()
         """Set when there is work for the data loop."""
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
-        self.stores = StoreOpener(context, partitions, self.executor)
+        self.failures = FailureReports(context.clock, context.metrics)
+        self.limits = OutputLimits(context.cluster, context.clock, context.owner.spawn)
+        assignor = assignor_of(context, partitions)
+        self._join_group(assignor)
+        self._read_and_send(partitions)
+        self._keep_stores(partitions)
+        self._own_tasks()
+        self._follow_group(assignor, partitions)
+        self._run_users(partitions)
+
+    def _join_group(self, assignor: StreamsPartitionAssignor) -> None:
+        """Create the member of the group and the ways to it."""
+        context = self._context
+        owner = context.owner
         self.session = session_of(context, assignor)
-        self.limits = OutputLimits(context.cluster, clock, context.owner.spawn)
-        self.producer = producer_of(context, self.limits, self._refused, self._leased, arrived.set)
-        """Producer of the tasks; the host has a producer of its own."""
+        self.listener_calls = ListenerCalls(
+            listeners=context.listeners,
+            spawn=lambda job, name: owner.spawn_users(job, name=name),
+            fail=owner.fail,
+            journal=context.journal,
+            now=context.clock.now,
+        )
+        self._gateway = GroupGateway(self.session, assignor, self.listener_calls)
+
+    def _read_and_send(self, partitions: Mapping[str, int]) -> None:
+        """Create fetchers and the producer of the tasks; the host has a producer of its own."""
+        context = self._context
+        wake = self.arrived.set
+        data, log = limits_of(context.config)
+        damaged = partial(report_damaged, context.journal)
+        self.fetcher = Fetcher(
+            context.cluster, context.clock, "data", data, wake, self._source_cut, damaged
+        )
+        self.changelogs = Fetcher(
+            context.cluster, context.clock, "restore", log, wake, self._changelog_cut, damaged
+        )
+        self.producer = producer_of(context, self.limits, self._refused, self._leased, wake)
+        self.bounds = bounds_of(context, partitions)
+
+    def _keep_stores(self, partitions: Mapping[str, int]) -> None:
+        """Create the parts that open, fill, restore, close and delete stores."""
+        context = self._context
+        config = context.config
+        directory = context.directory
+        subtopologies = context.topology.subtopologies
+        self.registry = TaskRegistry(together=not config.learner_partial_rebalance)
+        self.opener = StoreOpener(
+            subtopologies=subtopologies,
+            partitions=partitions,
+            open_rows=context.rows(config.memory_budget_bytes),
+            directory=directory,
+            executor=self.executor,
+            journal=context.journal,
+            clock=context.clock,
+        )
+        self.cleanup = StoreCleanup(
+            subtopologies=subtopologies,
+            directory=directory,
+            executor=self.executor,
+            delay_s=config.state_cleanup_delay_s,
+            clock=context.clock,
+        )
+        self.snapshots = SnapshotRestore(
+            uri=config.snapshot,
+            topology=context.topology,
+            partitions=partitions,
+            cluster=context.cluster,
+            directory=directory,
+            journal=context.journal,
+            clock=context.clock,
+        )
+        self.restorer = Restorer(
+            fetcher=self.changelogs,
+            lag_max=config.acceptable_recovery_lag,
+            kept=directory.kept,
+            restored=self._happened,
+            failed=self._failed,
+            journal=context.journal,
+            clock=context.clock,
+        )
+        self.inactive = InactiveStores(self.bounds, self._changed)
+        self.stores = TaskStores(
+            plans=context.plans,
+            opener=self.opener,
+            snapshots=self.snapshots,
+            restorer=self.restorer,
+            inactive=self.inactive,
+            bounds=self.bounds,
+            registry=self.registry,
+        )
+
+    def _own_tasks(self) -> None:
+        """Create the parts that run and commit tasks, and the driver of their life."""
+        context = self._context
+        config = context.config
+        clock = context.clock
+        budget = memory_budget(config)
         topics = context.topology.topics
         passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
-        self.failures = FailureReports(clock)
-        self.purging = RepartitionPurge(context.cluster, passing)
-        on_error = FailureAction(config.on_error)
-        on_decode_error = FailureAction(config.on_decode_error)
-        told = self.failures.report
-        most = config.consecutive_failures_max
-        passed = self.failures.passed
-        policy = Policy(on_error, on_decode_error, told, most, passed)
-        owner = context.owner
-        self.listening = listening = ListenerCalls(
-            context.listeners, lambda job, name: owner.spawn_users(job, name=name), owner.fail,
-            context.journal, clock.now,
-        )  # fmt: skip
-        gateway = GroupGateway(self.session, assignor, listening)
-        bounds = bounds_of(context, partitions)
+        self.purge = RepartitionPurge(context.cluster, passing)
+        self.active_tasks = ActiveTasks(
+            plans=context.plans,
+            producer=self.producer,
+            policy=policy_of(config, self.failures),
+            wake=self.arrived.set,
+            cache_bytes=budget.cache_bytes,
+            clock=clock,
+        )
+        actives = self.active_tasks.running
+        self.sources = SourceWatch(
+            cluster=context.cluster,
+            spawn=context.owner.spawn,
+            bounds=self.bounds,
+            fetcher=self.fetcher,
+            actives=actives,
+        )
+        self.committer = Committer(
+            producer=self.producer,
+            offsets=self._gateway.commit,
+            taken=self.purge.committed,
+            limits=CommitLimits(config.commit_interval_s, budget.dirty_bytes),
+            outcomes=CommitOutcomes(self._happened, self._undone, self._failed),
+            patient_until=self._patient_until,
+            spawn=context.owner.spawn,
+            journal=context.journal,
+            clock=clock,
+        )
+        self.handovers = Handovers(
+            registry=self.registry,
+            actives=actives,
+            lag=self.restorer.lag,
+            caught_up=self.fetcher.caught_up,
+            journal=context.journal,
+            clock=clock,
+        )
         self.tasks = TaskDriver(
-            context, gateway, self.stores, self.producer, policy, self.purging, arrived, bounds
+            registry=self.registry,
+            actives=self.active_tasks,
+            stores=self.stores,
+            sources=self.sources,
+            committer=self.committer,
+            handovers=self.handovers,
+            bounds=self.bounds,
+            gateway=self._gateway,
+            spawn=context.owner.spawn,
+            fail=context.owner.fail,
+            journal=context.journal,
+            clock=clock,
+        )
+        self.produce_errors = produce_errors_of(context, self.tasks, self.producer)
+
+    def _follow_group(
+        self, assignor: StreamsPartitionAssignor, partitions: Mapping[str, int]
+    ) -> None:
+        """Create the handler of the group's messages, and the data loop."""
+        context = self._context
+        self.reports = TaskReports(
+            registry=self.registry,
+            actives=self.active_tasks.running,
+            stores=self.stores,
+            gateway=self._gateway,
+            session=self.session,
+            plans=context.plans,
+            lag_max=context.config.acceptable_recovery_lag,
+            clock=context.clock,
         )
         self.rebalance_handler = RebalanceHandler(
-            context, partitions, assignor, self.session, gateway, self.tasks, listening
+            owner=context.owner,
+            assignor=assignor,
+            session=self.session,
+            gateway=self._gateway,
+            tasks=self.tasks,
+            committer=self.committer,
+            handovers=self.handovers,
+            fetchers=(self.fetcher, self.changelogs),
+            listener_calls=self.listener_calls,
+            reports=self.reports,
+            log=RebalanceLog(
+                actives=self.active_tasks,
+                metrics=self.session.metrics,
+                journal=context.journal,
+                clock=context.clock,
+            ),
+            refuse_counts=partial(refuse_changes, context.topology, partitions),
+            principal=context.cluster.principal,
+            journal=context.journal,
+            clock=context.clock,
         )
         self.loop = DataLoop(
-            context, self.tasks, self.producer, arrived, self.rebalance_handler.publish
+            tasks=self.tasks,
+            committer=self.committer,
+            restorer=self.restorer,
+            fetcher=self.fetcher,
+            producer=self.producer,
+            handovers=self.handovers,
+            arrived=self.arrived,
+            report=self.reports.publish,
+            throughput=ThroughputLog(context.journal, context.metrics),
+            metrics=context.metrics,
+            slice_s=context.config.restore_slice_s,
+            clock=context.clock,
         )
-        word = OnProduceError(config.on_produce_error)
-        fail = context.owner.fail
-        outside = ProduceErrorsOutsideTasks(word, context.cluster.principal, clock, fail)
-        producer = producer_of(context, self.limits, outside.refused)
-        places = KeyPlaces(context.topology.subtopologies, partitions)
-        late = LateTopics(context.cluster, config, context.owner.spawn, arrived.set)
+
+    def _run_users(self, partitions: Mapping[str, int]) -> None:
+        """Create the host of user code outside of tasks, with a producer of its own."""
+        context = self._context
+        config = context.config
+        cluster = context.cluster
+        clock = context.clock
+        choice = OnProduceError(config.on_produce_error)
+        outside = ProduceErrorsOutsideTasks(
+            choice, cluster.principal, clock, context.owner.fail, context.metrics
+        )
         self.host = WorkerHost(
-            clock, producer, self.tasks, lambda: self.rebalance_handler.leads, places, late
+            producer=producer_of(context, self.limits, outside.refused),
+            tasks=self.tasks,
+            leads=lambda: self.rebalance_handler.leads,
+            places=KeyPlaces(context.topology.subtopologies, partitions),
+            late=LateTopics(cluster, config, context.owner.spawn, self.arrived.set),
+            clock=clock,
         )
-        self._context = context
+
+    # -- for parts that are created before the part they call
+
+    def _source_cut(self, tp: TopicPartition, _: int) -> None:
+        self.sources.cut(tp)
+
+    def _changelog_cut(self, tp: TopicPartition, _: int) -> None:
+        self.tasks.changelog_cut(tp)
+
+    def _happened(self, event: Happened) -> None:
+        self.tasks.feed(event)
+
+    def _undone(self, task: TaskId, why: ValueRefused | TaskStopped) -> None:
+        self.tasks.undone(task, why)
+
+    def _failed(self, task: TaskId, error: Exception) -> None:
+        self.tasks.failed(task, error)
+
+    def _changed(self) -> None:
+        self.tasks.changed = True
 
     def _refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
-        self.tasks.refusing.refused(tp, code, record)
+        self.produce_errors.refused(tp, code, record)
+
+    def _patient_until(self, since: float) -> float:
+        leave_by = self._gateway.leave_by if self._gateway.leaving else None
+        return patient_until(since, self._context.config.revoke_timeout_s, leave_by)
 
     def _leased(self) -> bool:
         """Return whether the lease holds and the data loop has processed all losses.
@@ -111,6 +374,36 @@ class WorkerComponents:
             session.losses == self.rebalance_handler.losses
             and context.clock.now() < session.member.lease.until
         )
+
+
+def policy_of(config: Config, failures: FailureReports) -> Policy:
+    """Return the consequences of records that fail."""
+    return Policy(
+        FailureAction(config.on_error),
+        FailureAction(config.on_decode_error),
+        failures.report,
+        config.consecutive_failures_max,
+        failures.passed,
+    )
+
+
+def produce_errors_of(
+    context: WorkerContext, tasks: TaskDriver, producer: Producer
+) -> ProduceErrors:
+    """Return the handler of task records that brokers refuse."""
+    stores = (node for plan in context.topology.subtopologies for node in plan.stores)
+    return ProduceErrors(
+        choice=OnProduceError(context.config.on_produce_error),
+        principal=context.cluster.principal,
+        actives=tasks.actives,
+        current=producer.current,
+        changelogs=frozenset(node.changelog for node in stores),
+        journal=context.journal,
+        clock=context.clock,
+        registry=context.metrics,
+        stops=tasks.undone,
+        fails=tasks.failed,
+    )
 
 
 def bounds_of(context: WorkerContext, partitions: Mapping[str, int]) -> LogBounds:
@@ -130,7 +423,7 @@ def bounds_of(context: WorkerContext, partitions: Mapping[str, int]) -> LogBound
 def producer_of(
     context: WorkerContext,
     limits: OutputLimits,
-    refused: HearsRefusals,
+    refused: OnRefused,
     held: Callable[[], bool] = always,
     room: Callable[[], object] = always,
 ) -> Producer:
@@ -140,7 +433,7 @@ def producer_of(
         context.owner.spawn,
         refused,
         linger_s=context.config.producer_linger_s,
-        buffer_bytes=sent_bytes(context.config),
+        buffer_bytes=memory_budget(context.config).sent_bytes,
         compression=context.config.producer_compression_type or "none",
         held=held,
         room=room,
@@ -224,5 +517,6 @@ def session_of(context: WorkerContext, assignor: StreamsPartitionAssignor) -> Se
         SubscriptionBuilder(assignor, tuple(topics), config.scale_down_timeout_s),
         context.owner.deliver,
         Outage(LOG.warning),
+        context.metrics,
         keep,
     )

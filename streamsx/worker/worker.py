@@ -33,14 +33,14 @@ from streamsx.journal import LOG, Journal
 from streamsx.state.directory import StateDirectory
 from streamsx.tasks.rebalance_listeners import RebalanceListeners
 from streamsx.tasks.task_registry import Ended
-from streamsx.tasks.worker_context import RowsOf, WorkerContext, rocks_rows
 from streamsx.topology.build import Topology
 from streamsx.topology.partitions import Layout
 from streamsx.topology.presence import Presence
 from streamsx.worker.app_topics import AppTopics
 from streamsx.worker.host import WorkerHost, take_sends_as_tasks
 from streamsx.worker.leftovers import end_leftovers
-from streamsx.worker.wiring import WorkerComponents
+from streamsx.worker.memory_budget import RowsOf, rocks_rows
+from streamsx.worker.wiring import WorkerComponents, WorkerContext
 
 START_TIMEOUT_S = 30.0
 """Limit for brokers that start together with their workers: for the first answer, and then for each
@@ -92,7 +92,7 @@ class Worker:
         self._clock = clock
         self._services = services
         self._hosted = hosted
-        self._tell_begun = begun
+        self._on_begun = begun
         self._threads = threads
         self._rows = rows
         self._rng = rng
@@ -164,7 +164,14 @@ class Worker:
                 self, self._topology, self._config, self._directory, self._journal, self._clock,
                 cluster, self._rows, self._listeners,
             )  # fmt: skip
-            topics = AppTopics(context)
+            topics = AppTopics(
+                cluster=cluster,
+                topology=self._topology,
+                config=self._config,
+                directory=self._directory,
+                journal=self._journal,
+                clock=self._clock,
+            )
             layout = await topics.layout()
             async with asyncio.TaskGroup() as self._group:
                 made = WorkerComponents(context, layout.counts)
@@ -257,7 +264,7 @@ class Worker:
     def deliver(self, message: ControlMessage) -> None:
         """Pass a message from the control thread to the data loop."""
         with suppress(RuntimeError):  # the loop is closed, and all receivers have ended
-            self._loop.call_soon_threadsafe(self._hear, message)
+            self._loop.call_soon_threadsafe(self._handle, message)
 
     def ended(self, error: Exception | None) -> None:
         """Close the remaining tasks, because the worker is out of the group for good."""
@@ -279,7 +286,7 @@ class Worker:
             unreached=self._unreached,
         )
 
-    def _hear(self, message: ControlMessage) -> None:
+    def _handle(self, message: ControlMessage) -> None:
         """Handle a message of the member, unless a failed job is ending the worker.
 
         The race (seed 32): a full disk fails the closing of a store, and with it this worker; all
@@ -287,7 +294,7 @@ class Worker:
         begin then.
         """
         if not self._broken:
-            self._made.rebalance_handler.hear(message)
+            self._made.rebalance_handler.handle(message)
             self._made.arrived.set()
 
     # -- at work
@@ -299,40 +306,40 @@ class Worker:
         state.
         """
         await self._loop.run_in_executor(made.executor, self._directory.empty_trash)
-        leftovers = made.stores.leftovers()
+        leftovers = made.opener.leftovers()
         await topics.make(layout, leftovers.values())
         presence = await topics.noted()
-        made.tasks.bounds.without_offsets = await topics.without_offsets(layout)
+        made.bounds.without_offsets = await topics.without_offsets(layout)
         self._made = made
         await made.limits.learn([spec.name for spec in self._topology.topics])
         await made.producer.start()
         await made.host.producer.start()
         self._hosted(made.host)  # before listeners and bodies can use the host
-        await made.tasks.dormant.begin(leftovers)
-        made.rebalance_handler.publish()
+        await made.inactive.begin(leftovers)
+        made.reports.publish()
         return presence
 
     async def _work(self, made: WorkerComponents, watch: Coroutine[Any, Any, None]) -> None:
         background = {
             "watch the topics": watch,
-            "fetch data": made.tasks.fetcher.run(),
-            "fetch changelogs": made.tasks.changelogs.run(),
-            "ask for bounds": made.tasks.bounds.run(),
-            "ask for positions": made.tasks.bounds.committed.run(),
-            "watch what is on the disk": made.tasks.dormant.watch(),
+            "fetch data": made.fetcher.run(),
+            "fetch changelogs": made.changelogs.run(),
+            "ask for bounds": made.bounds.run(),
+            "ask for positions": made.bounds.committed.run(),
+            "watch what is on the disk": made.inactive.watch(),
             "clean up": self._clean_up(made),
-            "purge": made.purging.run(),
+            "purge": made.purge.run(),
             "tell of failures": made.failures.run(),
             "watch outputs": made.limits.run(),
             "services": self._serve(made),
         }
         for name, job in background.items():
             _ = self.spawn(job, name=name)
-        self._tell_begun()
+        self._on_begun()
         self._begun = True
         try:
             if self._alone:
-                made.rebalance_handler.restored.set()
+                made.reports.restored.set()
             else:
                 self._control = self._threads("control", self._in_group)
                 self._control.add_done_callback(self._out)
@@ -350,7 +357,7 @@ class Worker:
             if self._control is not None:
                 await asyncio.wait([self._control], timeout=CONTROL_END_S)
             made.executor.shutdown()
-            made.stores.snapshots.close()
+            made.snapshots.close()
 
     async def _in_group(self) -> None:
         """Run the session on the control thread."""
@@ -380,10 +387,10 @@ class Worker:
         out_for_s = self._clock.now() - self._out_at
         if out_for_s >= CLOSING_MAX_S:
             return True
-        called = len(self._made.listening)
+        called = len(self._made.listener_calls)
         if called and self._give_up_at is not None and out_for_s >= LAST_WORDS_S:
             called = now < self._give_up_at
-        return not (len(self._made.tasks.holdings) or called)
+        return not (len(self._made.registry) or called)
 
     async def _last_flush(self, producer: Producer) -> None:
         """Send the remaining records of timers; tasks have none of their own left."""
@@ -397,7 +404,7 @@ class Worker:
         """Start the app's own tasks and timers, once this worker's first tasks are restored."""
         if not self._services:
             return
-        await made.rebalance_handler.restored.wait()
+        await made.reports.restored.wait()
         for name, start in self._services:
             self.spawn_users(start(), name=name)
 
@@ -406,6 +413,6 @@ class Worker:
         while True:
             await asyncio.sleep(CLEANUP_EVERY_S)
             try:
-                await made.stores.clean_up(made.tasks.holdings, made.tasks.dormant.remove)
+                await made.cleanup.run(made.registry, made.inactive.remove)
             except StreamsxError as error:
                 self.fail(error)

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.wire import Api
 from tests.support.apache_kafka import converse
+from tests.support.conversation import Conversation, Group
 from tests.support.embedded_broker import EmbeddedBroker
-from tests.support.talk import Group, Talk
 
 PARTITIONS, RECORDS, KILLS = 3, 6000, 4
 WAIT_S = 30.0
@@ -93,17 +93,17 @@ def test_acknowledged_records_are_neither_lost_nor_doubled_by_kills(
     assert found == {p: list(range(p, RECORDS, PARTITIONS)) for p in range(PARTITIONS)}
 
 
-def two(broker: EmbeddedBroker) -> tuple[Talk, Group, str, str]:
+def two(broker: EmbeddedBroker) -> tuple[Conversation, Group, str, str]:
     """Leader and follower who have been told generation 2."""
-    talk = Talk(broker.bootstrap, ours=True)
+    talk = Conversation(broker.bootstrap, ours=True)
     group = Group(talk)
     return talk, group, *group.pair()
 
 
-def back(broker: EmbeddedBroker, group: Group) -> Talk:
+def back(broker: EmbeddedBroker, group: Group) -> Conversation:
     broker.kill()
     broker.start()
-    group.talk = Talk(broker.bootstrap, ours=True)
+    group.talk = Conversation(broker.bootstrap, ours=True)
     return group.talk
 
 

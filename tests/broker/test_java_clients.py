@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from streamsx.broker.groups.group import GroupConfig
-from streamsx.spark.maven import JarsMissing, jars
 from streamsx.testing import Broker
 from tests.support.apache_kafka import JAVA
+from tests.support.maven import JarsMissing, jars
 
 JAVA_S = 90.0
 SOURCES = Path(__file__).parent / "java"

@@ -23,6 +23,7 @@ from streamsx.group.member_events import ControlMessage, IsLeaving, Joining, OnA
 from streamsx.group.outage import Outage
 from streamsx.group.session import Session
 from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.metrics import MetricRegistry
 from streamsx.testing import Broker
 
 APP, TOPIC, TASKS = "shop", "orders", 6
@@ -36,7 +37,7 @@ class Peer:
     def __init__(self, bootstrap: str, name: str) -> None:
         self.name, self.learns = name, True
         self.heard: list[ControlMessage] = []
-        seat = SubscriptionBuilder(
+        builder = SubscriptionBuilder(
             StreamsPartitionAssignor(
                 MemberMetadata(
                     "", instance=name, process=name.encode().ljust(16).hex(), version="0.1.0"
@@ -48,7 +49,7 @@ class Peer:
         )
         config = MemberConfig(heartbeat_interval_s=0.1)
         outage = Outage(LOG.warning)
-        self.session = Session(CLOCK, config, APP, seat, self.hear, outage)
+        self.session = Session(CLOCK, config, APP, builder, self.hear, outage, MetricRegistry())
         self.bootstrap = bootstrap
         self.thread = threading.Thread(target=lambda: asyncio.run(self.run()))
 
@@ -67,11 +68,11 @@ class Peer:
             case OnAssignment() if message.view.learners:
                 lag = 0 if self.learns else 9_000
                 learners = dict.fromkeys(message.view.learners, Copy(CopyRole.LEARNER, lag))
-                self.session.seat.report = MemberMetadata("", copies=learners)
+                self.session.builder.report = MemberMetadata("", copies=learners)
                 if self.learns:
                     self.session.post(e.Ready())
             case OnAssignment():
-                self.session.seat.report = MemberMetadata("")
+                self.session.builder.report = MemberMetadata("")
 
     def told(self, kind: type[ControlMessage]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]
@@ -147,7 +148,7 @@ def test_member_asked_to_leave_leaves_when_others_have_learned_the_tasks(play: P
     async def story(cluster: Cluster, group: Group) -> None:
         seen: list[Going] = []
 
-        found = await ask(cluster, "b", told=lambda going, _: seen.append(dict(going)))
+        found = await ask(cluster, "b", on_report=lambda going, _: seen.append(dict(going)))
 
         assert brief(found) == {"b": ("left", 2, 0)}
         assert found["b"].ms < 20_000

@@ -7,7 +7,6 @@ may use the machine, and the broker's thread is another one.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,30 +14,27 @@ from typing import Any
 import orjson
 import pytest
 
-from streamsx.app.app import App
 from streamsx.client.cluster import Cluster
 from streamsx.client.producer import Producer
 from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.clock import SystemClock
-from streamsx.model import TaskId, TopicPartition
+from streamsx.journal import Journal
+from streamsx.model import Offsets, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Policy
 from streamsx.processing.inbox import RUNNING
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.state.cache import CachedStore
-from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.tasks.active_task import Active
-from streamsx.tasks.committer import Committer
+from streamsx.tasks.committer import CommitLimits, CommitOutcomes, Committer
 from streamsx.tasks.processing_gap import ProcessingGap
 from streamsx.tasks.task_registry import Happened
-from streamsx.tasks.worker_context import WorkerContext
 from streamsx.testing import Broker
 from streamsx.topology.nodes import AgentNode, Source, SubTopology
 from tests.support.codecs import coded
-from tests.support.given import Nobody, given_of
 
 ROWS, COMMITS, BATCH = 50_000, 5, 5000
 STANDSTILL_MS = 20.0
@@ -88,11 +84,6 @@ class Turns:
         self.parts.append(((time.thread_time() - began) * 1000, what))
 
 
-class Spawning(Nobody):
-    def __init__(self, jobs: asyncio.TaskGroup) -> None:
-        self.spawn = jobs.create_task  # type: ignore[assignment]
-
-
 async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tuple[float, str]]]:
     clock, cluster = SystemClock(), Cluster(bootstrap)
     await cluster.start()
@@ -111,16 +102,10 @@ async def longest_of_each_commit(bootstrap: str, folder: Path) -> list[list[tupl
         outbox = producer.of(TaskId(0, 0), lambda: None)
         task = Task(PLAN, 0, stores, outbox, start, Policy(), TaskMetadata({"src": 0}))
         active = Active(task, ProcessingGap())
-        app = App(
-            "app", broker=f"kafka://{bootstrap}", commit_interval="10ms", memory_budget=10 << 40
-        )
-        directory = StateDirectory(folder / "state", "app")
-        context = replace(given_of(app, directory), owner=Spawning(jobs))
         for commit in range(COMMITS):
             await fill(task, commit)
-            found.append(await commit_of(active, producer, context))
+            found.append(await commit_of(active, producer, jobs))
         task.close()
-        directory.release()
     rows.close()
     await cluster.stop()
     return found
@@ -138,25 +123,32 @@ async def fill(task: Task, commit: int) -> None:
 
 
 async def commit_of(
-    active: Active, producer: Producer, context: WorkerContext
+    active: Active, producer: Producer, jobs: asyncio.TaskGroup
 ) -> list[tuple[float, str]]:
-    turns, loop, clock = Turns(), asyncio.get_running_loop(), context.clock
+    turns, loop, clock = Turns(), asyncio.get_running_loop(), SystemClock()
 
-    def offset_commit(number: int, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
+    def offset_commit(number: int, offsets: Offsets) -> None:
         assert offsets
-        loop.call_soon(turns.timed, "adopt", committing.committed, number, frozenset(), {})
+        loop.call_soon(turns.timed, "adopt", committer.committed, number, frozenset(), {})
 
-    committing = Committer(
-        context, producer, offset_commit, taken, settled=settled, undone=ends, failed=ends,
+    committer = Committer(
+        producer=producer,
+        offsets=offset_commit,
+        taken=taken,
+        limits=CommitLimits(interval_s=0.01, dirty_bytes=1 << 40),
+        outcomes=CommitOutcomes(settled, undone=ends, failed=ends),
         patient_until=lambda since: since,
-    )  # fmt: skip
-    turns.timed("begin", committing.consider, clock.now(), [active])
-    while not committing.idle:
+        spawn=jobs.create_task,
+        journal=Journal("a", clock),
+        clock=clock,
+    )
+    turns.timed("begin", committer.consider, clock.now(), [active])
+    while not committer.idle:
         began = time.thread_time()
-        turns.timed("encode and send", committing.seal_slice, clock.now() + SLICE_S)
-        turns.timed("write", committing.write_slice, clock.now() + SLICE_S)
+        turns.timed("encode and send", committer.seal_slice, clock.now() + SLICE_S)
+        turns.timed("write", committer.write_slice, clock.now() + SLICE_S)
         turns.timed("push", producer.push)
-        await asyncio.sleep(0 if committing.busy(leased=True) else 0.001)
+        await asyncio.sleep(0 if committer.busy(leased=True) else 0.001)
         turns.parts.append(((time.thread_time() - began) * 1000, "turn"))
     return sorted(turns.parts, reverse=True)[:5]
 

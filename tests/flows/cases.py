@@ -71,7 +71,7 @@ def _of_table(case: Case) -> bool:
     for op in case["ops"]:
         first = made.get(op["in"][0].split(".")[0], False)
         made[op["out"]] = TABLE_OF.get(op["op"], first)
-    return made[case["sink"].split(".")[0]]
+    return bool(made[case["sink"].split(".")[0]])
 
 
 TABLE_OF = {
@@ -173,7 +173,7 @@ WINDOWS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def _aggregate(op: Case, groups: Any) -> TableFlow:
+def _aggregate(op: Case, groups: Any) -> Any:
     of = _of_value(op.get("of", "$v"))
     how: dict[str, Any] = {"name": op["out"], "emit": op.get("emit", "update")}
     if "window" in op:

@@ -1,6 +1,7 @@
 """State on the disk of a worker: what a database says of itself, its rows, files and folders."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from streamsx.errors import IncompatibleStore
 from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.api import position_row
 from streamsx.state.directory import StateDirectory
-from streamsx.state.layout import StoreNode
+from streamsx.state.layout import StoreNode, Timing
 from streamsx.state.rocks import DAMAGED, RocksMemory, RocksRows, options
 
 COUNTS = StoreNode("counts", "wc-counts-changelog", table_key_codec(str), table_codec(int))
@@ -44,6 +45,52 @@ def test_layout_of_a_store_is_this_text(node: StoreNode, partitions: int, text: 
 def test_key_of_a_row_is_that_of_the_changelog_behind_a_tag() -> None:
     assert COUNTS.local_keys([b'"a"', b"", None]) == [b'\x01"a"', b"\x01", None]
     assert COUNTS.changelog_key(b'\x01"a"') == b'"a"'
+
+
+TIMED = StoreNode(
+    "visits", "wc-visits-changelog", table_key_codec(str), table_codec(int),
+    kind="window", timing=Timing(10_000, 5_000, 12_000),
+)  # fmt: skip
+TIMED_ROWS = {
+    "window": (b'\x01\x00\x00\x01\x8b\xcf\xe5h\x00"a"', b'["a",[1700000000.0,1700000009.9]]'),
+    "session": (b'\x01"a"', b'"a"'),
+    "buffer": (b'\x01\x00\x00\x01\x8b\xcf\xe5h\x00"a"', b'\x00\x00\x01\x8b\xcf\xe5h\x00"a"'),
+}
+SESSIONS = (
+    b"\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00\x00\x00\x27\x11\x00\x00\x00\x017"
+    b"\x00\x00\x00\x00\x00\x00\x75\x30\x00\x00\x00\x00\x00\x00\x75\x30\x00\x00\x00\x00"
+)
+ENTRIES = (
+    b"\x00\x00\x00\x00\x00\x00\x00\x05\x01\x00\x00\x00\x017"
+    b"\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00\x00"
+)
+INDEX_ROWS = {
+    b'\x02\x00\x00\x00\x00\x00\x00\x27\x10"a"': b"",
+    b'\x02\x00\x00\x00\x00\x00\x00\x75\x30"a"': b"",
+}
+
+
+@pytest.mark.parametrize("kind", TIMED_ROWS)
+def test_rows_by_time_have_these_keys_here_and_in_the_changelog(kind: str) -> None:
+    node = replace(TIMED, kind=kind)
+    row, key = TIMED_ROWS[kind]
+    assert (node.changelog_key(row), node.local_keys([key, None])) == (key, [row, None])
+    assert node.layout(8) == (
+        f'{{"version":1,"store":"{kind}","key":"json","value":"json",'
+        '"topic":"wc-visits-changelog","partitions":8,"size":10000,"step":5000}'
+    )
+
+
+def test_sessions_and_joined_records_are_framed_so() -> None:
+    node = replace(TIMED, kind="session")
+    sessions = [[5, 10_001, 7], [30_000, 30_000, None]]
+    assert node.row_values.encode(sessions) == SESSIONS
+    assert node.row_values.decode(SESSIONS) == sessions
+    rows = {b'\x01"a"': SESSIONS, b'\x01"gone"': None}
+    assert node.indexed(rows) == {**rows, **INDEX_ROWS}
+    records = replace(TIMED, kind="buffer").row_values
+    assert records.encode([[5, True, 7], [5, False, None]]) == ENTRIES
+    assert records.decode(ENTRIES) == [[5, True, 7], [5, False, None]]
 
 
 def test_position_row_is_eight_bytes_the_largest_first() -> None:

@@ -11,13 +11,15 @@ import pytest
 
 import streamsx
 from streamsx.examples import shop, wordcount
+from streamsx.serde.codec import table_codec, table_key_codec
+from streamsx.state.layout import StoreNode, Timing
 from streamsx.topology.build import outline
 from streamsx.topology.internal_topics import (
     agent_topic_name,
     changelog_name,
     repartition_names,
 )
-from streamsx.topology.nodes import reader_name
+from streamsx.topology.nodes import SubTopology, reader_name
 
 COMPACTED = {"cleanup.policy": "compact"}
 REPARTITION = {"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800"}
@@ -182,3 +184,14 @@ def test_names_of_internal_topics() -> None:
     assert repartition_names("a", "m.f", "in", "k", has_prefix=True) == {
         "app": "a-m.f-in-k-repartition", "faust": "in-k-repartition",
     }  # fmt: skip
+
+
+def test_outline_of_a_store_by_time_has_its_kind_and_sizes() -> None:
+    node = StoreNode(
+        "v", "a-v-changelog", table_key_codec(str), table_codec(int),
+        kind="window", timing=Timing(10_000, 5_000, 12_000),
+    )  # fmt: skip
+    assert json.dumps(outline(SubTopology(0, (), (node,)))["stores"]) == (
+        '[{"name": "v", "changelog": "a-v-changelog", "key": "json", "value": "json",'
+        ' "persistent": true, "kind": "window", "size": 10000, "step": 5000}]'
+    )

@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-u
 
 from streamsx.client import admin
 from streamsx.client.admin import Bounds, NewTopic
+from streamsx.client.api_versions import NEWEST
 from streamsx.client.cluster import Cluster
-from streamsx.client.connection import NEWEST
 from streamsx.clock import SystemClock
 from streamsx.errors import BrokerUnreachable, SettingError
 from streamsx.model import TopicPartition

@@ -1,8 +1,9 @@
 """Real workers as processes, against both brokers: whatever `broker` is, it is killed and started,
 stopped and frozen in the same way.
 
-Each test has an app, state directories and files of its own. Nothing outlives a test but the one
-Apache Kafka.
+Each test has an app, state directories and files of its own. Nothing outlives a test but the
+brokers: one Apache Kafka, and one embedded broker for each of pytest's processes, because the start
+of one takes half a CPU-second.
 """
 
 from collections.abc import Iterator
@@ -46,16 +47,21 @@ def gate_on_kafka(name: str, on_kafka: str, **others: object) -> pytest.MarkDeco
     return pytest.mark.parametrize(("broker", name), cases, indirect=["broker"])
 
 
-@pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])
-def broker(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[EmbeddedBroker | ApacheKafka]:
-    """Running; both can `kill`, `start(idle_s=...)`, `restart`, and have a `pid`."""
-    if request.param == "kafka":
-        yield request.getfixturevalue("kafka")
-        return
-    with EmbeddedBroker(tmp_path / "broker") as embedded:
+@pytest.fixture(scope="session")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("embedded") / "broker") as embedded:
         yield embedded
+
+
+@pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])
+def broker(request: pytest.FixtureRequest) -> EmbeddedBroker | ApacheKafka:
+    """Running, whatever the test before did to it; both can `kill`, `start(idle_s=...)`, `restart`,
+    and have a `pid`.
+    """
+    found: EmbeddedBroker | ApacheKafka = request.getfixturevalue(request.param)
+    if found.pid is None:
+        found.start()
+    return found
 
 
 @pytest.fixture

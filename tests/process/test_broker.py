@@ -13,7 +13,7 @@ from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
-LINES_PER_S = 800
+LINES_PER_S = 400
 NAMES = ("a", "b", "c")
 SETTINGS = {"commit_interval": "300ms", "acceptable_recovery_lag": 100}
 MOVES = ("assigned", "revoked", "lost", "learner_ready")

@@ -16,11 +16,12 @@ from streamsx.clock import SystemClock
 from streamsx.protocol.record_batch import Builder
 from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.command import streamsx
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
-LINES_PER_S = 800
+LINES_PER_S = 400
 PAUSE_MS_MAX = 2_000
 """Of a task that stays: 30 to 110 here, more on a busy machine. A worker that stopped for a
 rebalance would stand still for longer: at rest the group takes up to 3 s to gather."""
@@ -44,14 +45,24 @@ class Tools:
         """Its exit code and the object of `--json`; all else was for people."""
         tool = self.begin(name, "--json", *options)
         out, error = tool.communicate()
-        assert "\x1b" not in out + error
-        (line,) = out.splitlines()
-        return tool.returncode, json.loads(line)
+        return tool.returncode, shown(out, error)
+
+    def status(self) -> tuple[int, Mapping[str, Any]]:
+        """As `run`, in this process."""
+        done = streamsx("status", *self._where, "--json")
+        return done.returncode, shown(done.stdout, done.stderr)
 
     def leave(self, instances: str, *options: str) -> tuple[int, Mapping[str, Any]]:
         code, told = self.run("leave", "--instances", instances, *options)
         assert list(told["instances"]) == instances.split(",")
         return code, told["instances"]
+
+
+def shown(out: str, error: str) -> Mapping[str, Any]:
+    assert "\x1b" not in out + error
+    (line,) = out.splitlines()
+    found: Mapping[str, Any] = json.loads(line)
+    return found
 
 
 @pytest.fixture
@@ -82,7 +93,7 @@ def test_worker_leaves_when_others_have_learned_the_tasks(
     workers.start("a", "b", "c", acceptable_recovery_lag=100, heartbeat_interval="1s")
     wordcount.feed(LINES_PER_S)
     workers.until(lambda: balanced(workers), "balanced")
-    _, before = tools.run("status")
+    _, before = tools.status()
     asked = workers.now()
 
     left = tools.leave("b")
@@ -102,7 +113,7 @@ def test_worker_leaves_when_others_have_learned_the_tasks(
     assert wordcount.counts() == wordcount.words
     assert not workers.events("lost", "error")
     assert all(gap["ms"] < PAUSE_MS_MAX for gap in workers.events("gap"))
-    _, after = tools.run("status")
+    _, after = tools.status()
     assert sorted(after["instances"]) == ["a", "c"]
     assert after["tasks"] == sum(len(it["active"]) for it in after["instances"].values()) == 8
     for here in after["instances"].values():
@@ -116,7 +127,7 @@ def test_idle_group_lets_two_workers_leave_at_once_then_the_last(
 ) -> None:
     workers.start("a", "b", "c")
     workers.until(lambda: balanced(workers), "balanced")
-    _, before = tools.run("status")
+    _, before = tools.status()
     last = next(name for name in "abc" if name != before["leader"])
     others = [name for name in "abc" if name != last]
 
@@ -130,7 +141,7 @@ def test_idle_group_lets_two_workers_leave_at_once_then_the_last(
     assert outcome(tools.leave(last)) == (0, {last: ("left", 0, 8)})
     assert workers.code(last) == 0
     assert not workers.events("lost", "error")
-    code, told = tools.run("status")
+    code, told = tools.status()
     assert (code, told["state"], told["instances"]) == (0, "Empty", {})
     explain = tools.begin("explain")
     assert "no rebalance to explain" in explain.communicate()[1]
@@ -225,7 +236,7 @@ def test_leave_mark_outlives_an_interrupted_tool_until_cancelled(
 
     assert (code, found["b"]["state"]) == (0, "cancelled")
     workers.until_event("stays", of="b")
-    _, after = tools.run("status")
+    _, after = tools.status()
     assert {name: it["state"] for name, it in after["instances"].items()} == {
         "a": "running", "b": "running",
     }  # fmt: skip
@@ -269,7 +280,7 @@ def test_group_of_protocol_type_stream_is_led_and_left_like_others(
 
     assert (code, told["b"]["state"]) == (0, "left")
     assert workers.code("b") == 0
-    assert tools.run("status")[1]["state"] == "Stable"
+    assert tools.status()[1]["state"] == "Stable"
     wordcount.enough()
     workers.until(lambda: wordcount.drained, "drained")
     assert wordcount.surplus() == 0

@@ -4,7 +4,7 @@ from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
-LINES_PER_S = 800
+LINES_PER_S = 400
 SESSION_S, HEARTBEAT_S, NOISE_S = 3.0, 0.5, 12.0
 """Half a second is what it takes; the rest is what a machine with two cores may be busy for."""
 

@@ -16,7 +16,7 @@ from streamsx.broker.groups.group import GroupConfig
 from streamsx.model import TopicPartition
 from streamsx.protocol.consumer_protocol import Assignment, Subscription
 from streamsx.protocol.error_codes import ErrorCode as E
-from tests.support.desk import Desk, topic_id
+from tests.support.coordinator_harness import CoordinatorHarness, topic_id
 
 STEPS = 120
 Place = tuple[str, int]
@@ -46,8 +46,8 @@ class Clients:
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        self.desk = Desk(GroupConfig(members_max=5))
-        self.desk.set_topics(t=4, u=2)
+        self.harness = CoordinatorHarness(GroupConfig(members_max=5))
+        self.harness.set_topics(t=4, u=2)
         self.clients: list[Client] = []
         self.given: dict[Place, list[str]] = defaultdict(list)  # to whom it was assigned, in order
         self.memories: list[Memory] = []
@@ -55,7 +55,7 @@ class Clients:
         self.taken = self.refused = 0
 
     def held(self) -> ConsumerGroup | None:
-        group = self.desk.machine.groups.get("g")
+        group = self.harness.machine.groups.get("g")
         return group if isinstance(group, ConsumerGroup) else None
 
     def look(self) -> None:
@@ -102,7 +102,7 @@ class Clients:
         if self.random.random() < 0.1:
             client.topics = topics = self.random.choice([("t",), ("u",), ("t", "u")])
         owned = None if self.random.random() < 0.2 else sorted(client.owned)
-        told = self.desk.beat(
+        told = self.harness.beat(
             client.id, client.epoch, instance=client.instance,
             topics=client.topics if client.epoch == 0 else topics,
             owned=() if client.epoch == 0 else owned,
@@ -126,12 +126,12 @@ class Clients:
         held = tuple(TopicPartition(*place) for place in sorted(client.owned))
         said = Subscription(client.topics, owned=held, generation=client.epoch or -1).write()
         known = client.epoch and self.held() is not None
-        waiter = self.desk.join(
+        waiter = self.harness.join(
             client.id if known else "", version=3, instance=client.instance,
             protocols={"range": said}, rebalance_ms=20_000, session_ms=20_000,
         )  # fmt: skip
         self.look()
-        told = self.desk.replies.get(waiter, {"error_code": E.NONE})
+        told = self.harness.replies.get(waiter, {"error_code": E.NONE})
         if "generation_id" not in told or told.get("error_code"):
             self.begins_anew(client)
             return
@@ -139,10 +139,10 @@ class Clients:
         everything = {"t": 4, "u": 2}
         all_of_it = [TopicPartition(t, p) for t in client.topics for p in range(everything[t])]
         plan = {client.id: Assignment(tuple(all_of_it)).write()}
-        told_of = self.desk.sync(
+        told_of = self.harness.sync(
             client.id, told["generation_id"], assignments=plan, instance=client.instance
         )
-        answer = self.desk.replies.get(told_of, {"error_code": E.NONE})
+        answer = self.harness.replies.get(told_of, {"error_code": E.NONE})
         self.look()
         if answer.get("assignment") is None or self.held() is None:
             self.begins_anew(client)
@@ -155,10 +155,10 @@ class Clients:
             return
         client = self.random.choice(self.clients)
         if client.classic:
-            self.desk.leave((client.id, client.instance))
+            self.harness.leave((client.id, client.instance))
         else:
             away = client.instance is not None and self.random.random() < 0.6
-            self.desk.beat(client.id, AWAY if away else -1, instance=client.instance)
+            self.harness.beat(client.id, AWAY if away else -1, instance=client.instance)
         self.clients.remove(client)
 
     def commits(self) -> None:
@@ -167,7 +167,7 @@ class Clients:
         if not self.memories or group is None or not group.members():
             return
         old = self.random.choice(self.memories[-40:])
-        (code,) = self.desk.commit(old.member, old.epoch, {old.place: 1}, version=9).values()
+        (code,) = self.harness.commit(old.member, old.epoch, {old.place: 1}, version=9).values()
         since = set(self.given[old.place][old.nth :])
         member = group.held.members.get(old.member)
         if code == E.NONE:
@@ -184,15 +184,15 @@ class Clients:
 
     def changes_topics(self) -> None:
         sizes: dict[str, Any] = self.random.choice([{"t": 4, "u": 2}, {"t": 4}, {"t": 5, "u": 2}])
-        self.desk.set_topics(**sizes)
+        self.harness.set_topics(**sizes)
 
     def sleeps(self) -> None:
-        self.desk.sleep(self.random.choice([0.1, 3, 3, 12, 50]))
+        self.harness.sleep(self.random.choice([0.1, 3, 3, 12, 50]))
 
     def step(self) -> None:
         actions = (
             (self.speaks, 60), (self.joins, 5), (self.leaves, 4), (self.commits, 25),
-            (self.sleeps, 8), (self.changes_topics, 2), (self.desk.crash, 4),
+            (self.sleeps, 8), (self.changes_topics, 2), (self.harness.crash, 4),
         )  # fmt: skip
         (act,) = self.random.choices([a for a, _ in actions], [weight for _, weight in actions])
         act()
@@ -211,9 +211,9 @@ class Clients:
 
     def settle(self) -> None:
         """Nobody is left; who comes then is given everything."""
-        self.desk.sleep(3600)
-        self.desk.set_topics(t=4)
-        told = self.desk.beat("last", 0)
+        self.harness.sleep(3600)
+        self.harness.set_topics(t=4)
+        told = self.harness.beat("last", 0)
         assert [t["partitions"] for t in told["assignment"]["topic_partitions"]] == [(0, 1, 2, 3)]
 
 

@@ -11,7 +11,7 @@ import pytest
 from streamsx.broker.groups.classic import TABLE, Cause, GroupState, Round
 from streamsx.broker.groups.coordinator_events import ClientGone
 from streamsx.broker.groups.group import GroupConfig
-from tests.support.desk import Desk
+from tests.support.coordinator_harness import CoordinatorHarness
 from tests.support.sweeps import seeds
 
 SEEDS = 150
@@ -25,10 +25,10 @@ class Clients:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.desk = Desk(
+        self.harness = CoordinatorHarness(
             GroupConfig(members_max=4, initial_delay_ms=self.random.choice([0, 0, 2000]))
         )
-        self.desk.set_topics(t=2, u=1)
+        self.harness.set_topics(t=2, u=1)
         self.sessions = random.Random(f"sessions {seed}")
         self.seen: Counter[tuple[Cause, GroupState]] = Counter()
 
@@ -36,13 +36,13 @@ class Clients:
         return self.random.choice("ggh")
 
     def held(self, group: str) -> Round | None:
-        return self.desk.round(group) if group in self.desk.machine.groups else None
+        return self.harness.round(group) if group in self.harness.machine.groups else None
 
     def member(self, group: str) -> str:
         """A member, a promised one, any id that was ever told, or none."""
         held = self.held(group)
         ids = [*held.members, *held.pending] if held else []
-        told = [r["member_id"] for r in self.desk.replies.values() if r.get("member_id")]
+        told = [r["member_id"] for r in self.harness.replies.values() if r.get("member_id")]
         return str(self.random.choice([*ids * 3, *told[-3:], ""]))
 
     def instance(self, group: str, member_id: str) -> str | None:
@@ -59,7 +59,7 @@ class Clients:
     def joins(self) -> None:
         group = self.group()
         member_id = self.member(group)
-        self.desk.join(
+        self.harness.join(
             member_id, group=group, instance=self.instance(group, member_id),
             protocols=self.random.choices(OFFERS, (6, 3, 3, 1))[0],
             version=self.random.choice([0, 3, 5, 9]),
@@ -72,7 +72,7 @@ class Clients:
         held = self.held(group)
         leader = (held.leader if held else None) or ""
         member_id = self.random.choice([leader, self.member(group)])
-        self.desk.sync(
+        self.harness.sync(
             member_id, self.generation(group), group=group,
             instance=self.instance(group, member_id),
             assignments={m: m.encode() for m in held.members} if held else {},
@@ -81,7 +81,7 @@ class Clients:
     def beats(self) -> None:
         group = self.group()
         member_id = self.member(group)
-        self.desk.heartbeat(
+        self.harness.heartbeat(
             member_id, self.generation(group), group=group,
             instance=self.instance(group, member_id),
         )  # fmt: skip
@@ -91,55 +91,55 @@ class Clients:
         generation = self.random.choice([-1, self.generation(group)])
         member_id = self.member(group) if generation >= 0 else ""
         offsets = {(self.random.choice("tu"), 0): self.random.randrange(100)}
-        self.desk.commit(member_id, generation, offsets, group=group)
+        self.harness.commit(member_id, generation, offsets, group=group)
 
     def leaves(self) -> None:
         group = self.group()
         member_id = self.member(group)
-        self.desk.leave((member_id, self.instance(group, member_id)), group=group)
+        self.harness.leave((member_id, self.instance(group, member_id)), group=group)
 
     def hangs_up(self) -> None:
-        waiting = sorted(self.desk.asked.keys() - self.desk.replies.keys())
+        waiting = sorted(self.harness.asked.keys() - self.harness.replies.keys())
         if waiting:
             waiter = self.random.choice(waiting)
-            self.desk.step(ClientGone(self.desk.asked[waiter].body.group_id, waiter))
+            self.harness.step(ClientGone(self.harness.asked[waiter].body.group_id, waiter))
 
     def sleeps(self) -> None:
-        self.desk.sleep(self.random.choice([0.01, 0.5, 2, 6]))
+        self.harness.sleep(self.random.choice([0.01, 0.5, 2, 6]))
 
     def changes_topics(self) -> None:
-        self.desk.set_topics(t=2, **self.random.choice([{}, {"u": 1}]))
+        self.harness.set_topics(t=2, **self.random.choice([{}, {"u": 1}]))
 
     def deletes(self) -> None:
-        self.desk.ask(42, 2, groups_names=[self.group()])
+        self.harness.ask(42, 2, groups_names=[self.group()])
 
     def step(self) -> None:
         actions = (
             (self.joins, 30), (self.syncs, 25), (self.beats, 15), (self.commits, 8),
             (self.leaves, 4), (self.hangs_up, 4), (self.sleeps, 10), (self.changes_topics, 1),
-            (self.deletes, 1), (self.desk.crash, 2),
+            (self.deletes, 1), (self.harness.crash, 2),
         )  # fmt: skip
         (act,) = self.random.choices([a for a, _ in actions], [weight for _, weight in actions])
         act()
-        for group in self.desk.machine.groups:
-            story = self.desk.round(group).story
+        for group in self.harness.machine.groups:
+            story = self.harness.round(group).story
             self.seen |= Counter({(cause, state): 1 for _, cause, state, _ in story})
 
     def settle(self) -> None:
         """All have gone; whoever comes then must find a group that works."""
-        self.desk.sleep(3600)
-        ids = [str(self.desk.replies[self.desk.join()]["member_id"]) for _ in range(2)]
-        waiters = {member_id: self.desk.join(member_id) for member_id in ids}
-        self.desk.sleep(2)
+        self.harness.sleep(3600)
+        ids = [str(self.harness.replies[self.harness.join()]["member_id"]) for _ in range(2)]
+        waiters = {member_id: self.harness.join(member_id) for member_id in ids}
+        self.harness.sleep(2)
         waiters = {
-            m: self.desk.join(m) if w in self.desk.replies else w for m, w in waiters.items()
+            m: self.harness.join(m) if w in self.harness.replies else w for m, w in waiters.items()
         }
-        told = {m: self.desk.replies[w] for m, w in waiters.items()}
+        told = {m: self.harness.replies[w] for m, w in waiters.items()}
         (leader,) = {reply["leader"] for reply in told.values()}
         (generation,) = {reply["generation_id"] for reply in told.values()}
-        parked = [self.desk.sync(m, generation) for m in ids if m != leader]
-        self.desk.sync(leader, generation, assignments=dict.fromkeys(ids, b"yours"))
-        assert [self.desk.replies[w]["assignment"] for w in parked] == [b"yours"]
+        parked = [self.harness.sync(m, generation) for m in ids if m != leader]
+        self.harness.sync(leader, generation, assignments=dict.fromkeys(ids, b"yours"))
+        assert [self.harness.replies[w]["assignment"] for w in parked] == [b"yours"]
 
 
 @pytest.mark.parametrize("ten", seeds(5, SEEDS // 10))

@@ -1,18 +1,17 @@
-"""The judge of histories: what a correct broker does is clean, however its clients interleave; what
-is changed in one place is found.
+"""The judge of histories: what a correct broker does is clean, however its clients interleave.
+
+What the judge finds is planted one by one in `unit/support/test_history.py`.
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TypeVar
 
-import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamsx.model import TopicPartition
-from tests.support.history.anomalies import Kind, told
+from tests.support.history.anomalies import told
 from tests.support.history.events import (
     Action,
     Assign,
@@ -198,189 +197,3 @@ def stretch(history: History, at: int) -> None:
 def test_history_of_a_correct_broker_has_no_forbidden_anomaly(history: History) -> None:
     found = judge(history)
     assert not forbidden(found), told(found, history)
-
-
-Change = Callable[[History, Draw], None]
-"""In one place, or ValueError if there is none."""
-
-
-def some(found: Iterable[T], draw: Draw) -> T:
-    places = list(found)
-    if not places:
-        raise ValueError("this history has no such place")
-    return places[draw(len(places))]
-
-
-def read(history: History, level: Level, least: int = 1) -> Iterator[tuple[int, int]]:
-    """Where the last reader of this level reads rows: event, and the place of the first of some in
-    one partition.
-    """
-    for at, event in enumerate(history):
-        if isinstance(event.action, Poll) and event.client == f"last-{level}":
-            rows = event.action.rows
-            for i in range(len(rows) - least + 1):
-                if len({row.tp for row in rows[i : i + least]}) == 1:
-                    yield at, i
-
-
-def rewrite(history: History, at: int, i: int, rows: list[Row], most: int) -> None:
-    """`rows` in place of so many."""
-    poll = history[at].action
-    assert isinstance(poll, Poll)
-    changed = (*poll.rows[:i], *rows, *poll.rows[i + most :])
-    history[at] = replace(history[at], action=replace(poll, rows=changed))
-
-
-def rows_at(history: History, at: int, i: int, count: int) -> tuple[Row, ...]:
-    poll = history[at].action
-    assert isinstance(poll, Poll)
-    return poll.rows[i : i + count]
-
-
-def pass_one(history: History, draw: Draw) -> None:
-    """What others have read as committed."""
-    known = read_values(history)
-    places = read(history, Level.UNCOMMITTED)
-    seen = (where for where in places if rows_at(history, *where, 1)[0].value in known)
-    at, i = some(seen, draw)
-    rewrite(history, at, i, [], 1)
-
-
-def turn_two(history: History, draw: Draw) -> None:
-    at, i = some(read(history, Level.UNCOMMITTED, 2), draw)
-    first, second = rows_at(history, at, i, 2)
-    rewrite(history, at, i, [second, first], 2)
-
-
-def exchange_two(history: History, draw: Draw) -> None:
-    at, i = some(read(history, Level.COMMITTED, 2), draw)
-    first, second = rows_at(history, at, i, 2)
-    changed = [first._replace(value=second.value), second._replace(value=first.value)]
-    rewrite(history, at, i, changed, 2)
-
-
-def read_one_twice(history: History, draw: Draw) -> None:
-    at, i = some(read(history, Level.COMMITTED), draw)
-    row = rows_at(history, at, i, 1)[0]
-    rewrite(history, at, i, [row, row._replace(offset=row.offset + 1)], 1)
-
-
-def lose_the_end(history: History, draw: Draw) -> None:
-    """Nobody reads the last record of a partition, and it ends before."""
-    tp, offset = some(
-        (
-            (action.tp, action.offset)
-            for event in history
-            if isinstance(action := event.action, Send) and action.txn is None
-            if event.phase is Phase.OK and action.offset is not None
-        ),
-        draw,
-    )
-    for at, event in enumerate(history):
-        action = event.action
-        if isinstance(action, Poll):
-            kept = tuple(row for row in action.rows if row.tp != tp or row.offset < offset)
-            history[at] = replace(event, action=replace(action, rows=kept))
-        if isinstance(action, Drain):
-            ends = {**action.ends, tp: offset}
-            history[at] = replace(event, action=replace(action, ends=ends))
-
-
-def read_values(history: History) -> set[str]:
-    """By those who read what is committed."""
-    return {
-        row.value
-        for event in history
-        if isinstance(event.action, Poll) and event.action.level is Level.COMMITTED
-        for row in event.action.rows
-    }
-
-
-def read_transactions(history: History) -> Iterator[str]:
-    read_ones = read_values(history)
-    for event in history:
-        if isinstance(event.action, Send) and event.action.txn and event.action.value in read_ones:
-            yield event.action.txn
-
-
-def abort(history: History, draw: Draw) -> None:
-    txn = some(read_transactions(history), draw)
-    for at, event in enumerate(history):
-        if isinstance(event.action, End) and event.action.txn == txn:
-            history[at] = replace(event, action=End(txn, commits=False))
-
-
-def commit_too_late(history: History, draw: Draw) -> None:
-    txn = some(read_transactions(history), draw)
-    ends = [each for each in history if isinstance(each.action, End) and each.action.txn == txn]
-    history[:] = [each for each in history if each not in ends] + ends
-
-
-def refuse(history: History, draw: Draw) -> None:
-    read_ones = read_values(history)
-    at = some(
-        (
-            at
-            for at, event in enumerate(history)
-            if isinstance(event.action, Send) and event.phase is Phase.OK
-            if event.action.value in read_ones
-        ),
-        draw,
-    )
-    history[at] = replace(history[at], phase=Phase.FAIL)
-
-
-def questions(history: History) -> Iterator[int]:
-    """Those that are told of a commit."""
-    for at, event in enumerate(history):
-        if isinstance(event.action, Committed) and event.action.offsets:
-            yield at
-
-
-def answer(history: History, at: int, offsets: dict[TopicPartition, int]) -> None:
-    asked = history[at].action
-    assert isinstance(asked, Committed)
-    history[at] = replace(history[at], action=replace(asked, offsets=offsets))
-
-
-def tell_of_more(history: History, draw: Draw) -> None:
-    answer(history, some(questions(history), draw), {TPS[0]: 1000})
-
-
-def forget(history: History, draw: Draw) -> None:
-    """Of what one was told another one is told nothing."""
-    first = some(questions(history), draw)
-    client = history[first].client
-    asked = Committed("g", TPS, {})
-    history.append(Event(client, -1, Phase.INVOKE, asked))
-    history.append(Event(client, -1, Phase.OK, asked))
-
-
-CHANGES: dict[Change, set[Kind]] = {
-    pass_one: {Kind.POLL_SKIP},
-    turn_two: {Kind.NONMONOTONIC_POLL},
-    exchange_two: {Kind.INCONSISTENT_OFFSET},
-    read_one_twice: {Kind.DUPLICATE},
-    lose_the_end: {Kind.LOST_WRITE},
-    abort: {Kind.ABORTED_READ},
-    commit_too_late: {Kind.DIRTY_READ},
-    refuse: {Kind.ABORTED_READ},
-    tell_of_more: {Kind.COMMIT_OF_NOBODY},
-    forget: {Kind.COMMIT_WENT_BACK},
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-@settings(suppress_health_check=[HealthCheck.filter_too_much])
-@given(data=st.data())
-def test_single_change_of_a_history_is_found(change: Change, data: st.DataObject) -> None:
-    def draw(below: int) -> int:
-        return data.draw(st.integers(0, below - 1))
-
-    history = data.draw(histories())
-    try:
-        change(history, draw)
-    except ValueError:
-        assume(False)
-    found = {anomaly.kind for anomaly in judge(history)}
-    assert CHANGES[change] <= found

@@ -41,7 +41,7 @@ from streamsx.simulation.nodes import HOSTS
 from streamsx.simulation.scene import COUNTS, LINES, ROUTED, WORDS, Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import World, world
-from streamsx.tasks import commit_cycle, task_driver
+from streamsx.tasks import active_tasks, commit_cycle
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.commit_cycle import metadata_of, place_of
 from streamsx.tasks.committer import Committer
@@ -148,7 +148,7 @@ class NobodyJoinsAfterARelease(OwnedPartitions):
 
 def nothing_waits_to_be_let_go(_: View, runs: Mapping[TaskId, int | None]) -> Held:
     """The leader verifies its plan, and has none to ship."""
-    return Held({task: seat for task, seat in runs.items() if seat is not None}, {}, {})
+    return Held({task: builder for task, builder in runs.items() if builder is not None}, {}, {})
 
 
 def knows_no_good_end(departures: Mapping[str, LeaveProgress], **_: object) -> int:
@@ -185,7 +185,7 @@ def nobody_was_ahead(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMet
     return place_of(found)._replace(readers={})
 
 
-def nobody_waits(_: task_driver.TaskDriver, since: float) -> float:
+def nobody_waits(since: float, *_: float | None) -> float:
     """A task that is wanted back is cut off in the middle of what its agents await."""
     return since
 
@@ -360,15 +360,15 @@ PLANTED: list[Planted] = [
     ),
     ((record_accumulator, "rework"), half_is_sent_again, batches_are_too_large, "NothingIsSkipped"),
     (
-        (task_driver, "Committer"),
+        (wiring, "Committer"),
         BeginningsAreNotCommitted,
         workers_begin_at_the_end,
         "NothingIsSkipped",
     ),
     ((commit_cycle, "metadata_of"), no_reader_is_ahead, workers_are_bounced, "NothingIsSkipped"),
-    ((task_driver, "place_of"), nobody_was_ahead, workers_are_bounced, "CommittedIsDoneOnce"),
+    ((active_tasks, "place_of"), nobody_was_ahead, workers_are_bounced, "CommittedIsDoneOnce"),
     (
-        (task_driver.TaskDriver, "_patient_until"),
+        (wiring, "patient_until"),
         nobody_waits,
         workers_are_bounced,
         "NothingIsSkipped",

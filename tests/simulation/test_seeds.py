@@ -7,9 +7,11 @@ import pytest
 from streamsx.simulation.faults import KINDS
 from streamsx.simulation.world import play
 
-SWARM = (3, 5, 6, 12, 14)
-"""Seeds whose stories are looked at, too: short ones that meet much."""
-SEEDS = (0, 17, 20)
+SWARM = (6, 12, 14)
+"""Seeds whose stories are looked at, too: the cheapest three of the first twenty that meet more
+than half of the kinds of faults.
+"""
+SEEDS = (3, 17)
 """What a commit plays beside them."""
 SLOW, SLOW_CHUNK = 3_000, 60
 FOUND = [7352, 32435, 51852, 62207, 81461, 99097]

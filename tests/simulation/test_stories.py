@@ -24,7 +24,8 @@ from streamsx.simulation.hosts import SimulatedHost
 from streamsx.simulation.scene import COUNTS, LINES, WORDS, B, Scene
 from streamsx.simulation.scheduler import Killed
 from streamsx.simulation.world import World, world
-from streamsx.tasks.committer import DIRTY_SHARE, FULL
+from streamsx.tasks.committer import FULL
+from streamsx.worker.memory_budget import DIRTY_SHARE
 
 SETTLE_S = 30.0
 pytestmark = pytest.mark.timeout(300)  # on a busy machine
@@ -375,7 +376,7 @@ def goes_behind_a_plan(seed: int) -> bool:
                 if host == f"{home.name}.1" and call.api is Api.SYNC_GROUP and home.running:
                     assert home.parts is not None
                     plan = read_assignment(Assignment.read(bytes(body["assignment"])).user_data)
-                    more = plan.learners - set(home.parts.tasks.holdings.tasks())
+                    more = plan.learners - set(home.parts.registry.tasks())
                     if more and not home.terminated:
                         made.network.slow[host] = 100.0
                         home.terminate()

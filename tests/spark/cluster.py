@@ -8,10 +8,10 @@ import sys
 from typing import Any
 
 from streamsx.app.lookup import app_named
-from streamsx.spark.connector import PYTHON, frame
 from streamsx.spark.publish import options_of
 from streamsx.spark.runner import begin, counts_found, pipeline
 from streamsx.spark.session import session
+from streamsx.spark.source import frame
 from tests.spark.apps import executor
 
 
@@ -31,7 +31,7 @@ def main(name: str, uri: str, out: str, scratch: str, brokers: str) -> None:
 
     line = pipeline(spark, name, uri, counts_found(name), sink, publishes=False, scratch=scratch)
     begin(line)
-    rows = frame(spark, PYTHON, options_of(name) | {"subscribe": "words"})
+    rows = frame(spark, options_of(name) | {"subscribe": "words"})
     line.batch(rows, line.work(0, None), None, by="run", planned=True)
     spark.stop()
 

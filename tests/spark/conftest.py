@@ -7,14 +7,11 @@ processes starts it, once.
 import gc
 import os
 import warnings
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from streamsx.spark.connector import JVM, settings
-from streamsx.spark.maven import JarsMissing
 from streamsx.spark.session import session
 
 # Many JVMs, of seconds each: what compiles and collects best, or verifies jars that are Spark's
@@ -48,14 +45,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """`local[2,4]`: two cores, four tries of each task."""
-    jars: dict[str, str] = {}
     logger = pytest.importorskip("pyspark.logger", reason=INSTALL)
-    with suppress(JarsMissing):  # who needs them skips
-        jars = settings(JVM)
     # pytest gives its own handler to each logger that does not propagate, as the one by which
     # PySpark tells of a failed query, and that one sets its format: for all tests that follow.
     delattr(logger.PySparkLogger, "addHandler")
-    made = session({"spark.master": "local[2,4]", "spark.driver.memory": "1g", **jars})
+    made = session(
+        {
+            "spark.master": "local[2,4]",
+            "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "4",  # for a handful of rows; by default 200
+        }
+    )
     yield made
     made.stop()
 

@@ -145,9 +145,8 @@ def test_topic_is_read_to_the_end_in_offset_order(boot: Boot) -> None:
     assert boot.stored() == driven(app, lines, {"wordcount-lines": 2, "wordcount-words": 3})
 
 
-@pytest.mark.parametrize("connector", ["python", pytest.param("jvm", marks=pytest.mark.slow)])
 def test_records_sent_during_bootstrap_are_behind_the_snapshot(
-    boot: Boot, monkeypatch: pytest.MonkeyPatch, connector: str
+    boot: Boot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind the look for the first late record and ahead of the batch: first one that is late, so
     that what follows it must not be passed over.
@@ -171,7 +170,7 @@ def test_records_sent_during_bootstrap_are_behind_the_snapshot(
         client = Client(broker.bootstrap)
         send((10, b"first"))
         app.override(bootstrap=broker.bootstrap)
-        done = boot(WORDS, {"wordcount-lines": "kafka"}, until_ms=50, connector=connector)
+        done = boot(WORDS, {"wordcount-lines": "kafka"}, until_ms=50)
         client.close()
     assert done.manifest.positions["wordcount-lines"][0].next == 1
     assert done.records == 2  # a line, a word

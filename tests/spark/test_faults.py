@@ -211,28 +211,24 @@ def cut_short(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
 
 
-@pytest.mark.parametrize(
-    ("spoil", "kind", "said"),
-    [
-        (torn, StreamsxError, r"torn file in a snapshot: .*expected \d+ bytes .*found \d+ with"),
-        (of_a_later_format, IncompatibleStore, "another format: .*expected 1, found 9"),
-        (cut_short, IncompatibleStore, "not a manifest: "),
-    ],
-)
-def test_damaged_state_is_refused_and_nothing_is_written(
-    feed: Feed, spoil: Callable[[Path], None], kind: type[Exception], said: str
-) -> None:
+def test_damaged_state_is_refused_and_nothing_is_written(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run()
     feed.feed(*some(40))
-    copied = feed.folder / "copied"  # nobody has opened its files
-    shutil.copytree(feed.uri, copied)
-    spoil(copied)
-    feed.uri, feed.files = str(copied), open_files(str(copied))
-    before = sorted(copied.rglob("*.*"))
-    with pytest.raises(kind, match=said):
-        feed.run()
-    assert sorted(copied.rglob("*.*")) == before
+    made = feed.uri
+    for spoil, kind, said in (
+        (torn, StreamsxError, r"torn file in a snapshot: .*expected \d+ bytes .*found \d+ with"),
+        (of_a_later_format, IncompatibleStore, "another format: .*expected 1, found 9"),
+        (cut_short, IncompatibleStore, "not a manifest: "),
+    ):
+        copied = feed.folder / spoil.__name__  # nobody has opened its files
+        shutil.copytree(made, copied)
+        spoil(copied)
+        feed.uri, feed.files = str(copied), open_files(str(copied))
+        before = sorted(copied.rglob("*.*"))
+        with pytest.raises(kind, match=said):
+            feed.run()
+        assert sorted(copied.rglob("*.*")) == before
 
 
 def test_number_of_finished_tasks_is_reported_while_running(

@@ -28,15 +28,14 @@ from streamsx.model import TopicPartition
 from streamsx.protocol.record_batch import Builder
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
-from streamsx.spark.connector import JVM, PYTHON, frame
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.runner import run
+from streamsx.spark.source import frame
 from streamsx.state.api import FORMAT, INDEX, ROW
 from streamsx.state.rocks import RocksMemory, RocksRows, options
 from streamsx.state.snapshot import newest
 from streamsx.state.snapshot_files import open_files
 from streamsx.tools.cli.processes import OURS, Child
-from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.cost import cpu_s, watched
 from tests.support.embedded_broker import EmbeddedBroker
@@ -54,7 +53,6 @@ APP, TOPIC, PARTITIONS = "tests.support.throughput.aggregate", "orders", 4
 CHUNK, PER_BATCH = 250_000, 5_000
 MEMORY_MB = 8 * 1.073741824e3
 ROUNDS = 3
-COUNTED = pa.schema([("n", pa.int64())])
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 Spent = tuple[float, float]
@@ -255,7 +253,7 @@ def test_figures_of_a_query_beside_transform_with_state(
     spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
 
     def theirs(folder: str) -> None:
-        read = frame(spark, PYTHON, asked, stream=True)
+        read = frame(spark, asked, stream=True)
         writer = summed(read).writeStream.format("noop").outputMode("update")
         writer = writer.option("checkpointLocation", f"{folder}/theirs")
         writer.trigger(availableNow=True).start().awaitTermination()
@@ -319,38 +317,3 @@ def sums_of_ours(uri: str, scratch: Path) -> dict[bytes, list[int]]:
     found = stored(open_files(uri), str(scratch))
     rows = (row for some in found.values() for row in some)
     return {json.loads(key.removeprefix(ROW)).encode(): json.loads(value) for key, value in rows}
-
-
-@pytest.mark.kafka
-def test_figures_of_streamsx_source_beside_spark_connector(
-    spark: "SparkSession", kafka: ApacheKafka
-) -> None:
-    if not spark.sparkContext.getConf().get("spark.jars"):
-        pytest.skip("Maven Central does not answer")
-    total = scaled(2_000_000)
-    fill(kafka.bootstrap, total, scaled(100_000))
-    asked = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": TOPIC, "tasks": "[]"}
-
-    def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"n": [sum(b.num_rows for b in batches)]}, COUNTED)
-
-    def counted(rows: "DataFrame") -> None:
-        assert sum(row.n for row in rows.mapInArrow(count, "n long").collect()) == total
-
-    def dropped(rows: "DataFrame") -> None:
-        rows.write.format("noop").mode("overwrite").save()
-
-    figures: dict[tuple[str, str], list[Spent]] = {}
-    for number in range(-1, ROUNDS):
-        for job in (counted, dropped):
-            for way in (PYTHON, JVM):
-                rows = frame(spark, way, asked)
-                took = spent(partial(job, rows), kafka.pid)
-                if number >= 0:
-                    figures.setdefault((job.__name__, way), []).append(took)
-    for name in ("counted", "dropped"):
-        ours, theirs = figures[name, PYTHON], figures[name, JVM]
-        tell(f"{total} records {name}: ours {shown(ours)}; Spark's {shown(theirs)}")
-        ratio = median(o[1] / t[1] for o, t in zip(ours, theirs, strict=True))
-        tell(f"{name}: our source by Spark's connector, CPU: {ratio:.2f}x; at most 1.2x")
-        assert SCALE < 1 or ratio <= 1.2

@@ -5,13 +5,13 @@ in which order, is looked at without Spark (`unit/spark/test_reading.py`).
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from streamsx.model import TopicPartition
 from streamsx.protocol.record_batch import Builder
-from streamsx.spark.connector import JVM, PYTHON, frame, into_topics
+from streamsx.spark.source import KafkaSource, frame, into_topics
 from streamsx.testing import Broker
 from tests.support.client import Client
 
@@ -26,8 +26,6 @@ TASKS = '[["orders", "clicks"]]'
 @pytest.fixture
 def bootstrap(spark: "SparkSession") -> Iterator[str]:
     """Orders at even times, clicks at odd ones, in two partitions: twelve of each in all."""
-    from streamsx.spark.source import KafkaSource
-
     spark.dataSource.register(KafkaSource)
     with Broker(topics=TOPICS) as broker:
         client = Client(broker.bootstrap)
@@ -52,7 +50,7 @@ def test_each_task_is_one_spark_partition_in_order_of_time(
 ) -> None:
     from pyspark.sql.functions import spark_partition_id
 
-    read = frame(spark, PYTHON, options(bootstrap))
+    read = frame(spark, options(bootstrap))
     rows = read.withColumn("task", spark_partition_id()).collect()
     for task in (0, 1):
         mine = [row for row in rows if row.task == task]
@@ -108,26 +106,3 @@ def test_written_rows_are_read_back(spark: "SparkSession", bootstrap: str) -> No
     back = spark.read.format("streamsx-kafka").options(**{**given, "subscribe": "empty"}).load()
     found = sorted((row.timestamp, row.key, row.headers) for row in back.collect())
     assert found == sorted((row.timestamp, row.key, row.headers) for row in read.collect())
-
-
-@pytest.mark.kafka  # its jars come through Maven too
-@pytest.mark.slow
-def test_spark_kafka_connector_gives_the_same_rows(
-    spark: "SparkSession", bootstrap: str, tmp_path: Path
-) -> None:
-    if not spark.sparkContext.getConf().get("spark.jars"):
-        pytest.skip("Maven Central does not answer")
-
-    def rows(frame: "DataFrame") -> list[Any]:
-        return sorted(frame.collect(), key=lambda row: (row.topic, row.partition, row.offset))
-
-    theirs = frame(spark, JVM, options(bootstrap))
-    assert rows(theirs) == rows(frame(spark, PYTHON, options(bootstrap)))
-    heard: list[Any] = []
-    stream = frame(spark, JVM, options(bootstrap), stream=True).writeStream
-    query = stream.foreachBatch(lambda batch, _: heard.extend(batch.collect()))
-    query = query.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
-    query.start().awaitTermination()
-    assert len(heard) == 24
-    last = (tmp_path / "offsets" / "0").read_text().splitlines()[-1]
-    assert json.loads(last)["orders"] == {"0": 6, "1": 6}

@@ -30,12 +30,12 @@ from streamsx.clock import SystemClock
 from streamsx.protocol import wire
 from streamsx.protocol.record_batch import Builder
 from streamsx.protocol.wire import Api
-from streamsx.spark.maven import jars
 from tests.conftest import POM
 from tests.support import apache_kafka
 from tests.support.apache_kafka import ApacheKafka, converse
 from tests.support.cost import busy_s
 from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.maven import jars
 
 REQUESTS, ROUNDS = 2000, 7
 WARM_UP = {"embedded": 1, "asyncio alone": 1, "kafka": 20}

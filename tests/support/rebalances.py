@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from streamsx.spark.maven import jars
 from tests.conftest import POM
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.maven import jars
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from streamsx.broker.groups.coordinator_events import AddPartition
 from streamsx.protocol.error_codes import ErrorCode
-from tests.support.desk import Desk, Place
+from tests.support.coordinator_harness import CoordinatorHarness, Place
 
 TOPIC = "t"
 
@@ -13,8 +13,10 @@ TOPIC = "t"
 class Transactor:
     """Speaks the second version of the protocol (KIP-890) if `modern`. What it is told it keeps."""
 
-    def __init__(self, desk: Desk, name: str = "x", *, modern: bool = True) -> None:
-        self.desk, self.name, self.modern = desk, name, modern
+    def __init__(
+        self, harness: CoordinatorHarness, name: str = "x", *, modern: bool = True
+    ) -> None:
+        self.harness, self.name, self.modern = harness, name, modern
         self.owner = (-1, -1)
 
     def init(self, owner: tuple[int, int] = (-1, -1), timeout_ms: int = 60_000) -> int:
@@ -43,11 +45,11 @@ class Transactor:
     def write(self, what: int, place: Place = (TOPIC, 0)) -> int:
         """As a batch would be."""
         if self.modern:
-            wall_ms = int(self.desk.now * 1000)
-            self.desk.step(AddPartition(self.name, self.owner, place, wall_ms))
-        code = self.desk.machine.transactions.may_write(self.name, self.owner, place)
+            wall_ms = int(self.harness.now * 1000)
+            self.harness.step(AddPartition(self.name, self.owner, place, wall_ms))
+        code = self.harness.machine.transactions.may_write(self.name, self.owner, place)
         if not code:
-            self.desk.logs[place].write(self.owner, what)
+            self.harness.logs[place].write(self.owner, what)
         return code
 
     def add_group(self, group: str = "g") -> int:
@@ -77,7 +79,7 @@ class Transactor:
         return self._keeps(told) if version >= 5 else int(told["error_code"])
 
     def _told(self, api: int, version: int, **body: Any) -> dict[str, Any]:
-        return self.desk.replies[self.desk.ask(api, version, **body)]
+        return self.harness.replies[self.harness.ask(api, version, **body)]
 
     def _keeps(self, told: dict[str, Any]) -> int:
         code = int(told.get("error_code", ErrorCode.NONE))

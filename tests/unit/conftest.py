@@ -30,6 +30,7 @@ from streamsx.clock import Clock
 from streamsx.errors import DiskFailed
 from streamsx.group import member_events as e
 from streamsx.journal import Journal
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.record_batch import Builder, columns
 from streamsx.protocol.wire import Api
@@ -71,7 +72,7 @@ BATCH_BYTES = 1 << 20
 ROWS_PER_BATCH = 500
 
 
-class Bench:
+class VirtualCluster:
     """`topics`: those that are there before anybody asks, and how many partitions each has."""
 
     def __init__(self, folder: Path, topics: Mapping[str, int], seed: int = 1) -> None:
@@ -122,11 +123,11 @@ class Bench:
 
     def station(
         self, app: App, name: str = "w1", *, by_hand: bool = True, stores: "Stored | None" = None
-    ) -> "Station":
+    ) -> "WorkerHarness":
         """A worker, from now on; its group is played by hand, or real. `stores`: of a dead one."""
-        return Station(self, app, name, {} if stores is None else stores, by_hand=by_hand)
+        return WorkerHarness(self, app, name, {} if stores is None else stores, by_hand=by_hand)
 
-    def begun(self, app: App, name: str = "w1") -> "Station":
+    def begun(self, app: App, name: str = "w1") -> "WorkerHarness":
         """A worker that waits for its first assignment."""
         station = self.station(app, name)
         self.until(lambda: station.hand.alive)
@@ -250,7 +251,7 @@ def counting(*, tables: int = 0, **settings: Any) -> App:
 class KeptRows(MemoryRows):
     """As on a disk: closed, they stay, and each write takes its time."""
 
-    def __init__(self, station: "Station", layout: str = "") -> None:
+    def __init__(self, station: "WorkerHarness", layout: str = "") -> None:
         super().__init__()
         self._station, self._layout = station, layout
 
@@ -279,13 +280,13 @@ Stored = dict[tuple[str, int], MemoryRows]
 """By name and partition."""
 
 
-class Station:
+class WorkerHarness:
     """A worker of an app, from now on. `stores`: its disk, by name and partition; a write to it
     takes `write_s`.
     """
 
     def __init__(
-        self, bench: Bench, app: App, name: str, stores: "Stored", *, by_hand: bool
+        self, bench: VirtualCluster, app: App, name: str, stores: "Stored", *, by_hand: bool
     ) -> None:
         self.bench, self.name, self._app = bench, name, app
         self.topology = app.topology()
@@ -294,7 +295,7 @@ class Station:
         self.write_s, self.writes, self.full = 0.0, 0, False
         self.refusals: list[Exception] = []
         """What the next openings of stores raise."""
-        self.hand = Hand(self)
+        self.hand = FakeMember(self)
         self.process = Process(bench.net, name)
         self.process.on_kill.append(self._release)
         self._threads = self._hand if by_hand else self.process.begin
@@ -352,6 +353,11 @@ class Station:
         assert parts is not None
         return parts
 
+    @property
+    def metrics(self) -> MetricRegistry:
+        """Those of the worker that runs, or ran last."""
+        return self.made._context.metrics
+
     def told(self, event: str) -> list[dict[str, object]]:
         """What the journal has of it."""
         return [fields for _, name, fields in self.events if name == event]
@@ -375,14 +381,14 @@ class Station:
         self._worker.deliver(message)
 
 
-class Hand:
+class FakeMember:
     """The control thread, played: a thread and a session without a loop.
 
     It answers with the positions in `Bench.committed` and takes every commit into it, unless
     `holds` says to wait.
     """
 
-    def __init__(self, station: Station) -> None:
+    def __init__(self, station: WorkerHarness) -> None:
         self._station, self._bench = station, station.bench
         self.alive, self.holds = False, False
         self.posted: list[e.Event] = []
@@ -445,7 +451,7 @@ class Hand:
         session = self._station.made.session
         session.member.lease.until = inf
         session.post = self._post  # type: ignore[method-assign]
-        self._station.made.tasks.bounds.committed.of = self._committed  # type: ignore[method-assign]
+        self._station.made.bounds.committed.of = self._committed  # type: ignore[method-assign]
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return self._over
 
@@ -480,8 +486,8 @@ class _Journal(Journal):
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path) -> Iterator[VirtualCluster]:
     """`words` has three partitions; what must not happen fails the test."""
-    made = Bench(tmp_path, {"words": 3})
+    made = VirtualCluster(tmp_path, {"words": 3})
     yield made
     made.close()

@@ -10,18 +10,18 @@ import pytest
 from streamsx.errors import InvalidTransition
 from streamsx.event_loops import guarded, run, system_thread
 from streamsx.model import Role, TaskId
-from streamsx.tasks.state_machine import Event, TaskStateMachine
+from streamsx.tasks.state_machine import TaskEvent, TaskStateMachine
 
 Planted = Callable[[asyncio.AbstractEventLoop], object]
 LIFE = TaskStateMachine(TaskId(1, 0), Role.ACTIVE)
 
 
 def timer(loop: asyncio.AbstractEventLoop) -> None:
-    loop.call_later(0.001, LIFE.step, 0.0, Event.CLOSED)
+    loop.call_later(0.001, LIFE.step, 0.0, TaskEvent.CLOSED)
 
 
 def message(loop: asyncio.AbstractEventLoop) -> None:
-    loop.call_soon_threadsafe(LIFE.step, 0.0, Event.CLOSED)
+    loop.call_soon_threadsafe(LIFE.step, 0.0, TaskEvent.CLOSED)
 
 
 @pytest.mark.parametrize("plant", [timer, message])
@@ -38,7 +38,7 @@ def test_an_error_of_ours_in_a_callback_ends_the_run_with_it(plant: Planted) -> 
 
 def test_it_counts_also_when_the_run_ends_by_itself_meanwhile() -> None:
     async def ends() -> int:
-        asyncio.get_running_loop().call_soon(LIFE.step, 0.0, Event.CLOSED)
+        asyncio.get_running_loop().call_soon(LIFE.step, 0.0, TaskEvent.CLOSED)
         try:
             await asyncio.sleep(10)
         except asyncio.CancelledError:
@@ -72,7 +72,7 @@ def test_what_others_have_begun_is_logged_and_ends_nothing(
     """Users' code and libraries; a machine of ours that they misuse is their mistake too."""
 
     def users_own() -> None:
-        LIFE.step(0.0, Event.CLOSED)
+        LIFE.step(0.0, TaskEvent.CLOSED)
 
     async def goes_on() -> int:
         asyncio.get_running_loop().call_soon(users_own)
@@ -99,7 +99,7 @@ class Broken(asyncio.Protocol):
 
     def __init__(self, lost: asyncio.Event) -> None:
         self._lost = lost
-        self.data_received = partial(LIFE.step, event=Event.CLOSED)  # type: ignore[assignment]
+        self.data_received = partial(LIFE.step, event=TaskEvent.CLOSED)  # type: ignore[assignment]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost.set()

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from streamsx.errors import StreamsxError, UsageError
 
@@ -21,16 +21,15 @@ PORT_MAX = 65535
 T = TypeVar("T")
 
 
-class Command(argparse.ArgumentParser):
-    """Parser that reports wrong options in one line and exits with 2. Every command has --debug."""
+class Parser(argparse.ArgumentParser):
+    """Parser that reports wrong options in one line and exits with 2.
 
-    def __init__(self, name: str, purpose: str) -> None:
-        super().__init__(prog=f"streamsx {name}", description=purpose, allow_abbrev=False)
-        self.add_argument("--debug", action="store_true", help="print tracebacks")
+    The keyword arguments are argparse's, which makes the parsers of subcommands.
+    """
 
-    def add_json(self) -> None:
-        what = "the last line is one JSON object, the rest on stderr"
-        self.add_argument("--json", action="store_true", help=what)
+    def __init__(self, prog: str, description: str, **more: Any) -> None:
+        super().__init__(prog=f"streamsx {prog}", description=description, **more)
+        self.allow_abbrev = False
 
     def error(self, message: str) -> NoReturn:
         """Report a wrong option and exit with 2; argparse calls this method for wrong options."""
@@ -58,6 +57,34 @@ class Command(argparse.ArgumentParser):
                 print(f"error: {line_of(error)}", file=sys.stderr)
                 code = error.exit_code if isinstance(error, StreamsxError) else 1
         sys.exit(code)
+
+
+class Command(Parser):
+    """Parser of a command. Every command has --debug."""
+
+    def __init__(self, prog: str, description: str, **more: Any) -> None:
+        super().__init__(prog, description, **more)
+        self.add_argument("--debug", action="store_true", help="print tracebacks")
+
+    def add_json(self) -> None:
+        what = "the last line is one JSON object, the rest on stderr"
+        self.add_argument("--json", action="store_true", help=what)
+
+
+class CommandGroup(Parser):
+    """Parser of a command with subcommands; `options.command` is the name of the given one."""
+
+    def __init__(self, name: str, purpose: str) -> None:
+        super().__init__(name, purpose, epilog=f"streamsx {name} COMMAND --help: its options")
+        self._name = name
+        self._commands = self.add_subparsers(
+            dest="command", metavar="COMMAND", required=True, parser_class=Command
+        )
+
+    def add_command(self, name: str, purpose: str) -> Command:
+        return self._commands.add_parser(
+            name, prog=f"{self._name} {name}", description=purpose, help=purpose
+        )
 
 
 @contextmanager

@@ -53,21 +53,19 @@ class LateSession:
         self._say(words)
 
     def _begun(self) -> Any:
-        from streamsx.spark.connector import settings
         from streamsx.spark.session import probe_cluster, session
 
         given = vars(self._options)
-        jars = settings(given["connector"], given["jars"]) if "connector" in given else {}
         master = {"spark.master": given["master"]} if given["master"] else {}
         words = self._words
         self._say("starting Spark")
-        wanted = {**self._settings, **jars, **master, **given["conf"]}
+        wanted = {**self._settings, **master, **given["conf"]}
         interrupt = signal.getsignal(signal.SIGINT)
         made = session(wanted, debug=given["debug"])
         signal.signal(signal.SIGINT, interrupt)  # Spark's handler calls the JVM, even amid a call
         # Snapshots are in `state`, else in `out`, where the command `state` writes rows instead.
         uri = given.get("state", given.get("out"))
-        asks = "app" in given and "connector" not in given  # the others probe the cluster
+        asks = "app" in given and "scratch" not in given  # a pipeline probes by itself
         if asks and uri:
             probe_cluster(made, given["app"], absolute(uri))
         self._say(words)

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import count
 from typing import assert_never
 
+from streamsx import metrics
 from streamsx.broker.groups import coordinator_events as e
 from streamsx.broker.groups.coordinator import Coordinator, refuse
 from streamsx.broker.groups.group import GroupConfig
@@ -56,9 +57,11 @@ class CoordinatorRuntime:
 
     def __init__(
         self, config: GroupConfig, meta: MetadataStore, clock: Clock, catalog: ReadCatalog,
-        fresh_id: Callable[[], object], markers: MarkerWriter,
+        fresh_id: Callable[[], object], markers: MarkerWriter, events: metrics.Counter,
     ) -> None:  # fmt: skip
         """Load everything from the disk; needs a running event loop.
+
+        `events` counts the log lines of groups and transactions, by their first word.
 
         Raises:
             OSError: The disk failed.
@@ -76,8 +79,7 @@ class CoordinatorRuntime:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: Counter[tuple[str, type[Exception]]] = Counter()
         self._expiry = self._loop.call_later(EXPIRY_S, self._expire)
-        self.events: Counter[str] = Counter()
-        """How often each event of groups and transactions was logged, by event name."""
+        self._events = events
         self.machine: Coordinator | None = None
         """Machine in memory, None if loading failed; public for observers."""
         self._load()
@@ -189,7 +191,7 @@ class CoordinatorRuntime:
                 case e.Wake():
                     self._wake(effect)
                 case e.Story():
-                    self.events[effect.text.partition(" ")[0]] += 1
+                    self._events.add(1, effect.text.partition(" ")[0])
                     logger.info(effect.text)
                 case _:
                     assert_never(effect)

@@ -52,10 +52,10 @@ class ConnectionLimits:
 class ConnectionLoad:
     """All open connections, and the bytes of requests that they hold together."""
 
+    counts: BrokerCounts
     connections: "dict[ClientConnection, None]" = field(default_factory=dict)
     """Connections in the order in which they were accepted."""
     in_flight_bytes: int = 0
-    counts: BrokerCounts = field(default_factory=BrokerCounts)
     open: bool = True
     """Whether the broker serves. A connection may be made one turn of the loop after it was
     accepted, when the broker has already closed.
@@ -179,7 +179,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self.active_at = self._now()
-        self._traffic.counts.received_bytes += count
+        self._traffic.counts.received_bytes.add(count)
         try:
             frames = list(self._frames.received(count))
         except Malformed as error:
@@ -210,7 +210,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._queued -= self._serving
         if frame and self._open():
             self._transport.write(frame)
-            self._traffic.counts.sent_bytes += len(frame)
+            self._traffic.counts.sent_bytes.add(len(frame))
             if self.unsent_bytes:
                 self._traffic.hold_answers(self._limits.unsent_by_all_bytes_max)
         if not self._pumping:
@@ -242,7 +242,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def _log_closed(self, why: str) -> None:
-        self._traffic.counts.hung_up += 1
+        self._traffic.counts.hung_up.add(1)
         logger.warning("closed %s: %s", self.peer, why)
 
     def abort(self) -> None:

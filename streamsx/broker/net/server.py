@@ -28,7 +28,7 @@ from streamsx.broker.log.cleaner import Cleaner
 from streamsx.broker.log.flusher import Flusher
 from streamsx.broker.log.markers import MarkerWriter
 from streamsx.broker.metadata_store import MetadataStore
-from streamsx.broker.metrics import Metric, in_a_line
+from streamsx.broker.metrics import API_LABELS, PREFIX, BrokerCounts, in_a_line
 from streamsx.broker.net.access import Access
 from streamsx.broker.net.client_connection import (
     ClientConnection,
@@ -43,6 +43,7 @@ from streamsx.broker.service import Service
 from streamsx.broker.topics import NAME, TopicStore, alike, remove_folders
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import StoreCorrupt, StoreLocked, UsageError, WorldError
+from streamsx.metrics import MetricRegistry
 from streamsx.protocol.compiler import Malformed
 from streamsx.protocol.frames import LARGE_BYTES, Frame
 from streamsx.protocol.wire import Api, request_decoder, request_head, response_encoder
@@ -90,7 +91,10 @@ class BrokerServer:
     """Handler of each request; a simulation puts its own handler in front."""
     service: Service = field(init=False)
     """State that answers requests, for observers; set once the broker has started."""
-    _traffic: ConnectionLoad = field(init=False, default_factory=ConnectionLoad)
+    metrics: MetricRegistry = field(init=False)
+    """Counters since the start, and gauges, which can be read once the broker has started."""
+    _counts: BrokerCounts = field(init=False)
+    _traffic: ConnectionLoad = field(init=False)
     _failures: Counter[tuple[Api, type[Exception]]] = field(init=False, default_factory=Counter)
     _closing: ExitStack = field(init=False, default_factory=ExitStack)
     _users: Users | None = field(init=False, default=None)
@@ -99,6 +103,17 @@ class BrokerServer:
     _metrics_timer: asyncio.TimerHandle = field(init=False)
     _logged_requests: int = field(init=False, default=0)
     """Number of requests when metrics were logged last."""
+
+    def __post_init__(self) -> None:
+        registry = self.metrics = MetricRegistry(PREFIX)
+        self._counts = BrokerCounts(registry)
+        self._traffic = ConnectionLoad(self._counts)
+        connections = self._traffic.connections
+        registry.gauge("connections", "Open connections.", lambda: len(connections))
+        registry.gauge("groups", "Consumer groups.", self._groups)
+        registry.gauge("topics", "Topics.", lambda: len(self.service.topics.by_name))
+        registry.gauge("partitions", "Partitions.", lambda: self.service.topics.partitions)
+        registry.gauge("log_bytes", "Bytes of all logs.", self._log_bytes, unit="bytes")
 
     @property
     def bootstrap(self) -> str:
@@ -167,25 +182,19 @@ class BrokerServer:
         """Release the directory as a kill does: no client is notified, nothing is flushed."""
         self._closing.close()
 
-    def metrics(self) -> list[Metric]:
-        """Return counters of past work and gauges of the current state."""
-        service = self.service
-        traffic = self._traffic
-        return traffic.counts.rows(
-            service.groups.events,
-            connections=len(traffic.connections),
-            groups=len(service.groups.machine.groups) if service.groups.machine else 0,
-            topics=len(service.topics.by_name),
-            partitions=service.topics.partitions,
-            log_bytes=sum(log.size for *_, log in service.topics.logs()),
-        )
+    def _groups(self) -> int:
+        machine = self.service.groups.machine
+        return len(machine.groups) if machine else 0
+
+    def _log_bytes(self) -> int:
+        return sum(log.size for *_, log in self.service.topics.logs())
 
     def _log_metrics(self) -> None:
         """Log the metrics if any request came since they were logged last."""
-        requests = self._traffic.counts.requests.total()
+        requests = self._counts.requests.total()
         if requests != self._logged_requests:
             self._logged_requests = requests
-            logger.info("broker_metrics %s", in_a_line(self.metrics()))
+            logger.info("broker_metrics %s", in_a_line(self.metrics.samples()))
         self._metrics_timer = asyncio.get_running_loop().call_later(TELL_S, self._log_metrics)
 
     async def __aenter__(self) -> Self:
@@ -266,7 +275,7 @@ class BrokerServer:
         flusher = Flusher(meta, reopen)
         groups = CoordinatorRuntime(
             self.groups, meta, self.clock, topics.catalog, self.fresh_id,
-            MarkerWriter(topics, flusher, sync=sync),
+            MarkerWriter(topics, flusher, sync=sync), self._counts.group_events,
         )  # fmt: skip
         undo.callback(groups.close)
         topics.changed = groups.topics_changed
@@ -320,7 +329,7 @@ class BrokerServer:
             connection.close(f"{call.api.name}: it has not said who it is: SASL is wanted")
             return
         connection.call = call
-        self._traffic.counts.requests[call.api] += 1
+        self._counts.requests.add(1, API_LABELS[call.api])
         try:
             body = self.answer(self.service, call)
         except Exception as error:

@@ -43,19 +43,19 @@ async def look(cluster: Cluster, app: str) -> GroupDescription:
         ForeignProtocol: the group belongs to another program.
         WorldError: the cluster does not answer.
     """
-    told = await describe_group(cluster, app)
-    if told.state == DEAD:
+    group = await describe_group(cluster, app)
+    if group.state == DEAD:
         raise NotFound(f"no such app: {app}: this cluster has no group of that id: check the id")
-    stable = told.state == STABLE  # in other states the protocol is blank
-    other = stable and told.protocol != StreamsPartitionAssignor.name
-    if told.state != EMPTY and (other or told.protocol_type not in PROTOCOL_TYPES):
+    stable = group.state == STABLE  # in other states the protocol is blank
+    other = stable and group.protocol != StreamsPartitionAssignor.name
+    if group.state != EMPTY and (other or group.protocol_type not in PROTOCOL_TYPES):
         raise ForeignProtocol(
-            f"not an app of streamsx: {app}: a group of type {told.protocol_type!r}, protocol "
-            f"{told.protocol!r}: give the id of an app"
+            f"not an app of streamsx: {app}: a group of type {group.protocol_type!r}, protocol "
+            f"{group.protocol!r}: give the id of an app"
         )
-    blank = [(member_id, b"", b"") for member_id, _, _ in told.members]
-    report = describe(told.members if stable else blank)
-    return GroupDescription(told.state, replace(report, protocol_type=told.protocol_type))
+    blank = [(member_id, b"", b"") for member_id, _, _ in group.members]
+    report = describe(group.members if stable else blank)
+    return GroupDescription(group.state, replace(report, protocol_type=group.protocol_type))
 
 
 async def settled(

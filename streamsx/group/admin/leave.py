@@ -22,7 +22,7 @@ from streamsx.errors import GroupError, UsageError
 from streamsx.group.admin import leave_progress
 from streamsx.group.admin.describe import LOOK_EVERY_S, look, settled
 from streamsx.group.admin.leave_progress import LeaveProgress, LeaveState
-from streamsx.group.admin.observer import not_taken, tell
+from streamsx.group.admin.observer import not_taken, send_marks
 
 LEAVE_TIMEOUT_S = 60.0
 """Deadline of a mark, unless the caller gives another one."""
@@ -42,13 +42,13 @@ async def leave(
     wait: bool = True,
     cancel: bool = False,
     swap_to: str | None = None,
-    told: Callable[[Going, GroupReport], None] = lambda *_: None,
+    on_report: Callable[[Going, GroupReport], None] = lambda *_: None,
 ) -> Going:
     """Mark instances as leaving, or as staying (`cancel`), and follow them to the end.
 
     The end of an instance: it has left, stays, or is out of time. Without `wait` the group only has
-    to know the marks. `told` gets each description, settled or not. A cancelled tool leaves the
-    group; the marks stay. Returns the progress by instance.
+    to know the marks. `on_report` gets each description, settled or not. A cancelled tool leaves
+    the group; the marks stay. Returns the progress by instance.
 
     Raises:
         NotFound: no such app, or the successor is not in the group.
@@ -75,7 +75,7 @@ async def leave(
     about: dict[str, Any] = {"now_ms": asked_ms, "deadline_ms": deadline_ms, "swap_to": swap_to}
     going = {name: leave_progress.begun(name, report, cancels=cancel, **about) for name in names}
     while True:
-        told(going, report)
+        on_report(going, report)
         taken = await _ask(cluster, clock, app, going, report)
         if not wait:
             if not taken:
@@ -99,11 +99,11 @@ async def _ask(
 ) -> bool:
     """Send the marks that the group does not know yet; return whether it knows all marks now."""
     now_ms = _now_ms(clock)
-    wishes = {
+    found = {
         name: leave_progress.mark_to_send(departure, report, now_ms)
         for name, departure in going.items()
     }
-    marks = {name: mark for name, mark in wishes.items() if mark is not None}
+    marks = {name: mark for name, mark in found.items() if mark is not None}
     if not marks:
         return True
     limit_s = (max(going[name].deadline_ms for name in marks) - now_ms) / 1000
@@ -111,7 +111,7 @@ async def _ask(
     going |= {name: replace(going[name], epoch_ms=mark.epoch_ms) for name, mark in marks.items()}
     of_type = report.protocol_type
     limit_s = max(limit_s, LOOK_EVERY_S)
-    return await tell(cluster, clock, app, marks, limit_s, of_type)
+    return await send_marks(cluster, clock, app, marks, limit_s, of_type)
 
 
 def _now_ms(clock: Clock) -> int:

@@ -25,6 +25,7 @@ from streamsx.group.member import LEAVE_S, MemberConfig
 from streamsx.group.outage import Outage
 from streamsx.group.session import Session
 from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.metrics import MetricRegistry
 from streamsx.protocol.consumer_protocol import PROTOCOL_TYPE
 from streamsx.protocol.error_codes import ErrorCode, failure
 
@@ -38,7 +39,7 @@ UNREACHABLE_S = 10.0
 """Longest time that the cluster may be away, or be without a coordinator for the group."""
 
 
-async def tell(
+async def send_marks(
     cluster: Cluster, clock: Clock, group: str, marks: Mapping[str, Mark], timeout_s: float,
     protocol_type: str = PROTOCOL_TYPE,
 ) -> bool:  # fmt: skip
@@ -86,10 +87,11 @@ class ToolMembership:
         self._clock = clock
         self._marks = marks
         self._session_s = session_s
-        seat = SubscriptionBuilder(observing(marks, nonce=int(clock.wall() * 1000)), ())
+        builder = SubscriptionBuilder(observing(marks, nonce=int(clock.wall() * 1000)), ())
         config = MemberConfig(session_timeout_s=session_s, protocol_type=protocol_type)
         outage = Outage(LOG.debug, UNREACHABLE_S)
-        self.session = Session(clock, config, group, seat, self._hear, outage)
+        metrics = MetricRegistry()
+        self.session = Session(clock, config, group, builder, self._handle, outage, metrics)
         self.refused = 0
         self.shown = False
         self.taken = False
@@ -119,7 +121,7 @@ class ToolMembership:
         self.shown = self.shown or self.session.member.generation >= 0
         self.session.post(e.Stop(self._clock.now() + LEAVE_S))
 
-    def _hear(self, message: e.ControlMessage) -> None:
+    def _handle(self, message: e.ControlMessage) -> None:
         match message:
             case e.OnAssignment(view=view):
                 kept = view.memory.marks

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from streamsx.testing import Broker
-from tests.support.talk import Group, Talk
+from tests.support.conversation import Conversation, Group
 
 
 @pytest.fixture(scope="session")
@@ -25,14 +25,14 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 )
 def talk(
     request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
-) -> Iterator[Talk]:
+) -> Iterator[Conversation]:
     broker = request.getfixturevalue(request.param)
-    with Talk(broker.bootstrap, ours=isinstance(broker, Broker)) as talk:
+    with Conversation(broker.bootstrap, ours=isinstance(broker, Broker)) as talk:
         yield talk
         record_property("checks", len(talk.labels))
         assert talk.wrong == {}
 
 
 @pytest.fixture
-def group(talk: Talk) -> Group:
+def group(talk: Conversation) -> Group:
     return Group(talk)

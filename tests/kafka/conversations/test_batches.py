@@ -9,7 +9,7 @@ import crc32c
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.record_batch import Builder, columns
 from streamsx.protocol.wire import Api
-from tests.support.talk import NOW, Talk, batch
+from tests.support.conversation import NOW, Conversation, batch
 
 BASE_OFFSET, LENGTH, LEADER_EPOCH, MAGIC, CRC = 0, 8, 12, 16, 17
 ATTRIBUTES, LAST_OFFSET_DELTA, MAX_TIMESTAMP, COUNT, RECORDS = 21, 23, 35, 57, 61
@@ -63,7 +63,7 @@ BATCHES: dict[str, tuple[Callable[[], bytes | bytearray], E]] = {
 }
 
 
-def test_malformed_batches_are_accepted_or_refused_as_kafka_does(talk: Talk) -> None:
+def test_malformed_batches_are_accepted_or_refused_as_kafka_does(talk: Conversation) -> None:
     name = talk.topic()
     for label, (made, code) in BATCHES.items():
         talk.check(label, talk.produce(name, made())[0], code)
@@ -77,7 +77,7 @@ def test_malformed_batches_are_accepted_or_refused_as_kafka_does(talk: Talk) -> 
         talk.check(f"acks {acks}", told, (E.INVALID_REQUIRED_ACKS, -1))
 
 
-def test_topic_configs_decide_which_batches_are_accepted(talk: Talk) -> None:
+def test_topic_configs_decide_which_batches_are_accepted(talk: Conversation) -> None:
     check, small = talk.check, talk.topic(configs={"max.message.bytes": "100"})
     check("too long", talk.produce(small, batch(bytes(100)))[0], E.MESSAGE_TOO_LARGE)
     check("short enough", talk.produce(small, batch(bytes(20))), (E.NONE, 0))
@@ -97,7 +97,7 @@ def test_topic_configs_decide_which_batches_are_accepted(talk: Talk) -> None:
     check("with a key and without", keyed((b"k", b"v"), (None, b"v"))[0], E.INVALID_RECORD)
 
 
-def test_every_version_of_produce_is_answered(talk: Talk) -> None:
+def test_every_version_of_produce_is_answered(talk: Conversation) -> None:
     name = talk.topic()
     topic_id = talk.topic_id(name)
     for version in range(3, 14):
@@ -129,7 +129,7 @@ PRODUCER = {
 }
 
 
-def test_producer_sequences_and_epochs_are_checked(talk: Talk) -> None:
+def test_producer_sequences_and_epochs_are_checked(talk: Conversation) -> None:
     check, name = talk.check, talk.topic()
     made = talk.ready(
         Api.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=1000, producer_id=-1,
@@ -164,7 +164,7 @@ def test_producer_sequences_and_epochs_are_checked(talk: Talk) -> None:
 HOUR_MS = 3_600_000
 
 
-def produced(talk: Talk, name: str, records: bytes | bytearray) -> Any:
+def produced(talk: Conversation, name: str, records: bytes | bytearray) -> Any:
     """The whole answer for partition 0."""
     data = [{"index": 0, "records": records}]
     return talk.ask(
@@ -172,7 +172,7 @@ def produced(talk: Talk, name: str, records: bytes | bytearray) -> Any:
     ).responses[0].partition_responses[0]  # fmt: skip
 
 
-def refused(talk: Talk, name: str, records: bytes | bytearray) -> tuple[int, list[int]]:
+def refused(talk: Conversation, name: str, records: bytes | bytearray) -> tuple[int, list[int]]:
     """The code, and the places of the records that are named."""
     told = produced(talk, name, records)
     return told.error_code, [each.batch_index for each in told.record_errors]
@@ -185,7 +185,7 @@ def of_times(*times: int, compression: str = "none", key: bytes | None = b"k") -
     return builder.close()
 
 
-def test_records_with_a_refused_timestamp_are_named(talk: Talk) -> None:
+def test_records_with_a_refused_timestamp_are_named(talk: Conversation) -> None:
     check, name = talk.check, talk.topic()
     ahead = NOW + 2 * HOUR_MS
     check("far ahead", refused(talk, name, of_times(ahead)), (E.INVALID_TIMESTAMP, [0]))
@@ -219,7 +219,7 @@ def test_records_with_a_refused_timestamp_are_named(talk: Talk) -> None:
     check("one without a key, one far ahead", told, (E.INVALID_TIMESTAMP, [0, 1]))
 
 
-def test_log_append_time_topic_stamps_each_batch_with_broker_time(talk: Talk) -> None:
+def test_log_append_time_topic_stamps_each_batch_with_broker_time(talk: Conversation) -> None:
     check = talk.check
     name = talk.topic(configs={"message.timestamp.type": "LogAppendTime"})
     told = produced(talk, name, of_times(0, NOW + 2 * HOUR_MS, -1))

@@ -4,7 +4,7 @@ from typing import Any
 
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.wire import Api
-from tests.support.talk import Talk, until
+from tests.support.conversation import Conversation, until
 
 TAKEN = (
     "cleanup.policy=", "cleanup.policy=compact", "cleanup.policy=compact,delete",
@@ -37,13 +37,15 @@ POLICY, RETENTION = "cleanup.policy", "retention.ms"
 TOPIC, BROKER = 2, 4
 
 
-def described(talk: Talk, kind: int, name: str, *keys: str) -> tuple[int, list[tuple[Any, ...]]]:
+def described(
+    talk: Conversation, kind: int, name: str, *keys: str
+) -> tuple[int, list[tuple[Any, ...]]]:
     asked = {"resource_type": kind, "resource_name": name, "configuration_keys": keys or None}
     (told,) = talk.ask(Api.DESCRIBE_CONFIGS, 4, resources=[asked]).results
     return told.error_code, sorted((c.name, c.value, c.config_source) for c in told.configs)
 
 
-def test_topic_configs_are_accepted_or_refused(talk: Talk) -> None:
+def test_topic_configs_are_accepted_or_refused(talk: Conversation) -> None:
     def created(*configs: str) -> int:
         named = (config.partition("=") for config in configs)
         topic = {
@@ -66,7 +68,7 @@ def test_topic_configs_are_accepted_or_refused(talk: Talk) -> None:
     talk.check("the length of files", told, (E.INVALID_CONFIG, str(1 << 30)))
 
 
-def test_described_topic_has_all_configs(talk: Talk) -> None:
+def test_described_topic_has_all_configs(talk: Conversation) -> None:
     name = talk.topic(configs={RETENTION: "5000"})
     differs = {"min.insync.replicas", "segment.bytes"}  # set by KRaft for all; of another length
     told = [each for each in described(talk, TOPIC, name)[1] if each[0] not in differs]
@@ -130,7 +132,7 @@ STEPS: tuple[Step, ...] = (
 )  # fmt: skip
 
 
-def test_configs_change_incrementally(talk: Talk) -> None:
+def test_configs_change_incrementally(talk: Conversation) -> None:
     name = talk.topic()
 
     def alter(kind: int, resource: str, *changes: tuple[str, int, str | None], **about: Any) -> int:

@@ -4,10 +4,10 @@ from typing import Any
 
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.wire import Api
-from tests.support.talk import Consumers, Talk
+from tests.support.conversation import Consumers, Conversation
 
 
-def test_nonsensical_consumer_heartbeats_are_refused(talk: Talk) -> None:
+def test_nonsensical_consumer_heartbeats_are_refused(talk: Conversation) -> None:
     check, group = talk.check, Consumers(talk)
     for epoch, instance in ((1, None), (-1, None), (-2, "i")):
         told = group.beat("a", epoch, instance_id=instance)
@@ -33,7 +33,7 @@ def test_nonsensical_consumer_heartbeats_are_refused(talk: Talk) -> None:
     check("named by the broker", group.beat("", 0, version=0), (2, [0, 1, 2, 3]))
 
 
-def test_consumers_join_and_leave_a_consumer_group(talk: Talk) -> None:
+def test_consumers_join_and_leave_a_consumer_group(talk: Conversation) -> None:
     check, group = talk.check, Consumers(talk)
     everything = [0, 1, 2, 3]
     check("first", group.beat("a", 0), (2, everything))
@@ -76,7 +76,7 @@ def test_consumers_join_and_leave_a_consumer_group(talk: Talk) -> None:
     check("described no more", group.described(), (E.GROUP_ID_NOT_FOUND, "", 0, 0, "", []))
 
 
-def test_late_commit_is_accepted_while_the_member_owns_the_partition(talk: Talk) -> None:
+def test_late_commit_is_accepted_while_the_member_owns_the_partition(talk: Conversation) -> None:
     """KIP-1251."""
     check, group = talk.check, Consumers(talk)
     commit = group.commit
@@ -115,7 +115,7 @@ def test_late_commit_is_accepted_while_the_member_owns_the_partition(talk: Talk)
     check("empty, of a member", commit("a", 4, 0), {E.UNKNOWN_MEMBER_ID})
 
 
-def test_admin_removes_consumers_from_a_group(talk: Talk) -> None:
+def test_admin_removes_consumers_from_a_group(talk: Conversation) -> None:
     check, group = talk.check, Consumers(talk)
 
     def put_out(*who: tuple[str, str | None]) -> list[tuple[str, str | None, E]]:
@@ -136,7 +136,7 @@ def test_admin_removes_consumers_from_a_group(talk: Talk) -> None:
     check("empty", group.listed(), [("consumer", "Empty", "consumer")])
 
 
-def test_static_consumer_returns_to_the_same_assignment(talk: Talk) -> None:
+def test_static_consumer_returns_to_the_same_assignment(talk: Conversation) -> None:
     check, group = talk.check, Consumers(talk)
     i: dict[str, Any] = {"instance_id": "i"}
     everything = [0, 1, 2, 3]
@@ -163,7 +163,7 @@ def test_static_consumer_returns_to_the_same_assignment(talk: Talk) -> None:
 RANGE: dict[str, Any] = {"server_assignor": "range"}
 
 
-def test_consumer_with_more_to_revoke_stays_at_the_same_epoch(talk: Talk) -> None:
+def test_consumer_with_more_to_revoke_stays_at_the_same_epoch(talk: Conversation) -> None:
     check, group = talk.check, Consumers(talk)
     check("first", group.beat("z", 0, **RANGE), (2, [0, 1, 2, 3]))
     group.beat("y", 0, **RANGE)
@@ -178,7 +178,7 @@ def test_consumer_with_more_to_revoke_stays_at_the_same_epoch(talk: Talk) -> Non
     check("second has one", group.beat("y", 3, -1), (4, [2]))
 
 
-def test_partitions_to_revoke_are_regained_when_no_longer_needed(talk: Talk) -> None:
+def test_partitions_to_revoke_are_regained_when_no_longer_needed(talk: Conversation) -> None:
     check, group = talk.check, Consumers(talk)
     group.beat("a", 0)
     group.beat("b", 0)
@@ -187,7 +187,7 @@ def test_partitions_to_revoke_are_regained_when_no_longer_needed(talk: Talk) -> 
     check("has, and has them again", group.beat("a", 2, 0, 1), (4, [0, 1, 2, 3]))
 
 
-def test_consumer_waiting_at_a_new_epoch_is_fenced_at_the_old_epoch(talk: Talk) -> None:
+def test_consumer_waiting_at_a_new_epoch_is_fenced_at_the_old_epoch(talk: Conversation) -> None:
     check, group = talk.check, Consumers(talk)
     nothing: dict[str, Any] = {"topic_partitions": []}
     group.beat("a", 0, **RANGE)
@@ -199,7 +199,7 @@ def test_consumer_waiting_at_a_new_epoch_is_fenced_at_the_old_epoch(talk: Talk) 
     check("had heard of it", group.beat("b", 3, **nothing), E.FENCED_MEMBER_EPOCH)
 
 
-def test_unsubscribing_consumer_revokes_at_once(talk: Talk) -> None:
+def test_unsubscribing_consumer_revokes_at_once(talk: Conversation) -> None:
     check, group, other = talk.check, Consumers(talk), talk.topic(2)
     group.beat("a", 0, **RANGE)
     group.beat("b", 0, **RANGE)
@@ -208,7 +208,7 @@ def test_unsubscribing_consumer_revokes_at_once(talk: Talk) -> None:
     check("has given up some", group.beat("a", 2, 0, 1), (2, None))
 
 
-def test_range_assignor_assigns_static_members_first(talk: Talk) -> None:
+def test_range_assignor_assigns_static_members_first(talk: Conversation) -> None:
     check, group = talk.check, Consumers(talk, 10)
     group.beat("a", 0, **RANGE)
     group.beat("b", 0, **RANGE)

@@ -5,10 +5,10 @@ from typing import Any
 from streamsx.model import TopicPartition
 from streamsx.protocol.consumer_protocol import Assignment, Subscription
 from streamsx.protocol.error_codes import ErrorCode as E
-from tests.support.talk import KIND, Consumers, Group, Talk
+from tests.support.conversation import KIND, Consumers, Conversation, Group
 
 
-def test_group_converts_to_the_consumer_protocol_and_back(talk: Talk) -> None:
+def test_group_converts_to_the_consumer_protocol_and_back(talk: Conversation) -> None:
     """With a classic member that is there all the time."""
     check, new = talk.check, Consumers(talk)
     old = Group(talk)
@@ -71,7 +71,7 @@ def test_group_converts_to_the_consumer_protocol_and_back(talk: Talk) -> None:
     check("classic again", new.listed(), [("consumer", "PreparingRebalance", "classic")])
 
 
-def test_refused_join_does_not_convert_an_empty_group(talk: Talk) -> None:
+def test_refused_join_does_not_convert_an_empty_group(talk: Conversation) -> None:
     check, new = talk.check, Consumers(talk)
     old = Group(talk)
     old.id = new.id
@@ -83,7 +83,7 @@ def test_refused_join_does_not_convert_an_empty_group(talk: Talk) -> None:
     check("is still", new.described()[:3], (E.NONE, "Empty", 3))
 
 
-def test_group_of_another_protocol_type_is_not_converted(group: Group, talk: Talk) -> None:
+def test_group_of_another_protocol_type_is_not_converted(group: Group, talk: Conversation) -> None:
     group.first()
     new = Consumers(talk)
     new.id = group.id

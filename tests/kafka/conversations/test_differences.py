@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.support.talk import DIFFERENCES
+from tests.support.conversation import DIFFERENCES
 
 DIFFERENCES_MAX = 5
 

@@ -7,10 +7,10 @@ from streamsx.protocol import wire
 from streamsx.protocol.consumer_protocol import Subscription
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.wire import Api
-from tests.support.talk import ANSWER_S, KIND, Group, Talk, until
+from tests.support.conversation import ANSWER_S, KIND, Conversation, Group, until
 
 
-def test_offsets_are_committed_and_fetched(talk: Talk, group: Group) -> None:
+def test_offsets_are_committed_and_fetched(talk: Conversation, group: Group) -> None:
     check, topic = talk.check, talk.topic(2)
     nobody = Group(talk)
     at = (topic, 0)
@@ -63,7 +63,7 @@ def test_offsets_are_committed_and_fetched(talk: Talk, group: Group) -> None:
     until(lambda: not nobody.committed(), "offsets of a deleted topic vanish")
 
 
-def test_offsets_are_deleted(talk: Talk, group: Group) -> None:
+def test_offsets_are_deleted(talk: Conversation, group: Group) -> None:
     check, topic, other = talk.check, talk.topic(2), talk.topic()
 
     def delete(of: Group, *places: tuple[str, int]) -> tuple[int, list[int]]:
@@ -108,7 +108,7 @@ def test_offsets_are_deleted(talk: Talk, group: Group) -> None:
     check("of strangers", delete(strange, (topic, 0)), (E.NON_EMPTY_GROUP, []))
 
 
-def test_groups_are_listed(talk: Talk, group: Group) -> None:
+def test_groups_are_listed(talk: Conversation, group: Group) -> None:
     check, topic = talk.check, talk.topic()
     group.first()
     alone = Group(talk)
@@ -130,7 +130,7 @@ def test_groups_are_listed(talk: Talk, group: Group) -> None:
     check("by another type", listed(types_filter=["consumer"]), set())
 
 
-def test_broker_describes_the_cluster_coordinator_and_api_versions(talk: Talk) -> None:
+def test_broker_describes_the_cluster_coordinator_and_api_versions(talk: Conversation) -> None:
     check, port = talk.check, int(talk.bootstrap.rpartition(":")[2])
     cluster = talk.ask(Api.DESCRIBE_CLUSTER, 1, endpoint_type=1)
     check("brokers", [(b.host, b.port) for b in cluster.brokers], [("127.0.0.1", port)])

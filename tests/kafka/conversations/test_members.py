@@ -4,12 +4,14 @@ from typing import Any
 
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.wire import Api
-from tests.support.talk import KIND, Group, Talk
+from tests.support.conversation import KIND, Conversation, Group
 
 SILENCE_S = 0.5
 
 
-def test_later_join_of_a_member_supersedes_the_waiting_join(talk: Talk, group: Group) -> None:
+def test_later_join_of_a_member_supersedes_the_waiting_join(
+    talk: Conversation, group: Group
+) -> None:
     leader, follower = group.first(), str(group.join().member_id)
     first = group.joining(follower)
     group.until_rebalancing(leader, 1)
@@ -27,7 +29,7 @@ def test_later_join_of_a_member_supersedes_the_waiting_join(talk: Talk, group: G
     talk.check("a session of a millisecond", short, E.INVALID_SESSION_TIMEOUT)
 
 
-def test_promised_member_id_is_given_back(talk: Talk, group: Group) -> None:
+def test_promised_member_id_is_given_back(talk: Conversation, group: Group) -> None:
     check = talk.check
     leader = group.first()
     promised, follower = (str(group.join().member_id) for _ in range(2))
@@ -57,7 +59,7 @@ def described(group: Group, version: int = 5) -> tuple[str, str, list[tuple[Any,
     return told.group_state, told.protocol_data, members
 
 
-def test_group_is_described_in_each_state(talk: Talk, group: Group) -> None:
+def test_group_is_described_in_each_state(talk: Conversation, group: Group) -> None:
     check, host = talk.check, "/127.0.0.1"
     member_id = group.first()
     mine = (member_id, "talk", host, b"topics", member_id.encode())
@@ -80,7 +82,7 @@ def test_group_is_described_in_each_state(talk: Talk, group: Group) -> None:
     check("left", described(group), ("Empty", "", []))
 
 
-def test_static_members_use_older_request_versions(talk: Talk, group: Group) -> None:
+def test_static_members_use_older_request_versions(talk: Conversation, group: Group) -> None:
     check = talk.check
     one = str(group.join(group_instance_id="one").member_id)
     group.sync(one, 1, group_instance_id="one", assignments={one: b"mine"})
@@ -100,7 +102,7 @@ def test_static_members_use_older_request_versions(talk: Talk, group: Group) -> 
     check("several leave", codes, [("two", E.NONE), (None, unknown), ("three", unknown)])
 
 
-def test_members_use_every_request_version(talk: Talk) -> None:
+def test_members_use_every_request_version(talk: Conversation) -> None:
     topic = talk.topic()
     topic_id = talk.topic_id(topic)
     for version in range(10):
@@ -144,7 +146,7 @@ def test_members_use_every_request_version(talk: Talk) -> None:
         talk.check(label, sorted(offsets), [(0, 7, E.NONE), (1, -1, E.NONE)])
 
 
-def test_offsets_are_committed_and_fetched_by_topic_id(talk: Talk, group: Group) -> None:
+def test_offsets_are_committed_and_fetched_by_topic_id(talk: Conversation, group: Group) -> None:
     check, topic = talk.check, talk.topic()
     topic_id, unknown = talk.topic_id(topic), b"?" * 16
     partition = {"partition_index": 0, "committed_offset": 5, "committed_metadata": "note"}
@@ -172,7 +174,7 @@ def test_offsets_are_committed_and_fetched_by_topic_id(talk: Talk, group: Group)
         check(f"fetched: {label}", offsets, expected)
 
 
-def test_several_groups_are_requested_at_once(talk: Talk) -> None:
+def test_several_groups_are_requested_at_once(talk: Conversation) -> None:
     topic, here, empty, none = talk.topic(), Group(talk), Group(talk), Group(talk)
     here.first()
     empty.commit("", -1, {(topic, 0): 3})

@@ -5,10 +5,10 @@ from typing import Any
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.record_batch import columns
 from streamsx.protocol.wire import Api
-from tests.support.talk import NOW, Talk, batch
+from tests.support.conversation import NOW, Conversation, batch
 
 
-def test_batches_are_accepted_or_refused_and_fetched(talk: Talk) -> None:
+def test_batches_are_accepted_or_refused_and_fetched(talk: Conversation) -> None:
     check, name = talk.check, talk.topic()
     good = batch(b"a", b"b")
     damaged, old = bytearray(good), bytearray(good)
@@ -78,7 +78,7 @@ def test_batches_are_accepted_or_refused_and_fetched(talk: Talk) -> None:
     check("a fetch waits", columns(bytes(found.records), 4).values, [b"e"])
 
 
-def test_idempotent_producer_is_deduplicated_and_fenced(talk: Talk) -> None:
+def test_idempotent_producer_is_deduplicated_and_fenced(talk: Conversation) -> None:
     check, name = talk.check, talk.topic()
     made = talk.ready(
         Api.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=1000, producer_id=-1,
@@ -108,7 +108,7 @@ def test_idempotent_producer_is_deduplicated_and_fenced(talk: Talk) -> None:
     check("an unknown producer", talk.produce(name, unknown), (E.NONE, 9))
 
 
-def test_offsets_are_found_and_records_deleted(talk: Talk) -> None:
+def test_offsets_are_found_and_records_deleted(talk: Conversation) -> None:
     check, name = talk.check, talk.topic()
     for i in range(3):
         talk.produce(name, batch(b"a", b"b", time=NOW + 100 * i))

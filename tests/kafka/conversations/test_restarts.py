@@ -9,8 +9,8 @@ from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.record_batch import columns
 from streamsx.protocol.wire import Api
 from tests.support.apache_kafka import ApacheKafka
+from tests.support.conversation import NOW, Conversation, Group, batch
 from tests.support.embedded_broker import EmbeddedBroker
-from tests.support.talk import NOW, Group, Talk, batch
 
 
 @pytest.fixture(
@@ -32,18 +32,18 @@ def broker(
             yield broker
 
 
-Ask = Callable[[Talk], None]
+Ask = Callable[[Conversation], None]
 """What is asked when the broker is back."""
 
 
-def stable(talk: Talk) -> Ask:
+def stable(talk: Conversation) -> Ask:
     """Seed 001: the assignment was stored, and not all have heard of it."""
     group, topic = Group(talk), talk.topic()
     leader, follower = group.pair()
     group.sync(leader, 2, assignments={leader: b"l", follower: b"f"})
     group.commit(leader, 2, {(topic, 0): 5})
 
-    def after(talk: Talk) -> None:
+    def after(talk: Conversation) -> None:
         group.talk, check = talk, talk.check
         check("stable", group.state(), ("Stable", 2))
         synced = group.sync(follower, 2)
@@ -59,14 +59,14 @@ def stable(talk: Talk) -> Ask:
     return after
 
 
-def joining(talk: Talk) -> Ask:
+def joining(talk: Conversation) -> Ask:
     """Seed 001: not all had joined."""
     group = Group(talk)
     leader, follower = group.first(), str(group.join().member_id)
     group.joining(follower)
     group.until_rebalancing(leader, 1)
 
-    def after(talk: Talk) -> None:
+    def after(talk: Conversation) -> None:
         group.talk, check = talk, talk.check
         check("as it was before", group.state(), ("Stable", 1))
         check("its members live", group.beat(leader, 1), E.NONE)
@@ -76,12 +76,12 @@ def joining(talk: Talk) -> Ask:
     return after
 
 
-def static(talk: Talk) -> Ask:
+def static(talk: Conversation) -> Ask:
     group = Group(talk)
     old = str(group.join(group_instance_id="one").member_id)
     group.sync(old, 1, group_instance_id="one", assignments={old: b"mine"})
 
-    def after(talk: Talk) -> None:
+    def after(talk: Conversation) -> None:
         group.talk, check = talk, talk.check
         back = group.join(group_instance_id="one")
         check("a static member is back", (back.error_code, back.generation_id), (E.NONE, 1))
@@ -92,7 +92,7 @@ def static(talk: Talk) -> Ask:
     return after
 
 
-def left(talk: Talk) -> Ask:
+def left(talk: Conversation) -> Ask:
     group, topic = Group(talk), talk.topic()
     member_id = group.first()
     group.commit(member_id, 1, {(topic, 0): 5})
@@ -101,7 +101,7 @@ def left(talk: Talk) -> Ask:
     deleted.commit("", -1, {(topic, 0): 5})
     deleted.delete()
 
-    def after(talk: Talk) -> None:
+    def after(talk: Conversation) -> None:
         group.talk = deleted.talk = talk
         talk.check("left", group.state(), ("Empty", 0))
         talk.check("with its offsets", group.committed(), [(topic, 0, 5, E.NONE)])
@@ -111,7 +111,7 @@ def left(talk: Talk) -> Ask:
     return after
 
 
-def records(talk: Talk) -> Ask:
+def records(talk: Conversation) -> Ask:
     name, gone = talk.topic(configs={"retention.ms": "86400000"}), talk.topic()
     topic_id = talk.topic_id(name)
     made = talk.ready(
@@ -119,13 +119,13 @@ def records(talk: Talk) -> Ask:
         producer_epoch=-1,
     )  # fmt: skip
 
-    def send(talk: Talk, seq: int, epoch: int = 0) -> tuple[int, int]:
+    def send(talk: Conversation, seq: int, epoch: int = 0) -> tuple[int, int]:
         return talk.produce(name, batch(b"%d" % seq, pid=made.producer_id, epoch=epoch, seq=seq))
 
     before = [send(talk, seq, 1) for seq in range(4)]
     talk.ask(Api.DELETE_TOPICS, 5, topic_names=[gone], timeout=5000)
 
-    def after(talk: Talk) -> None:
+    def after(talk: Conversation) -> None:
         check = talk.check
         check("the topic's id", talk.topic_id(name), topic_id)
         check("a deleted topic", talk.fetch(gone, 0).error_code, E.UNKNOWN_TOPIC_OR_PARTITION)
@@ -151,11 +151,11 @@ def test_acknowledged_groups_and_records_survive_a_broker_kill(
     broker: EmbeddedBroker | ApacheKafka,
 ) -> None:
     ours = isinstance(broker, EmbeddedBroker)
-    with Talk(broker.bootstrap, ours=ours) as before:
+    with Conversation(broker.bootstrap, ours=ours) as before:
         asked = [ask(before) for ask in (stable, joining, static, left, records)]
         broker.kill()
     broker.start()
-    with Talk(broker.bootstrap, ours=ours) as talk:
+    with Conversation(broker.bootstrap, ours=ours) as talk:
         for ask in asked:
             ask(talk)
         assert talk.wrong == {}

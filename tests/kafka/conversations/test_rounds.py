@@ -2,10 +2,10 @@
 
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.wire import Api
-from tests.support.talk import KIND, Group, Talk
+from tests.support.conversation import KIND, Conversation, Group
 
 
-def test_group_forms_commits_and_dissolves(talk: Talk, group: Group) -> None:
+def test_group_forms_commits_and_dissolves(talk: Conversation, group: Group) -> None:
     check = talk.check
     promised = group.join()
     check("a member id first", promised.error_code, E.MEMBER_ID_REQUIRED)
@@ -56,7 +56,7 @@ def test_group_forms_commits_and_dissolves(talk: Talk, group: Group) -> None:
     check("absent", (absent.error_code, absent.group_state), (E.GROUP_ID_NOT_FOUND, "Dead"))
 
 
-def test_bad_joins_are_refused(talk: Talk, group: Group) -> None:
+def test_bad_joins_are_refused(talk: Conversation, group: Group) -> None:
     check = talk.check
     group.first()
     two = [{"name": "mine", "metadata": b""}, {"name": "range", "metadata": b""}]
@@ -79,7 +79,7 @@ def test_bad_joins_are_refused(talk: Talk, group: Group) -> None:
     )
 
 
-def test_members_rebalance_in_join_and_sync(talk: Talk, group: Group) -> None:
+def test_members_rebalance_in_join_and_sync(talk: Conversation, group: Group) -> None:
     check = talk.check
     leader, follower = group.pair()
     again = group.join(follower)
@@ -113,7 +113,7 @@ def test_members_rebalance_in_join_and_sync(talk: Talk, group: Group) -> None:
     check("another leads", (found.generation_id, found.leader), (5, joining.answer().leader))
 
 
-def test_static_members_return(talk: Talk, group: Group) -> None:
+def test_static_members_return(talk: Conversation, group: Group) -> None:
     check, fenced = talk.check, E.FENCED_INSTANCE_ID
     old = str(group.join(group_instance_id="one").member_id)
     group.sync(old, 1, group_instance_id="one", assignments={old: b"mine"})
@@ -141,7 +141,7 @@ def test_static_members_return(talk: Talk, group: Group) -> None:
     check("leave by member id alone", group.leave(third.member_id), (E.NONE, [E.NONE]))
 
 
-def test_silent_member_is_removed_when_the_session_ends(talk: Talk, group: Group) -> None:
+def test_silent_member_is_removed_when_the_session_ends(talk: Conversation, group: Group) -> None:
     check = talk.check
     leader, follower = group.first(), str(group.join(session_timeout=1000).member_id)
     joining = group.joining(follower, session_timeout=1000)

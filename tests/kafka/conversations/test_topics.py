@@ -5,10 +5,10 @@ from typing import Any
 
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.wire import Api
-from tests.support.talk import Talk, batch, until
+from tests.support.conversation import Conversation, batch, until
 
 
-def test_topics_are_created_changed_and_deleted(talk: Talk) -> None:
+def test_topics_are_created_changed_and_deleted(talk: Conversation) -> None:
     check, name = talk.check, talk.topic(2, configs={"retention.ms": "5000"})
     check("create again", talk.create(name), E.TOPIC_ALREADY_EXISTS)
     for bad in ("", ".", "..", "a b", "a/b", "x" * 250):
@@ -115,7 +115,7 @@ def test_topics_are_created_changed_and_deleted(talk: Talk) -> None:
     check("delete by id", delete(name=None, topic_id=topic_id), E.NONE)
 
 
-def test_bad_new_topics_are_refused(talk: Talk) -> None:
+def test_bad_new_topics_are_refused(talk: Conversation) -> None:
     check, taken = talk.check, talk.topic(2)
     node = talk.ask(Api.METADATA, 9, topics=[]).brokers[0].node_id
     names = iter(f"{talk.name}-{i}" for i in range(1000))
@@ -175,7 +175,7 @@ def test_bad_new_topics_are_refused(talk: Talk) -> None:
     check("grown by hand", grown(taken, 3, [node]), E.NONE)
 
 
-def test_topic_named_twice_in_a_request_is_refused_once(talk: Talk) -> None:
+def test_topic_named_twice_in_a_request_is_refused_once(talk: Conversation) -> None:
     check, name, new = talk.check, talk.topic(), f"{talk.name}-new"
     topic = {
         "name": new, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": [],
@@ -200,7 +200,7 @@ def test_topic_named_twice_in_a_request_is_refused_once(talk: Talk) -> None:
     check("once", deleted({"name": name}), [E.NONE])
 
 
-def test_topics_are_created_and_deleted_in_every_version(talk: Talk) -> None:
+def test_topics_are_created_and_deleted_in_every_version(talk: Conversation) -> None:
     no = f"{talk.name}-no"
     for version in range(2, 8):
         name = f"{talk.name}-{version}"
@@ -222,7 +222,7 @@ def test_topics_are_created_and_deleted_in_every_version(talk: Talk) -> None:
         talk.check(f"deleted by {version - 1}", codes, {name: 0, no: E.UNKNOWN_TOPIC_OR_PARTITION})
 
 
-def test_metadata_request_creates_the_topic(talk: Talk) -> None:
+def test_metadata_request_creates_the_topic(talk: Conversation) -> None:
     for version in (3, 4, 9, 13):
         name = f"{talk.name}-{version}"
 

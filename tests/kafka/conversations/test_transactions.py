@@ -15,7 +15,7 @@ import pytest
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.record_batch import Builder, columns, scan
 from streamsx.protocol.wire import Api
-from tests.support.talk import CLOCK, NOW, Consumers, Group, Talk
+from tests.support.conversation import CLOCK, NOW, Consumers, Conversation, Group
 
 T = TypeVar("T")
 NOT_YET = (E.CONCURRENT_TRANSACTIONS, E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR,
@@ -34,7 +34,7 @@ def until(asks: Callable[[], T], done: Callable[[T], bool]) -> T:
 class Producer:
     """With a transactional id of its own, unless another's is given."""
 
-    def __init__(self, talk: Talk, name: str = "") -> None:
+    def __init__(self, talk: Conversation, name: str = "") -> None:
         self.talk, self.name = talk, name or f"tx-{uuid.uuid4()}"
         self.owner = (-1, -1)
         for kind in (0, 1):
@@ -148,14 +148,14 @@ class Producer:
 
 
 @pytest.fixture
-def one(talk: Talk) -> Producer:
+def one(talk: Conversation) -> Producer:
     return Producer(talk)
 
 
 class Seen:
     """What readers are told of partition 0 of a topic."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self.talk, self.topic = talk, talk.topic(2)
 
     def bounds(self) -> tuple[int, int, int]:
@@ -186,7 +186,9 @@ class Seen:
         return [(h.base_offset, h.producer_epoch, h.control) for _, _, h in scan(data, check=True)]
 
 
-def test_transactional_id_belongs_to_one_producer_at_a_time(talk: Talk, one: Producer) -> None:
+def test_transactional_id_belongs_to_one_producer_at_a_time(
+    talk: Conversation, one: Producer
+) -> None:
     check = talk.check
     for timeout_ms in (-1, 0, 900_001):
         code = one.init(timeout_ms=timeout_ms)
@@ -204,7 +206,9 @@ def test_transactional_id_belongs_to_one_producer_at_a_time(talk: Talk, one: Pro
     check("in an old version", one.init((mine, 0), version=3), E.INVALID_PRODUCER_EPOCH)
 
 
-def test_only_the_current_producer_may_add_partitions_and_end(talk: Talk, one: Producer) -> None:
+def test_only_the_current_producer_may_add_partitions_and_end(
+    talk: Conversation, one: Producer
+) -> None:
     check, topic = talk.check, talk.topic()
     one.init()
     one.init()
@@ -232,7 +236,9 @@ def test_only_the_current_producer_may_add_partitions_and_end(talk: Talk, one: P
         check(f"end nothing: {commit}", one.end(commit=commit), (E.INVALID_TXN_STATE, 0))
 
 
-def test_transactional_records_are_visible_from_the_marker_on(talk: Talk, one: Producer) -> None:
+def test_transactional_records_are_visible_from_the_marker_on(
+    talk: Conversation, one: Producer
+) -> None:
     check, seen = talk.check, Seen(talk)
     topic = seen.topic
     one.init()
@@ -274,7 +280,9 @@ def batch_of(value: bytes) -> bytearray:
     return builder.close()
 
 
-def test_each_transaction_end_raises_the_epoch_in_version_2(talk: Talk, one: Producer) -> None:
+def test_each_transaction_end_raises_the_epoch_in_version_2(
+    talk: Conversation, one: Producer
+) -> None:
     check, seen = talk.check, Seen(talk)
     topic = seen.topic
     one.init(version=5)
@@ -309,7 +317,7 @@ def test_each_transaction_end_raises_the_epoch_in_version_2(talk: Talk, one: Pro
     check("init", (one.init((pid, 3)), one.owner), (E.NONE, (pid, 4)))
 
 
-def test_init_of_the_same_id_aborts_the_open_transaction(talk: Talk, one: Producer) -> None:
+def test_init_of_the_same_id_aborts_the_open_transaction(talk: Conversation, one: Producer) -> None:
     check, seen = talk.check, Seen(talk)
     other = Producer(talk, one.name)
     one.init()
@@ -326,7 +334,9 @@ def test_init_of_the_same_id_aborts_the_open_transaction(talk: Talk, one: Produc
     check("its own, amid", (other.init(mine), other.owner), (E.NONE, (mine[0], mine[1] + 1)))
 
 
-def test_transactional_offsets_are_visible_from_the_commit_on(talk: Talk, one: Producer) -> None:
+def test_transactional_offsets_are_visible_from_the_commit_on(
+    talk: Conversation, one: Producer
+) -> None:
     check, topic, group = talk.check, talk.topic(), f"g-{uuid.uuid4()}"
     one.init()
 
@@ -379,7 +389,9 @@ def test_transactional_offsets_are_visible_from_the_commit_on(talk: Talk, one: P
     check("commit that", (one.end(), settled()), ((E.NONE, 0), (E.NONE, -1)))
 
 
-def test_replaced_member_commits_no_transactional_offsets(talk: Talk, one: Producer) -> None:
+def test_replaced_member_commits_no_transactional_offsets(
+    talk: Conversation, one: Producer
+) -> None:
     """KIP-447."""
     group, topic = Group(talk), talk.topic()
     member = group.first()
@@ -395,7 +407,7 @@ def test_replaced_member_commits_no_transactional_offsets(talk: Talk, one: Produ
         talk.check(label, code_told, code)
 
 
-def test_transaction_version_feature_is_offered(talk: Talk) -> None:
+def test_transaction_version_feature_is_offered(talk: Conversation) -> None:
     told = talk.ask(
         Api.API_VERSIONS, 3, client_software_name="talk", client_software_version="1"
     ).finalized_features  # fmt: skip
@@ -404,7 +416,9 @@ def test_transaction_version_feature_is_offered(talk: Talk) -> None:
     talk.check("features", found, [(2, 2)])
 
 
-def test_transactional_offset_commit_checks_the_consumer_epoch(talk: Talk, one: Producer) -> None:
+def test_transactional_offset_commit_checks_the_consumer_epoch(
+    talk: Conversation, one: Producer
+) -> None:
     """KIP-1251: as without one, but that the code is an older one."""
     check, group = talk.check, Consumers(talk)
     group.beat("a", 0)

@@ -5,7 +5,7 @@ from typing import Any
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.record_batch import columns
 from streamsx.protocol.wire import Api
-from tests.support.talk import NOW, Talk, batch
+from tests.support.conversation import NOW, Conversation, batch
 
 UNSUPPORTED = (E.UNSUPPORTED_VERSION, -1)
 SPECIAL = {-3: 7, -4: 8, -5: 9, -6: 11}
@@ -15,7 +15,7 @@ FILLED = {-1: 2, -2: 0, -3: 1, -4: 0, -5: -1, -6: -1, 0: 0, NOW + 1: 1, NOW + 2:
 """The offset that is found."""
 
 
-def listed(talk: Talk, version: int, topic: str, timestamp: int) -> tuple[int, int]:
+def listed(talk: Conversation, version: int, topic: str, timestamp: int) -> tuple[int, int]:
     asked = {"partition_index": 0, "timestamp": timestamp, "current_leader_epoch": -1}
     (found,) = talk.ask(
         Api.LIST_OFFSETS, version, replica_id=-1, isolation_level=0,
@@ -26,7 +26,7 @@ def listed(talk: Talk, version: int, topic: str, timestamp: int) -> tuple[int, i
     return found.error_code, found.offset
 
 
-def test_offsets_are_listed_in_every_version(talk: Talk) -> None:
+def test_offsets_are_listed_in_every_version(talk: Conversation) -> None:
     name = talk.topic()
     for what, expected in (("empty", EMPTY), ("filled", FILLED)):
         for version in range(1, 12):
@@ -43,7 +43,7 @@ def test_offsets_are_listed_in_every_version(talk: Talk) -> None:
         talk.produce(name, batch(b"a", b"b"))
 
 
-def fetched(talk: Talk, version: int, topics: list[dict[str, Any]], **about: Any) -> Any:
+def fetched(talk: Conversation, version: int, topics: list[dict[str, Any]], **about: Any) -> Any:
     body = {
         "replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20,
         "isolation_level": 0, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": [],
@@ -58,7 +58,7 @@ def place(partition: int = 0, offset: int = 0, most: int = 1 << 20, **about: Any
     }  # fmt: skip
 
 
-def test_records_are_fetched_in_every_version(talk: Talk) -> None:
+def test_records_are_fetched_in_every_version(talk: Conversation) -> None:
     name = talk.topic(2)
     topic_id, no = talk.topic_id(name), f"{name}-no"
     talk.produce(name, batch(b"a", b"b"))
@@ -98,7 +98,7 @@ def test_records_are_fetched_in_every_version(talk: Talk) -> None:
             )
 
 
-def test_fetch_returns_as_much_as_requested(talk: Talk) -> None:
+def test_fetch_returns_as_much_as_requested(talk: Conversation) -> None:
     name = talk.topic()
     size = len(batch(b"x" * 50, b"y"))
     for _ in range(4):
@@ -127,7 +127,7 @@ def test_fetch_returns_as_much_as_requested(talk: Talk) -> None:
     talk.check("less than nothing to wait for", told(8, min_bytes=-1, max_wait=9000)[0], E.NONE)
 
 
-def test_fetch_sessions_start_but_are_not_kept(talk: Talk) -> None:
+def test_fetch_sessions_start_but_are_not_kept(talk: Conversation) -> None:
     name = talk.topic()
     for session, epoch, code in (
         (0, -1, E.NONE), (0, 0, E.NONE), (5, 0, E.NONE), (5, -1, E.NONE),
@@ -140,7 +140,7 @@ def test_fetch_sessions_start_but_are_not_kept(talk: Talk) -> None:
         talk.check(f"session {session} epoch {epoch}", told.error_code, code)
 
 
-def test_partition_leader_has_one_epoch(talk: Talk) -> None:
+def test_partition_leader_has_one_epoch(talk: Conversation) -> None:
     name = talk.topic()
     talk.produce(name, batch(b"a", b"b"))
     later = E.UNKNOWN_LEADER_EPOCH
@@ -174,7 +174,7 @@ def test_partition_leader_has_one_epoch(talk: Talk) -> None:
             )
 
 
-def test_topics_are_described_in_every_metadata_version(talk: Talk) -> None:
+def test_topics_are_described_in_every_metadata_version(talk: Conversation) -> None:
     name = talk.topic(2)
     for version in range(14):
         told = talk.ask(
@@ -194,7 +194,7 @@ def test_topics_are_described_in_every_metadata_version(talk: Talk) -> None:
         talk.check(label, [t.error_code for t in told.topics], [17] * len(asked))
 
 
-def test_records_are_deleted_in_every_version(talk: Talk) -> None:
+def test_records_are_deleted_in_every_version(talk: Conversation) -> None:
     name = talk.topic()
     talk.produce(name, batch(b"a", b"b", b"c"))
     for version in range(3):

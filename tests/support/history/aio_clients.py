@@ -12,8 +12,8 @@ from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]  # has no 
 from aiokafka.errors import KafkaError  # type: ignore[import-untyped]  # has no types
 
 from streamsx.model import TopicPartition
+from tests.support.history.client_arguments import ClientArguments
 from tests.support.history.events import End, Phase, Send
-from tests.support.history.given import Given
 from tests.support.history.journal import Journal
 
 PATIENCE_S = 20.0
@@ -28,7 +28,7 @@ class AioProducer:
 
     transactional = False
 
-    def __init__(self, given: Given, journal: Journal, rng: random.Random) -> None:
+    def __init__(self, given: ClientArguments, journal: Journal, rng: random.Random) -> None:
         self._given, self._journal, self._rng, self._values = given, journal, rng, 0
         self._runner = asyncio.Runner()
         self._producer = self._do(self._started())
@@ -91,7 +91,7 @@ class AioTransactionalProducer(AioProducer):
 
     transactional = True
 
-    def __init__(self, given: Given, journal: Journal, rng: random.Random) -> None:
+    def __init__(self, given: ClientArguments, journal: Journal, rng: random.Random) -> None:
         super().__init__(given, journal, rng)
         self._number = 0
 

@@ -24,6 +24,7 @@ from confluent_kafka import TopicPartition as At
 
 from streamsx.model import TopicPartition
 from tests.support.history.aio_clients import AioProducer, AioTransactionalProducer, CannotGoOn
+from tests.support.history.client_arguments import ClientArguments
 from tests.support.history.events import (
     Assign,
     Commit,
@@ -36,7 +37,6 @@ from tests.support.history.events import (
     Send,
     Source,
 )
-from tests.support.history.given import Given
 from tests.support.history.journal import Journal
 
 EXIT_CANNOT_GO_ON = 3
@@ -53,7 +53,7 @@ QUIET = {"log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms":
 class Sender:
     """A producer, and the numbers of its values."""
 
-    def __init__(self, given: Given, journal: Journal, **settings: Any) -> None:
+    def __init__(self, given: ClientArguments, journal: Journal, **settings: Any) -> None:
         self._given, self._journal, self._values = given, journal, 0
         common = {"bootstrap.servers": given.bootstrap, "enable.idempotence": True, **QUIET}
         self.producer = Producer({**common, "linger.ms": 2, **settings})
@@ -111,7 +111,7 @@ def persist(call: Callable[[float], Any]) -> None:
 class PlainProducer:
     """Sends some records here and there, several under way at once."""
 
-    def __init__(self, given: Given, journal: Journal, rng: random.Random) -> None:
+    def __init__(self, given: ClientArguments, journal: Journal, rng: random.Random) -> None:
         self._given, self._rng, self._pause = given, rng, Moment()
         self._sender = Sender(given, journal)
 
@@ -128,7 +128,7 @@ class PlainProducer:
 class TransactionalProducer:
     """Sends records of one transaction after the other, of which it aborts some."""
 
-    def __init__(self, given: Given, journal: Journal, rng: random.Random) -> None:
+    def __init__(self, given: ClientArguments, journal: Journal, rng: random.Random) -> None:
         self._given, self._rng, self._number = given, rng, 0
         timeout = {"transaction.timeout.ms": given.transaction_ms}
         self._sender = Sender(given, journal, **{"transactional.id": given.identity, **timeout})
@@ -154,7 +154,7 @@ class Reader:
 
     level = Level.COMMITTED
 
-    def __init__(self, given: Given, journal: Journal, rng: random.Random) -> None:
+    def __init__(self, given: ClientArguments, journal: Journal, rng: random.Random) -> None:
         self._journal, self._rng = journal, rng
         self._tps = [*given.tps(given.topic), *given.tps(given.made)]
         self._consumer = Consumer(consumer_settings(given, given.name, self.level))
@@ -206,7 +206,7 @@ def polled(
     return tuple(rows)
 
 
-def consumer_settings(given: Given, group: str, level: Level) -> dict[str, Any]:
+def consumer_settings(given: ClientArguments, group: str, level: Level) -> dict[str, Any]:
     """Who is told that an offset is not there must not go elsewhere in silence."""
     return {
         "bootstrap.servers": given.bootstrap, "group.id": group, "enable.auto.commit": False,
@@ -222,7 +222,7 @@ class Member:
 
     level = Level.UNCOMMITTED
 
-    def __init__(self, given: Given, journal: Journal, rng: random.Random) -> None:
+    def __init__(self, given: ClientArguments, journal: Journal, rng: random.Random) -> None:
         self._given, self._journal, self._rng = given, journal, rng
         self.group = f"{given.topic}-{given.kind}"
         self.positions: dict[TopicPartition, int] = {}
@@ -304,7 +304,7 @@ class Copier(Member):
 
     level = Level.COMMITTED
 
-    def __init__(self, given: Given, journal: Journal, rng: random.Random) -> None:
+    def __init__(self, given: ClientArguments, journal: Journal, rng: random.Random) -> None:
         super().__init__(given, journal, rng)
         self._number = 0
         timeout = {"transaction.timeout.ms": given.transaction_ms}
@@ -359,7 +359,7 @@ class RunningClient(Protocol):
     def close(self) -> None: ...
 
 
-KINDS: dict[str, Callable[[Given, Journal, random.Random], RunningClient]] = {
+KINDS: dict[str, Callable[[ClientArguments, Journal, random.Random], RunningClient]] = {
     "plain": PlainProducer,
     "transactional": TransactionalProducer,
     "reader": Reader,
@@ -371,7 +371,7 @@ KINDS: dict[str, Callable[[Given, Journal, random.Random], RunningClient]] = {
 }
 
 
-def main(given: Given) -> int:
+def main(given: ClientArguments) -> int:
     """Until SIGTERM; what it has begun it ends. At SIGUSR1 it says where it stands."""
     faulthandler.register(signal.SIGUSR1)
     told_to_stop: list[int] = []
@@ -389,4 +389,4 @@ def main(given: Given) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Given(**json.loads(sys.argv[1]))))
+    sys.exit(main(ClientArguments(**json.loads(sys.argv[1]))))

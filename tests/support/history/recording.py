@@ -25,6 +25,7 @@ from streamsx.tools.cli.processes import Child
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.embedded_broker import EmbeddedBroker
+from tests.support.history.client_arguments import ClientArguments
 from tests.support.history.clients import (
     EXIT_CANNOT_GO_ON,
     consumer_settings,
@@ -43,7 +44,6 @@ from tests.support.history.events import (
     Poll,
     Send,
 )
-from tests.support.history.given import Given
 from tests.support.history.journal import Journal, merged, read
 
 ROOT = Path(__file__).parents[3]
@@ -216,9 +216,9 @@ class Recording:
         self._all.append(slot.client)
 
     @property
-    def _given(self) -> Given:
+    def _given(self) -> ClientArguments:
         """What all have in common."""
-        return Given(
+        return ClientArguments(
             kind="", name="", identity="", bootstrap=self._broker.bootstrap, seed="", journal="",
             topic=self._topic, made=f"{self._topic}-made", partitions=PARTITIONS,
             transaction_ms=round(self._transaction_s * 1000),

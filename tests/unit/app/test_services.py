@@ -10,14 +10,14 @@ import pytest
 from streamsx import App
 from streamsx.app.services import next_tick
 from streamsx.testing import TestDriver
-from tests.support.jumping import JumpingLoop
+from tests.support.autojump_loop import AutojumpLoop
 
 Drive = Callable[..., TestDriver]
 
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = JumpingLoop()
+    made = AutojumpLoop()
     yield made
     made.close()
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.broker.metrics import BrokerCounts, Metric, in_a_line
+from streamsx.broker.metrics import PREFIX, BrokerCounts, in_a_line
 from streamsx.broker.net.server import BrokerServer
+from streamsx.metrics import MetricRegistry, Sample
 from streamsx.protocol.wire import Api
 from streamsx.testing import Broker
 from tests.broker.test_connections import VERSIONS, dial, produce, received
@@ -22,17 +23,24 @@ NAME = re.compile(r"streamsx_broker_[a-z_]+")
 
 
 def test_metrics_have_prometheus_names_and_appear_once() -> None:
-    counts = BrokerCounts(received_bytes=7, sent_bytes=8, hung_up=1)
-    counts.requests += {Api.PRODUCE: 2, Api.FETCH: 1}
-    rows = counts.rows({"group_generation": 3}, connections=4)
+    registry = MetricRegistry(PREFIX)
+    counts = BrokerCounts(registry)
+    counts.requests.add(2, "produce")
+    counts.requests.add(1, "fetch")
+    counts.received_bytes.add(7)
+    counts.sent_bytes.add(8)
+    counts.hung_up.add(1)
+    counts.group_events.add(3, "group_generation")
+    registry.gauge("connections", "Open connections.", lambda: 4)
+    rows = list(registry.samples())
     assert rows == [
-        Metric("streamsx_broker_requests_total", 1, ("api", "fetch")),
-        Metric("streamsx_broker_requests_total", 2, ("api", "produce")),
-        Metric("streamsx_broker_received_bytes_total", 7),
-        Metric("streamsx_broker_sent_bytes_total", 8),
-        Metric("streamsx_broker_connections_hung_up_total", 1),
-        Metric("streamsx_broker_group_events_total", 3, ("event", "group_generation")),
-        Metric("streamsx_broker_connections", 4),
+        Sample("streamsx_broker_requests_total", (("api", "fetch"),), 1),
+        Sample("streamsx_broker_requests_total", (("api", "produce"),), 2),
+        Sample("streamsx_broker_received_bytes_total", (), 7),
+        Sample("streamsx_broker_sent_bytes_total", (), 8),
+        Sample("streamsx_broker_connections_hung_up_total", (), 1),
+        Sample("streamsx_broker_group_events_total", (("event", "group_generation"),), 3),
+        Sample("streamsx_broker_connections", (), 4),
     ]
     assert all(NAME.fullmatch(row.name) for row in rows)
     assert in_a_line(rows) == (
@@ -44,7 +52,8 @@ def test_metrics_have_prometheus_names_and_appear_once() -> None:
 def test_broker_activity_is_counted(tmp_path: Path) -> None:
     with Broker(tmp_path, topics={"t": 2}) as broker, dial(broker) as sock:
         converse(sock, Api.API_VERSIONS, 3, VERSIONS)
-        before = {row.name[16:]: row.value for row in broker.server.metrics() if not row.label}
+        registry = broker.server.metrics
+        before = {row.name[16:]: row.value for row in registry.samples() if not row.labels}
         sock.sendall(request := produce(1, bytes(1000)))
         answer = received(sock)
         joined = converse(sock, Api.JOIN_GROUP, 3, JOIN)
@@ -53,21 +62,21 @@ def test_broker_activity_is_counted(tmp_path: Path) -> None:
             other.sendall(b"rubbish" * 10)
             assert received(other) == b""
         converse(sock, Api.API_VERSIONS, 3, VERSIONS)
-        found = {(row.name[16:], row.label): row.value for row in broker.server.metrics()}
+        found = {(row.name[16:], row.labels): row.value for row in registry.samples()}
     assert before == {
         "received_bytes_total": before["received_bytes_total"],
         "sent_bytes_total": before["sent_bytes_total"],
         "connections_hung_up_total": 0, "connections": 1, "groups": 0, "topics": 1,
         "partitions": 2, "log_bytes": 0,
     }  # fmt: skip
-    assert found["requests_total", ("api", "produce")] == 1
-    assert found["requests_total", ("api", "join_group")] == 1
-    assert found["received_bytes_total", None] >= before["received_bytes_total"] + len(request)
-    assert found["sent_bytes_total", None] >= before["sent_bytes_total"] + 4 + len(answer)
-    assert found["connections_hung_up_total", None] == 1
-    assert found["group_events_total", ("event", "group_generation")] == 1
-    assert (found["connections", None], found["groups", None]) == (1, 1)
-    assert found["log_bytes", None] > 1000
+    assert found["requests_total", (("api", "produce"),)] == 1
+    assert found["requests_total", (("api", "join_group"),)] == 1
+    assert found["received_bytes_total", ()] >= before["received_bytes_total"] + len(request)
+    assert found["sent_bytes_total", ()] >= before["sent_bytes_total"] + 4 + len(answer)
+    assert found["connections_hung_up_total", ()] == 1
+    assert found["group_events_total", (("event", "group_generation"),)] == 1
+    assert (found["connections", ()], found["groups", ()]) == (1, 1)
+    assert found["log_bytes", ()] > 1000
 
 
 def test_metrics_logged_only_while_requests_arrive(

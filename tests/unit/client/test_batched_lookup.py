@@ -8,7 +8,7 @@ from typing import Any
 from streamsx.client.batched_lookup import BatchedLookup
 from streamsx.errors import SettingError, StreamsxError, TopicGone
 from streamsx.model import TopicPartition
-from tests.support.jumping import JumpingLoop
+from tests.support.autojump_loop import AutojumpLoop
 
 TPS = [TopicPartition("log", number) for number in range(60)]
 
@@ -55,7 +55,7 @@ def run(story: Story) -> None:
             await story(oracle)
         running.cancel()
 
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+    with asyncio.Runner(loop_factory=AutojumpLoop) as runner:
         runner.run(told())
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamsx.client import connection
+from streamsx.client.api_versions import NEWEST, VersionRange
 from streamsx.client.connection import Address, Connection, connect
 from streamsx.client.security import PLAINTEXT, Security
 from streamsx.errors import BrokerUnreachable, SettingError, UsageError
@@ -326,7 +326,7 @@ def test_newest_version_common_to_client_and_broker_is_used() -> None:
             broker.ranges = {Api.HEARTBEAT: (0, 1), Api.FETCH: (0, 3), Api.PRODUCE: (10, 12)}
             opened = await connect(Address("127.0.0.1", broker.port))
             assert opened.version(Api.HEARTBEAT) == 1
-            assert opened.version(Api.METADATA) == connection.NEWEST[Api.METADATA]
+            assert opened.version(Api.METADATA) == NEWEST[Api.METADATA]
             for api in (Api.FETCH, Api.PRODUCE):
                 with pytest.raises(UsageError, match=f"{api.name}: .*: use Kafka 2.5 or newer"):
                     opened.version(api)
@@ -337,25 +337,34 @@ def test_newest_version_common_to_client_and_broker_is_used() -> None:
     asyncio.run(told())
 
 
-def test_requested_version_used_where_broker_supports() -> None:
+def test_each_request_has_the_newest_version_of_those_it_allows() -> None:
     async def story() -> None:
         async with ScriptedBroker(BEATS) as broker:
             broker.ranges = {Api.HEARTBEAT: (1, 4)}
             opened = await connect(Address("127.0.0.1", broker.port))
-            assert [opened.speaks(Api.HEARTBEAT, n) for n in range(6)] == [
-                False, True, True, True, True, False,
-            ]  # fmt: skip
-            await opened.ask(Api.HEARTBEAT, BEAT, version=4)
-            assert broker.asked_for(Api.HEARTBEAT)[0].version == 4
+            for allowed in (VersionRange(0, 2), None, VersionRange(4, 9)):
+                await opened.ask(Api.HEARTBEAT, BEAT, versions=allowed)
+            assert [asked.version for asked in broker.asked_for(Api.HEARTBEAT)] == [2, 3, 4]
             await opened.close()
 
     asyncio.run(story())
 
 
-def test_newest_versions_have_schemas() -> None:
-    for api, newest in connection.NEWEST.items():
-        low, high = wire.versions(api)
-        assert low <= newest <= high
+def test_request_without_common_version_raises_usage_error() -> None:
+    async def story() -> None:
+        async with ScriptedBroker(BEATS) as broker:
+            broker.ranges = {Api.HEARTBEAT: (1, 3)}
+            opened = await connect(Address("127.0.0.1", broker.port))
+            newer = VersionRange(4, 4)
+            assert not opened.speaks(Api.HEARTBEAT, newer)
+            with pytest.raises(
+                UsageError, match=r"HEARTBEAT: .*: it speaks versions 1 to 3, we 4 to"
+            ):
+                await opened.ask(Api.HEARTBEAT, BEAT, versions=newer)
+            assert opened.speaks(Api.HEARTBEAT, VersionRange(3, 4))
+            await opened.close()
+
+    asyncio.run(story())
 
 
 def test_closed_port_raises_unreachable() -> None:

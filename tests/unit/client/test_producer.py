@@ -12,7 +12,7 @@ from streamsx import App
 from streamsx.client.cluster import Cluster
 from streamsx.client.producer import REMEMBERED_KEY_BYTES, Producer
 from streamsx.client.record_accumulator import SEND_BYTES
-from streamsx.client.rejected_batch import RefusedRecord, SourceRecords, told
+from streamsx.client.rejected_batch import RefusedRecord, SourceRecords, refusal_message
 from streamsx.client.topic_limits import AFTER, BEFORE, POLICY, SIZE, limits_of
 from streamsx.clock import SystemClock
 from streamsx.errors import NotFound, RecordRefused, RecordTooLarge, UsageError
@@ -479,7 +479,7 @@ def test_refused_record_is_reported_once_and_later_ones_are_sent() -> None:
         assert await play.producer.flush() == {P: 1, Q: 1}
         assert play.log.of(P) == [Sent(P, 0, 0, [b"a"]), Sent(P, 0, 0, [b"b"])]
         ((tp, code, record),) = play.failures
-        said = told(tp, code, record, "user alice")
+        said = refusal_message(tp, code, record, "user alice")
         assert said == (
             "record refused: t-0, no key, sent outside of tasks: MESSAGE_TOO_LARGE: send less, or "
             "raise max.message.bytes of the topic"
@@ -516,7 +516,7 @@ def test_record_named_by_the_broker_is_left_out_and_others_arrive() -> None:
         assert await play.producer.settle({TASK: goals}, WAIT_S) == frozenset()
         assert play.log.kept == [Sent(P, 0, 0, [b"a", b"c"])]
         ((tp, code, record),) = play.failures
-        assert told(tp, code, record, "") == (
+        assert refusal_message(tp, code, record, "") == (
             "record refused: t-0, key b'k', sent by task 0_0 at in-0 offset 7: INVALID_TIMESTAMP "
             "(bad is bad): mend its time, or raise message.timestamp.after.max.ms of the topic"
         )
@@ -535,7 +535,7 @@ def test_unauthorized_batch_is_reported_to_each_sending_task() -> None:
         assert play.log.kept == []
         senders = [(told.record.sender.task, told.record.records) for told in play.failures]
         assert senders == [(TaskId(0, 0), 2), (TaskId(0, 1), 2)]
-        assert "let user alice write to topic t" in told(*play.failures[0], "user alice")
+        assert "let user alice write to topic t" in refusal_message(*play.failures[0], "user alice")
 
     play(story)
 
@@ -793,7 +793,7 @@ def test_repeated_broker_error_is_logged_once_and_lookups_are_limited(
     async def story(play: Play) -> None:
         play.log.codes = [ErrorCode.NOT_ENOUGH_REPLICAS] * 6
         before = len(play.broker.asked_for(Api.METADATA))
-        play.producer._told_at = -100.0
+        play.producer._warned_at = -100.0
         play.send(b"a")
         play.send(b"x", tp=Q)
         assert await play.producer.flush() == {P: 1, Q: 1}
@@ -887,7 +887,7 @@ def test_closed_producer_sends_nothing_when_connections_end(
     """A worker that ends of a failure has batches on their way; its group takes no more jobs."""
 
     async def story(play: Play) -> None:
-        play.producer._told_at = -100.0
+        play.producer._warned_at = -100.0
         play.log.gate.clear()
         play.send(b"a")
         await play.log.until(1)

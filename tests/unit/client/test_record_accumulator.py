@@ -36,7 +36,7 @@ class Outbox:
         self.now = 100.0
         self.machine = RecordAccumulator(
             compression,
-            lambda lane: self.machine.opened(lane, self.now),
+            lambda partition: self.machine.opened(partition, self.now),
             Idempotence(PRODUCER_ID),
             linger_s=LINGER_S,
             buffer_bytes=buffer_bytes,
@@ -46,23 +46,25 @@ class Outbox:
             self.machine.partition(tp)
 
     def put(self, tp: TopicPartition, *values: bytes) -> None:
-        lane = self.machine.partition(tp)
+        partition = self.machine.partition(tp)
         for value in values:
-            if lane.builder is None:
-                lane.open(1, None, value, NO_HEADERS)
-            elif not lane.builder.append(1, None, value):
-                self.machine.close(lane)
-                lane.open(1, None, value, NO_HEADERS)
+            if partition.builder is None:
+                partition.open(1, None, value, NO_HEADERS)
+            elif not partition.builder.append(1, None, value):
+                self.machine.close(partition)
+                partition.open(1, None, value, NO_HEADERS)
 
     def due(self) -> dict[int, list[TopicPartition]]:
         found, _ = self.machine.due(self.now, self.leaders.get)
-        return {node: [lane.tp for lane in lanes] for node, lanes in found.items()}
+        return {
+            node: [partition.tp for partition in partitions] for node, partitions in found.items()
+        }
 
     def send(self) -> list[Sent]:
         """All that is due, in one request."""
         found, _ = self.machine.due(self.now, self.leaders.get)
-        ((lanes),) = found.values()
-        (request,) = self.machine.requests(lanes)
+        ((partitions),) = found.values()
+        (request,) = self.machine.requests(partitions)
         return request
 
     def after(self, seconds: float) -> list[Sent]:
@@ -73,7 +75,7 @@ class Outbox:
         self, request: list[Sent], code: int = 0, base: int = 0, tps: Sequence[TopicPartition] = ()
     ) -> list[SendRefused]:
         """To all of a request, or to some."""
-        wanted = tps or [sent.lane.tp for sent in request]
+        wanted = tps or [sent.partition.tp for sent in request]
         return self.machine.answered(
             self.now, request, dict.fromkeys(wanted, Acknowledged(code, base))
         )
@@ -84,7 +86,7 @@ def told(sent: Sent) -> tuple[TopicPartition, int, int, list[bytes | None]]:
     ((_, _, header),) = scan(sent.batch.data, check=True)
     assert header.producer_id == PRODUCER_ID
     values = columns(sent.batch.data, 0).values
-    return sent.lane.tp, header.producer_epoch, header.base_sequence, values
+    return sent.partition.tp, header.producer_epoch, header.base_sequence, values
 
 
 # When something leaves.
@@ -157,7 +159,7 @@ def test_partition_without_leader_pauses_and_others_are_sent() -> None:
     box.put(B, b"b")
     box.now += 1
     found, leaderless = box.machine.due(box.now, box.leaders.get)
-    assert ([lane.tp for lane in leaderless], list(found)) == ([A], [1])
+    assert ([partition.tp for partition in leaderless], list(found)) == ([A], [1])
     box.answer(box.send())
     assert box.machine.next_at() == pytest.approx(101 + BACKOFF_S)
     box.leaders[A] = 1
@@ -175,7 +177,7 @@ def test_produce_request_is_split_at_size_limit() -> None:
         box.put(tp, bytes(900_000))
     found, _ = box.machine.due(box.now, box.leaders.get)
     requests = list(box.machine.requests(found[1]))
-    assert [[sent.lane.tp for sent in request] for request in requests] == [tps[:-2], tps[-2:]]
+    assert [[sent.partition.tp for sent in request] for request in requests] == [tps[:-2], tps[-2:]]
     assert sum(len(sent.batch.data) for sent in requests[0]) <= REQUEST_BYTES_MAX
     assert box.due() == {}
 
@@ -188,7 +190,7 @@ def test_batch_larger_than_request_limit_goes_alone(monkeypatch: pytest.MonkeyPa
     box.now += 1
     found, _ = box.machine.due(box.now, box.leaders.get)
     requests = list(box.machine.requests(found[1]))
-    assert [[sent.lane.tp for sent in request] for request in requests] == [[A], [B, C]]
+    assert [[sent.partition.tp for sent in request] for request in requests] == [[A], [B, C]]
 
 
 def test_produce_request_groups_partitions_by_topic() -> None:
@@ -196,7 +198,7 @@ def test_produce_request_groups_partitions_by_topic() -> None:
     for tp in (A, C, B):
         box.put(tp, b"x")
     request = box.after(1)
-    body = body_of(request)
+    body = body_of(request, None)
     assert (body["transactional_id"], body["acks"], body["timeout"]) == (None, -1, 30_000)
     first, second = body["topic_data"]
     assert (first["name"], [part["index"] for part in first["partition_data"]]) == ("t", [0, 1])
@@ -293,33 +295,33 @@ def test_refused_record_leaves_sequence_to_next_batch() -> None:
     box.machine.flush()
     (outcome,) = box.answer(request, ErrorCode.INVALID_RECORD)
     assert (outcome.again, [record.records for record in outcome.records]) == (False, [1])
-    lane = box.machine.partition(A)
-    assert (lane.closed, lane.acknowledged) == (2, 1)
+    partition = box.machine.partition(A)
+    assert (partition.closed, partition.acknowledged) == (2, 1)
     (sent,) = box.send()
     assert told(sent) == (A, 0, 0, [b"b"])
     box.answer([sent])
-    assert (lane.closed, lane.acknowledged, box.machine.next_at()) == (2, 2, None)
+    assert (partition.closed, partition.acknowledged, box.machine.next_at()) == (2, 2, None)
 
 
 def test_too_large_batch_is_halved_and_acknowledged_with_last_part() -> None:
     box = Outbox(A)
     box.put(A, *(b"%d" % n for n in range(4)))
-    ((lane, goal),) = box.machine.flush()
+    ((partition, goal),) = box.machine.flush()
     (outcome,) = box.answer(box.send(), ErrorCode.MESSAGE_TOO_LARGE)
     assert outcome == SendRefused(A, ErrorCode.MESSAGE_TOO_LARGE, again=False)
     first = box.send()
     assert told(first[0]) == (A, 0, 0, [b"0", b"1"])
     box.answer(first)
-    assert lane.acknowledged < goal
+    assert partition.acknowledged < goal
     second = box.send()
     assert told(second[0]) == (A, 0, 2, [b"2", b"3"])
     box.answer(second, ErrorCode.MESSAGE_TOO_LARGE)
     for values in ([b"2"], [b"3"]):
-        assert lane.acknowledged < goal
+        assert partition.acknowledged < goal
         sent = box.send()
         assert told(sent[0])[3] == values
         box.answer(sent)
-    assert lane.acknowledged == goal
+    assert partition.acknowledged == goal
     assert box.machine._closed_bytes == 0
 
 
@@ -363,12 +365,12 @@ def test_task_waits_only_for_batches_with_own_records() -> None:
     for tp, sender in ((A, one), (A, two), (B, two)):
         box.machine.partition(tp).written_by(sender)
         box.put(tp, b"x")
-    lane_a, lane_b = box.machine.partition(A), box.machine.partition(B)
-    assert one.seal() == [(lane_a, 1)]
-    assert two.seal() == [(lane_a, 1), (lane_b, 1)]
+    partition_a, partition_b = box.machine.partition(A), box.machine.partition(B)
+    assert one.seal() == [(partition_a, 1)]
+    assert two.seal() == [(partition_a, 1), (partition_b, 1)]
     assert one.seal() == []
-    assert lane_b.writer is None
-    assert lane_a.runs == [Run(0, one, None), Run(1, two, None)]
+    assert partition_b.writer is None
+    assert partition_a.runs == [Run(0, one, None), Run(1, two, None)]
 
 
 def test_pause_holds_back_one_partition_only() -> None:
@@ -446,13 +448,13 @@ def test_flush_ends_when_records_before_the_flush_are_acknowledged() -> None:
     first = box.after(1)
     box.put(A, b"b")
     goals = box.machine.flush()
-    ((lane, goal),) = goals
-    assert (lane.tp, goal, lane.acknowledged) == (A, 2, 0)
+    ((partition, goal),) = goals
+    assert (partition.tp, goal, partition.acknowledged) == (A, 2, 0)
     box.put(A, b"behind")
     box.answer(first)
-    assert lane.acknowledged == 1
+    assert partition.acknowledged == 1
     box.answer(box.send())
-    assert lane.acknowledged == 2
+    assert partition.acknowledged == 2
 
 
 def test_dropped_batches_are_never_sent_and_epoch_is_renewed() -> None:
@@ -464,8 +466,8 @@ def test_dropped_batches_are_never_sent_and_epoch_is_renewed() -> None:
     goals = box.machine.flush()
     box.put(A, b"open")
     assert box.machine.drop([A, C])
-    lane = box.machine.partition(A)
-    assert all(each.acknowledged >= goal for each, goal in goals if each is lane)
+    partition = box.machine.partition(A)
+    assert all(each.acknowledged >= goal for each, goal in goals if each is partition)
     box.machine.answered(box.now, request, {})
     assert box.after(1) == request[1:]
     box.answer(request[1:])
@@ -519,31 +521,31 @@ def test_partition_lookup_returns_the_same_object() -> None:
 
 
 def test_keyless_records_fill_a_batch_then_move_to_next_partition() -> None:
-    def lane(number: int) -> OutputPartition:
+    def partition(number: int) -> OutputPartition:
         return box.machine.partition(TopicPartition("t", number))
 
     box = Outbox()
-    lanes = [lane(2), lane(0), lane(1)]
-    assert sticky(lanes) is lane(0)
+    partitions = [partition(2), partition(0), partition(1)]
+    assert sticky(partitions) is partition(0)
     box.put(TopicPartition("t", 1), b"x")
-    assert sticky(lanes) is lane(1)
+    assert sticky(partitions) is partition(1)
     box.machine.flush()
-    assert sticky(lanes) is lane(0)
+    assert sticky(partitions) is partition(0)
     box.now += 1
     box.put(TopicPartition("t", 0), b"x")
     box.machine.flush()
-    assert sticky(lanes) is lane(2)
+    assert sticky(partitions) is partition(2)
 
 
 def test_keyless_records_avoid_partition_without_leader() -> None:
     """Until it has taken what waits for it; it is not made up to for what it was not given."""
     box = Outbox(A, B)
-    lanes = [box.machine.partition(A), box.machine.partition(B)]
+    partitions = [box.machine.partition(A), box.machine.partition(B)]
     box.leaders[A] = None
     taken = []
     for _ in range(10):
         box.now += 1
-        taken.append(sticky(lanes).tp)
+        taken.append(sticky(partitions).tp)
         box.put(taken[-1], b"x")
         box.now += LINGER_S
         if box.due():
@@ -553,13 +555,13 @@ def test_keyless_records_avoid_partition_without_leader() -> None:
     box.answer(box.after(1))
     for _ in range(4):
         box.now += 1
-        taken.append(sticky(lanes).tp)
+        taken.append(sticky(partitions).tp)
         box.put(taken[-1], b"x")
         box.answer(box.after(LINGER_S))
     assert taken[10:] == [A, B, A, B]
     box.leaders[A] = box.leaders[B] = None
-    for lane in lanes:
-        box.put(lane.tp, b"x")
+    for partition in partitions:
+        box.put(partition.tp, b"x")
     box.now += 1
     assert box.due() == {}
-    assert sticky(lanes) in lanes, "all of them pause"
+    assert sticky(partitions) in partitions, "all of them pause"

@@ -10,8 +10,8 @@ from streamsx.client.rejected_batch import (
     Run,
     Sender,
     SourceRecords,
+    refusal_message,
     rework,
-    told,
 )
 from streamsx.model import BATCH_BYTES_MAX, TaskId, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode
@@ -95,11 +95,13 @@ def test_rows_refused_for_timestamp_are_retimed_once() -> None:
 def test_refused_record_message_names_place_code_and_remedy(code: ErrorCode, advice: str) -> None:
     record = RefusedRecord(ONE, SourceRecords("in", 0, 5, 9), b"k", 1, "")
     where = "record refused: out-3, key b'k', sent by task 0_0 at in-0 offset 5 to 9"
-    assert told(TP, code, record, "user alice").startswith(f"{where}: {code.name}: {advice}")
+    assert refusal_message(TP, code, record, "user alice").startswith(
+        f"{where}: {code.name}: {advice}"
+    )
 
 
 def test_refusal_of_record_sent_outside_tasks_names_no_task() -> None:
-    said = told(TP, 87, RefusedRecord(OUTSIDE, None, None, 4, "why"), "")
+    said = refusal_message(TP, 87, RefusedRecord(OUTSIDE, None, None, 4, "why"), "")
     assert (
         "out-3, 4 records, the first with no key, sent outside of tasks: INVALID_RECORD (why)"
         in said

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0 = TaskId(0, 0)
 CHANGELOG = "t-kept-changelog"
@@ -45,7 +45,7 @@ def sending(size: int, **settings: Any) -> App:
     return app
 
 
-def make(bench: Bench, topic: str, partitions: int = 1, **configs: str) -> None:
+def make(bench: VirtualCluster, topic: str, partitions: int = 1, **configs: str) -> None:
     """A topic with such configs, dots as underscores."""
     service = bench.broker.service
     given = {name.replace("_", "."): value for name, value in configs.items()}
@@ -54,25 +54,25 @@ def make(bench: Bench, topic: str, partitions: int = 1, **configs: str) -> None:
     bench.run(0.01)
 
 
-def configure(bench: Bench, topic: str, configs: Mapping[str, str]) -> None:
+def configure(bench: VirtualCluster, topic: str, configs: Mapping[str, str]) -> None:
     topics = bench.broker.service.topics
     found = topics.by_name[topic]
     bench.at_broker(lambda: topics.configure(found, {**found.configs, **configs}))
     bench.run(0.01)
 
 
-def begun(bench: Bench, app: App) -> Station:
+def begun(bench: VirtualCluster, app: App) -> WorkerHarness:
     station = bench.begun(app)
     station.hand.plan(T0)
     bench.until(lambda: "running" in station.states(T0))
     return station
 
 
-def committed(bench: Bench) -> int:
+def committed(bench: VirtualCluster) -> int:
     return bench.committed.get(words(0), (0,))[0]
 
 
-def out(bench: Bench, partitions: int = 1) -> list[list[bytes | None]]:
+def out(bench: VirtualCluster, partitions: int = 1) -> list[list[bytes | None]]:
     """The keys in each partition."""
     rows = [bench.read(TopicPartition("out", n)) for n in range(partitions)]
     return [[key for key, _ in found] for found in rows]
@@ -83,7 +83,7 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in lines if "record_failed" in line]
 
 
-def test_topics_with_small_limits_get_small_batches_from_the_start(bench: Bench) -> None:
+def test_topics_with_small_limits_get_small_batches_from_the_start(bench: VirtualCluster) -> None:
     """An output, and a changelog: each record fits, all of them do not."""
     make(bench, "out", max_message_bytes="20000")
     make(bench, CHANGELOG, 3, cleanup_policy="compact", max_message_bytes="20000")
@@ -95,7 +95,7 @@ def test_topics_with_small_limits_get_small_batches_from_the_start(bench: Bench)
     assert station.told("error") == []
 
 
-def test_batches_are_split_when_a_topic_limit_is_lowered(bench: Bench) -> None:
+def test_batches_are_split_when_a_topic_limit_is_lowered(bench: VirtualCluster) -> None:
     make(bench, "out")
     station = begun(bench, sending(1000))
     for topic in ("out", CHANGELOG):
@@ -108,7 +108,7 @@ def test_batches_are_split_when_a_topic_limit_is_lowered(bench: Bench) -> None:
 
 
 def test_large_records_pass_where_topics_allow_them(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(bench, "out", max_message_bytes="5000000")
     make(bench, CHANGELOG, 3, cleanup_policy="compact", max_message_bytes="5000000")
@@ -126,7 +126,7 @@ def test_large_records_pass_where_topics_allow_them(
     ("limit", "good", "bad"), [(5_000_000, 2_000_000, 6_000_000), (20_000, 9_000, 30_000)]
 )
 def test_row_over_the_changelog_limit_fails_only_one_record(
-    bench: Bench, caplog: pytest.LogCaptureFixture, limit: int, good: int, bad: int
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture, limit: int, good: int, bad: int
 ) -> None:
     """Where the records of a refused row were done again, 1 MB was the limit of all topics."""
     make(bench, CHANGELOG, 3, cleanup_policy="compact", max_message_bytes=f"{limit}")
@@ -147,7 +147,7 @@ def test_row_over_the_changelog_limit_fails_only_one_record(
 
 
 def test_record_over_the_topic_limit_fails_with_the_limit_named(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(bench, "out", max_message_bytes="5000")
     begun(bench, sending(6000))
@@ -159,7 +159,7 @@ def test_record_over_the_topic_limit_fails_with_the_limit_named(
 
 
 def test_raised_topic_limit_is_seen_after_the_first_refused_record(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(bench, "out", max_message_bytes="5000")
     begun(bench, sending(6000, consecutive_failures_max=None))
@@ -172,7 +172,9 @@ def test_raised_topic_limit_is_seen_after_the_first_refused_record(
     assert len(failures(caplog)) == 1
 
 
-def test_worker_unable_to_describe_topics_learns_limits_from_refusals(bench: Bench) -> None:
+def test_worker_unable_to_describe_topics_learns_limits_from_refusals(
+    bench: VirtualCluster,
+) -> None:
     make(bench, "out", max_message_bytes="20000")
     make(bench, CHANGELOG, 3, cleanup_policy="compact", max_message_bytes="20000")
 
@@ -194,7 +196,7 @@ def test_worker_unable_to_describe_topics_learns_limits_from_refusals(bench: Ben
 
 
 def test_changelog_rows_of_records_from_the_future_get_the_current_time(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     make(bench, "out", message_timestamp_after_max_ms=f"{2**63 - 1}")
     station = begun(bench, sending(10))
@@ -207,7 +209,7 @@ def test_changelog_rows_of_records_from_the_future_get_the_current_time(
     assert all(abs(time - now_ms) < HOUR_MS for time in times)
 
 
-def test_keys_go_to_new_partitions_soon_after_a_topic_grows(bench: Bench) -> None:
+def test_keys_go_to_new_partitions_soon_after_a_topic_grows(bench: VirtualCluster) -> None:
     make(bench, "out", 2)
     begun(bench, sending(10))
     bench.grow("out", 4)

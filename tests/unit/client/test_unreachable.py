@@ -4,8 +4,8 @@ import pytest
 
 from streamsx.client.unreachable import (
     FORGET_AFTER_S,
-    TELL_AFTER_S,
-    TELL_EVERY_S,
+    WARN_AFTER_S,
+    WARN_EVERY_S,
     UnreachableAddresses,
     UnreachableReason,
 )
@@ -33,8 +33,8 @@ def test_unreached_address_logged_soon_and_then_rarely(
         "broker_unreached for 4 s", "broker_unreached for 34 s", "broker_unreached for 64 s",
     ]  # fmt: skip
     assert caplog.messages[0].endswith(f"{TROUBLE.why}: start it: trying again until it answers")
-    assert TELL_AFTER_S + 1 < 10  # with an attempt a second: within 10 s
-    assert TELL_EVERY_S == 30
+    assert WARN_AFTER_S + 1 < 10  # with an attempt a second: within 10 s
+    assert WARN_EVERY_S == 30
 
 
 def test_short_broker_restart_is_not_logged(

@@ -6,7 +6,7 @@ import pytest
 
 from streamsx.group import member_events as e
 from streamsx.group.member import MemberState
-from streamsx.model import TopicPartition
+from streamsx.model import OffsetAndMetadata, TopicPartition
 from tests.unit.group.conftest import Play
 
 Plays = Callable[..., Play]
@@ -138,12 +138,12 @@ def test_refused_last_commit_is_resent_while_generation_counts(play: Plays, says
     generation: all of it was lost when the revoke was overdue (seed 99097)."""
     group = eager(play)
     group.feed(e.Want("a new round"))
-    group.feed(e.Commit(1, {P: (3, "")}, 1))
+    group.feed(e.Commit(1, {P: OffsetAndMetadata(3, "")}, 1))
     group.answer(e.OffsetCommit, 27)
     assert not group.flying(e.ConnectionName.BEAT, e.OffsetCommit)
 
     group.tick(e.Timer.HEARTBEAT)
     group.answer(e.Heartbeat, says)
 
-    assert group.last(e.OffsetCommit).body == e.OffsetCommit({P: (3, "")})
+    assert group.last(e.OffsetCommit).body == e.OffsetCommit({P: OffsetAndMetadata(3, "")})
     assert e.CommitDone(1) in group.answer(e.OffsetCommit, 0, {})

@@ -59,11 +59,11 @@ class Group:
             Rules(),
             [Subtopology(0, ("a", "b"), False, 1)],
         )
-        self.seat = SubscriptionBuilder(assignor, ("a", "b"))
+        self.builder = SubscriptionBuilder(assignor, ("a", "b"))
         self.leading = Leader(
             cluster,
             Steps(),
-            self.seat,
+            self.builder,
             self.feed,
         )
 
@@ -200,7 +200,7 @@ def test_plan_gives_eviction_time_on_leader_clock() -> None:
     told = Assignment((), write_assignment(AssignmentView(Memory(1, marks=marks)))).write()
 
     async def story(group: Group) -> None:
-        group.seat.given(told, 1e9)
+        group.builder.given(told, 1e9)
         plan = await group.plan()
         assert (plan.request, plan.failed) == (1, False)
         assert plan.evictions == {"m1": pytest.approx(25.0, abs=1.0)}
@@ -214,7 +214,7 @@ def test_overdue_eviction_is_planned_a_few_seconds_ahead() -> None:
     told = Assignment((), write_assignment(AssignmentView(Memory(1, marks=marks)))).write()
 
     async def story(group: Group) -> None:
-        group.seat.given(told, 1e9)
+        group.builder.given(told, 1e9)
         plan = await group.plan()
         assert plan.evictions == {"m1": pytest.approx(6.0, abs=1.5)}
 

@@ -12,11 +12,11 @@ from streamsx.errors import InvalidTransition
 from streamsx.group import member_events as e
 from streamsx.group.member import REPLAN_S, MemberState
 from streamsx.group.owned_partitions import COLLECT_S
-from streamsx.model import TaskId, TopicPartition
+from streamsx.model import OffsetAndMetadata, TaskId, TopicPartition
 
 Plays = Callable[..., Any]
 P, Q, R = (TopicPartition("orders", n) for n in range(3))
-OFFSETS = {P: (5, "")}
+OFFSETS = {P: OffsetAndMetadata(5, "")}
 LEAVES, LEFT = e.LeaveGroup(("m1",), "done"), [e.Remember(None), e.Left()]
 
 
@@ -798,9 +798,9 @@ def test_next_commit_waits_for_commit_in_flight(play: Plays) -> None:
     group = play()
     group.stable(P)
     assert len(group.feed(e.Commit(1, OFFSETS, 1))) == 1
-    assert group.feed(e.Commit(2, {P: (6, "")}, 1)) == []
+    assert group.feed(e.Commit(2, {P: OffsetAndMetadata(6, "")}, 1)) == []
     assert group.answer(e.OffsetCommit)[0] == e.CommitDone(1)
-    assert committing(group) == ("m1", 1, {P: (6, "")})
+    assert committing(group) == ("m1", 1, {P: OffsetAndMetadata(6, "")})
 
 
 def test_commits_continue_while_joining_and_wait_while_syncing(play: Plays) -> None:

@@ -7,7 +7,7 @@ from streamsx.group import member_events as e
 from streamsx.group.error_table import Verdict
 from streamsx.group.offset_commits import WAITING_MAX, OffsetCommits
 from streamsx.group.step_effects import Effects
-from streamsx.model import TopicPartition
+from streamsx.model import OffsetAndMetadata, TopicPartition
 
 P, Q = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -27,15 +27,15 @@ class Owner:
         return out
 
 
-def offsets(**at: int) -> dict[TopicPartition, tuple[int, str]]:
-    return {{"p": P, "q": Q}[name]: (n, "") for name, n in at.items()}
+def offsets(**at: int) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {{"p": P, "q": Q}[name]: OffsetAndMetadata(n, "") for name, n in at.items()}
 
 
 def test_offset_not_owned_is_dropped_and_named_and_rest_committed() -> None:
     m = Owner(P)
     m.commits.ask(e.Commit(7, offsets(p=1, q=2), 1))
     assert m.told == []
-    assert (m.commits.next(stable=True), m.told) == (offsets(p=1), [])
+    assert (m.commits.next(stable=True), m.told) == (e.OffsetCommit(offsets(p=1)), [])
     m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
     assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS})]
 
@@ -44,7 +44,7 @@ def test_a_commit_of_nothing_owned_fails() -> None:
     m = Owner(P)
     m.commits.ask(e.Commit(7, offsets(q=2), 1))
     assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS}, e.Refusal.NOT_OWNED)]
-    assert m.commits.next(stable=True) == {}
+    assert m.commits.next(stable=True) is None
 
 
 def test_commit_from_older_ownership_is_not_sent() -> None:
@@ -60,10 +60,10 @@ def test_refused_commit_is_resent_when_stable_without_lost_partitions() -> None:
     m.commits.next(stable=True)
     m.commits.answered(Verdict.MOVED, e.Reply(1, 22))
     assert m.told == [e.Count("commit-resent-total")]
-    assert (m.commits.next(stable=False), m.told) == ({}, [])
+    assert (m.commits.next(stable=False), m.told) == (None, [])
 
     m.since[Q] = 2
-    assert (m.commits.next(stable=True), m.told) == (offsets(p=1), [])
+    assert (m.commits.next(stable=True), m.told) == (e.OffsetCommit(offsets(p=1)), [])
     m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
     assert m.told == [e.CommitDone(7, {Q: e.NOT_OURS})]
 
@@ -73,9 +73,9 @@ def test_commits_of_partition_are_sent_in_order() -> None:
     m.commits.ask(e.Commit(7, offsets(p=1), 1))
     m.commits.ask(e.Commit(8, offsets(p=2), 1))
     for _ in ("a connection that breaks", "the next one"):
-        assert m.commits.next(stable=True) == offsets(p=1)
+        assert m.commits.next(stable=True) == e.OffsetCommit(offsets(p=1))
     m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
-    assert m.commits.next(stable=True) == offsets(p=2)
+    assert m.commits.next(stable=True) == e.OffsetCommit(offsets(p=2))
 
 
 def test_commit_behind_refused_commit_waits() -> None:
@@ -84,8 +84,8 @@ def test_commit_behind_refused_commit_waits() -> None:
     m.commits.next(stable=True)
     m.commits.answered(Verdict.MOVED, e.Reply(1, 27))
     m.commits.ask(e.Commit(8, offsets(p=2), 1))
-    assert m.commits.next(stable=False) == {}
-    assert m.commits.next(stable=True) == offsets(p=1)
+    assert m.commits.next(stable=False) is None
+    assert m.commits.next(stable=True) == e.OffsetCommit(offsets(p=1))
 
 
 def test_denied_partition_is_named_and_others_committed() -> None:
@@ -103,7 +103,7 @@ def test_wholly_denied_commit_is_not_resent() -> None:
         m.commits.next(stable=True)
         m.commits.answered(verdict, e.Reply(1, 29, denied))
         assert m.told == [e.CommitDone(7, {P: 29})]
-        assert m.commits.next(stable=True) == {}
+        assert m.commits.next(stable=True) is None
 
 
 def test_denied_partition_is_reported_when_others_are_done_or_lost() -> None:
@@ -116,7 +116,7 @@ def test_denied_partition_is_reported_when_others_are_done_or_lost() -> None:
             del m.since[P]
             m.commits.next(stable=True)
         else:
-            assert m.commits.next(stable=True) == offsets(p=1)
+            assert m.commits.next(stable=True) == e.OffsetCommit(offsets(p=1))
             m.commits.answered(Verdict.GOOD, e.Reply(1, 0))
         assert m.told[1:] == [e.CommitDone(7, {Q: 29} | ({P: e.NOT_OURS} if lost else {}))]
 
@@ -137,4 +137,4 @@ def test_fence_fails_all_waiting_commits() -> None:
     fenced, gone = e.Refusal.FENCED, {P: e.NOT_OURS}
     m.commits.fail(fenced)
     assert m.told == [e.CommitDone(7, gone, fenced), e.CommitDone(8, gone, fenced)]
-    assert m.commits.next(stable=True) == {}
+    assert m.commits.next(stable=True) is None

@@ -9,7 +9,7 @@ from streamsx.group import member_events as e
 from streamsx.group.error_table import Verdict
 from streamsx.group.owned_partitions import COLLECT_S, OwnedPartitions
 from streamsx.group.step_effects import Effects
-from streamsx.model import TaskId, TopicPartition
+from streamsx.model import OffsetAndMetadata, TaskId, TopicPartition
 
 P, Q, R = (TopicPartition("in", n) for n in range(3))
 LEARNS = AssignmentView(learners=frozenset({TaskId(0, 1)}), promises=frozenset({TaskId(0, 2)}))
@@ -37,8 +37,8 @@ def given(
     mine.apply(generation, synced, leader=False, halting=halting)
 
 
-def offsets(*tps: TopicPartition) -> dict[TopicPartition, tuple[int, str]]:
-    return dict.fromkeys(tps, (5, ""))
+def offsets(*tps: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
+    return dict.fromkeys(tps, OffsetAndMetadata(5, ""))
 
 
 def asked(mine: OwnedPartitions) -> int:
@@ -124,7 +124,7 @@ def test_lost_partitions_fail_waiting_commits(box: Effects, mine: OwnedPartition
 
 def test_commit_in_flight_is_answered_after_release(box: Effects, mine: OwnedPartitions) -> None:
     mine.commits.ask(e.Commit(7, offsets(P, Q), 1))
-    assert mine.commits.next(stable=True) == offsets(P, Q)
+    assert mine.commits.next(stable=True) == e.OffsetCommit(offsets(P, Q))
     mine.released(e.Released(frozenset({P, Q}), asked(mine)))
     assert mine.owned == frozenset()
     out = box.open(11.0)
@@ -136,7 +136,7 @@ def test_commit_of_released_partition_is_not_sent(box: Effects, mine: OwnedParti
     mine.commits.ask(e.Commit(7, offsets(P), 1))
     mine.released(e.Released(frozenset({P}), asked(mine)))
     out = box.open(11.0)
-    assert mine.commits.next(stable=True) == {}
+    assert mine.commits.next(stable=True) is None
     assert out == [e.CommitDone(7, {P: e.NOT_OURS}, e.Refusal.NOT_OWNED)]
 
 

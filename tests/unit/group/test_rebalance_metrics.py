@@ -7,6 +7,7 @@ import pytest
 from streamsx.assignor.model import METRICS
 from streamsx.group import member_events as e
 from streamsx.group.rebalance_metrics import RebalanceMetrics
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TopicPartition
 from tests.unit.group.conftest import Play
 
@@ -18,7 +19,7 @@ class Watched:
     """A member with its metrics."""
 
     def __init__(self, play: Play) -> None:
-        self.play, self.metrics = play, RebalanceMetrics(0.0)
+        self.play, self.metrics = play, RebalanceMetrics(MetricRegistry(), 0.0)
         step = play.member.step
 
         def stepped(now: float, event: e.Event) -> list[e.Effect]:

@@ -17,6 +17,7 @@ from streamsx.group.member import MemberConfig, MemberState
 from streamsx.group.outage import Outage
 from streamsx.group.session import Session
 from streamsx.group.subscription_builder import SubscriptionBuilder
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TopicPartition
 from streamsx.protocol.consumer_protocol import Assignment
 from streamsx.protocol.wire import Api, Body
@@ -46,6 +47,7 @@ class Group:
             SubscriptionBuilder(assignor, ("in",)),
             self.heard.put_nowait,
             Outage(lambda _: None),
+            MetricRegistry(),
             self.kept.append,
         )
         self.broker = ScriptedBroker(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from streamsx.group import member_events as e
 from streamsx.group.member import MemberConfig, MemberState
 from streamsx.group.requests import request
-from streamsx.model import TopicPartition
+from streamsx.model import OffsetAndMetadata, TopicPartition
 from streamsx.protocol.wire import Api
 from tests.unit.group.conftest import Play
 
@@ -34,7 +34,7 @@ def test_instance_id_is_in_each_request() -> None:
     config = MemberConfig(group_instance_id="a")
     for body in (
         e.JoinGroup((), -1, 1, False, None, ""), e.SyncGroup({}), e.Heartbeat(),
-        e.OffsetCommit({P: (1, "")}),
+        e.OffsetCommit({P: OffsetAndMetadata(1, "")}),
     ):  # fmt: skip
         send = e.SendRequest(1, 0, e.ConnectionName.BEAT, 1.0, body, 0.0, "m1", 3, True)
         _, fields = request("g", config, "streamsx", send)
@@ -103,7 +103,7 @@ def test_dynamic_member_joins_once(play: Plays) -> None:
 def test_static_member_that_missed_a_round_loses_all_and_claims_nothing(play: Plays) -> None:
     """The leader of 6 saw no claim of Q, which was assigned in 5, and gave it away."""
     group = static(play)
-    group.feed(e.Commit(1, {Q: (3, "")}, 5))
+    group.feed(e.Commit(1, {Q: OffsetAndMetadata(3, "")}, 5))
     group.answer(e.OffsetCommit, 27)
     effects = group.joined(7)
 
@@ -153,7 +153,7 @@ def test_returning_static_member_commits_and_stays_in_group(play: Plays) -> None
     group = static(play)
     effects = group.feed(e.Stop(group.now + 5, comes_back=True))
     asked = next(effect for effect in effects if isinstance(effect, e.Revoke))
-    group.feed(e.Commit(1, {P: (3, "")}, 5))
+    group.feed(e.Commit(1, {P: OffsetAndMetadata(3, "")}, 5))
     group.answer(e.OffsetCommit, 0, {})
 
     effects = group.feed(e.Released(frozenset({P, Q}), asked.number))

@@ -29,7 +29,7 @@ ZERO = 1_000.0
 
 
 @pytest.fixture
-def seat() -> SubscriptionBuilder:
+def builder() -> SubscriptionBuilder:
     assignor = StreamsPartitionAssignor(
         MemberMetadata("", instance="m", process=bytes(16).hex(), version="0.1.0"),
         Rules(),
@@ -43,10 +43,10 @@ def join(nonce: int, *claims: TopicPartition, leaving: bool = False) -> e.JoinGr
 
 
 def test_join_data_has_latest_report_and_unix_deadline(
-    seat: SubscriptionBuilder,
+    builder: SubscriptionBuilder,
 ) -> None:
-    seat.report = MemberMetadata("", copies={T: Copy(CopyRole.LEARNER, 9)})
-    word = Subscription.read(seat.word(join(1, P, leaving=True), ZERO))
+    builder.report = MemberMetadata("", copies={T: Copy(CopyRole.LEARNER, 9)})
+    word = Subscription.read(builder.subscription(join(1, P, leaving=True), ZERO))
     assert (word.topics, word.owned, word.generation) == (("in",), (P,), 4)
     said = read_join(word.user_data)
     assert (said.nonce, said.fresh, said.leaving) == (1, True, LeaveRequest(1_007_500))
@@ -54,52 +54,54 @@ def test_join_data_has_latest_report_and_unix_deadline(
 
 
 def test_eager_member_reports_partitions_run_before_join_as_running(
-    seat: SubscriptionBuilder,
+    builder: SubscriptionBuilder,
 ) -> None:
     """Its worker has closed it by then, and a task that nobody runs is given to anybody."""
     round_ = replace(join(1), ran=(P,))
     for told in ({}, {T: Copy(CopyRole.DORMANT, 3)}):
-        seat.report = MemberMetadata("", copies=told)
-        said = read_join(Subscription.read(seat.word(round_, ZERO)).user_data)
+        builder.report = MemberMetadata("", copies=told)
+        said = read_join(Subscription.read(builder.subscription(round_, ZERO)).user_data)
         assert said.copies == {T: RUNNING}
         round_ = replace(round_, nonce=2)
-    seat.report = MemberMetadata("", copies={T: Copy(CopyRole.RESTORING, 3)})
-    said = read_join(Subscription.read(seat.word(replace(round_, nonce=3), ZERO)).user_data)
+    builder.report = MemberMetadata("", copies={T: Copy(CopyRole.RESTORING, 3)})
+    said = read_join(
+        Subscription.read(builder.subscription(replace(round_, nonce=3), ZERO)).user_data
+    )
     assert said.copies == {T: Copy(CopyRole.RESTORING, 3)}
 
 
-def test_repeated_round_writes_identical_join_data(seat: SubscriptionBuilder) -> None:
+def test_repeated_round_writes_identical_join_data(builder: SubscriptionBuilder) -> None:
     """Else a broker takes it for news, and the round begins anew."""
-    first = seat.word(join(1), ZERO)
-    seat.report = MemberMetadata("", stopped=frozenset({T: "why"}), reasons={T: "why"})
-    assert seat.word(join(1), ZERO + 1) == first
-    assert seat.word(join(2), ZERO) != first
+    first = builder.subscription(join(1), ZERO)
+    builder.report = MemberMetadata("", stopped=frozenset({T: "why"}), reasons={T: "why"})
+    assert builder.subscription(join(1), ZERO + 1) == first
+    assert builder.subscription(join(2), ZERO) != first
 
 
-def test_seat_is_fresh_only_before_first_assignment(seat: SubscriptionBuilder) -> None:
-    seat.given(Assignment((P,)).write(), ZERO)
-    assert not read_join(Subscription.read(seat.word(join(1), ZERO)).user_data).fresh
+def test_seat_is_fresh_only_before_first_assignment(builder: SubscriptionBuilder) -> None:
+    builder.given(Assignment((P,)).write(), ZERO)
+    assert not read_join(Subscription.read(builder.subscription(join(1), ZERO)).user_data).fresh
 
 
-def test_mark_deadline_is_converted_to_own_clock(seat: SubscriptionBuilder) -> None:
+def test_mark_deadline_is_converted_to_own_clock(builder: SubscriptionBuilder) -> None:
     marks = {"m": Mark(MarkState.LEAVING, 1_020_000, epoch_ms=3)}
     view = AssignmentView(Memory(marks=marks), more=True, no_takers=True)
-    synced = seat.given(Assignment((P,), write_assignment(view)).write(), ZERO)
+    synced = builder.given(Assignment((P,), write_assignment(view)).write(), ZERO)
     assert (synced.view.mark, synced.deadline) == (marks["m"], 20.0)
     assert (synced.partitions, synced.view.more) == (frozenset({P}), True)
 
 
-def test_mark_without_deadline_uses_own_scale_down_time(seat: SubscriptionBuilder) -> None:
+def test_mark_without_deadline_uses_own_scale_down_time(builder: SubscriptionBuilder) -> None:
     view = AssignmentView(Memory(marks={"m": Mark(MarkState.LEAVING, None, "n", 1_003_000)}))
     told = Assignment((P,), write_assignment(view)).write()
-    assert seat.given(told, ZERO).deadline is None
-    mine = SubscriptionBuilder(seat.assignor, seat.topics, scale_down_s=60)
+    assert builder.given(told, ZERO).deadline is None
+    mine = SubscriptionBuilder(builder.assignor, builder.topics, scale_down_s=60)
     assert mine.given(told, ZERO).deadline == 63.0
 
 
 def test_unreadable_user_data_is_ignored_and_bad_frame_refused(
-    seat: SubscriptionBuilder,
+    builder: SubscriptionBuilder,
 ) -> None:
-    assert seat.given(Assignment((P,), b"\x09\x09").write(), ZERO).view.problem
+    assert builder.given(Assignment((P,), b"\x09\x09").write(), ZERO).view.problem
     with pytest.raises(DataError):
-        seat.given(b"\x00", ZERO)
+        builder.given(b"\x00", ZERO)

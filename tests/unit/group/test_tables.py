@@ -21,11 +21,11 @@ from streamsx.group.member import (
     MemberState,
     Unmoved,
 )
-from streamsx.model import TopicPartition
+from streamsx.model import OffsetAndMetadata, TopicPartition
 
 Plays = Callable[..., Any]
 P, Q = TopicPartition("orders", 0), TopicPartition("orders", 1)
-OFFSETS = {P: (5, "")}
+OFFSETS = {P: OffsetAndMetadata(5, "")}
 
 EVENTS: list[e.Event] = [
     e.Start(),
@@ -267,7 +267,7 @@ class Chaos:
 
     def surprise(self) -> e.Event:
         self.commits += 1
-        offsets = dict.fromkeys(sorted(self.held | {P}), (self.commits, ""))
+        offsets = dict.fromkeys(sorted(self.held | {P}), OffsetAndMetadata(self.commits, ""))
         commit = e.Commit(self.commits, offsets, self.member.owned_generation)
         rare: list[e.Event] = [e.Stop(self.now + 5), e.Leave(self.now + 9)]
         often: list[e.Event] = [e.Want("a reason"), e.Ready(), commit, e.PartitionsChanged({})]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -13,6 +13,7 @@ from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Policy
 from streamsx.processing.inbox import Actor, Outbox, Send, SendRows
+from streamsx.processing.rerun import NO_RERUN, Rerun
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.state.cache import CachedStore
 from streamsx.state.layout import StoreNode
@@ -36,7 +37,11 @@ class Sent(Outbox):
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         def send(
-            key: bytes | None, value: bytes | None, timestamp: int, _headers: Headers | None
+            key: bytes | None,
+            value: bytes | None,
+            timestamp: int,
+            _headers: Headers | None,
+            _by: bytes | None = None,
         ) -> None:
             self.by_topic[topic].append((key, value))
             self.times.append(timestamp)
@@ -56,7 +61,7 @@ JSON = coded(orjson.loads, orjson.dumps)
 COUNTS = StoreNode("counts", "app-counts-changelog", JSON, JSON)
 
 
-class Bench:
+class TaskHarness:
     """One task over memory; `again` makes it anew from what was committed.
 
     A test stands within a turn of the loop; with `turn` the loop does what is ready.
@@ -75,12 +80,12 @@ class Bench:
     def start(self, *about: Any) -> Actor:
         return GatedActor(lambda: self.asked.append(self.task.busy), *about)
 
-    def again(self, checked: Mapping[str, int] | None = None) -> Task:
+    def again(self, rerun: Rerun = NO_RERUN) -> Task:
         stores: dict[str, CachedStore] = {
             node.name: CachedStore(node, self.rows[node.name], 1 << 20) for node in self.plan.stores
         }
         self.task = Task(
-            self.plan, 0, stores, self.sent, self.start, self.policy, self.metadata, checked
+            self.plan, 0, stores, self.sent, self.start, self.policy, self.metadata, rerun
         )
         self.made.append(self.task)
         self.turn()
@@ -106,11 +111,13 @@ def process(task: Task, batch: Batch) -> int:
 
 
 @pytest.fixture
-def bench() -> Iterator[Callable[..., Bench]]:
-    made: list[Bench] = []
+def bench() -> Iterator[Callable[..., TaskHarness]]:
+    made: list[TaskHarness] = []
 
-    def make(*sources: Any, stores: tuple[StoreNode, ...] = (COUNTS,), **policy: Any) -> Bench:
-        made.append(Bench(SubTopology(1, sources, stores), Policy(**policy), loop))
+    def make(
+        *sources: Any, stores: tuple[StoreNode, ...] = (COUNTS,), **policy: Any
+    ) -> TaskHarness:
+        made.append(TaskHarness(SubTopology(1, sources, stores), Policy(**policy), loop))
         return made[-1]
 
     loop = DriverLoop(0.0, lambda: False)

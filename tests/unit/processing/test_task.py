@@ -26,6 +26,7 @@ from streamsx.operators.rekey import rekey
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Failure, FailureAction
 from streamsx.processing.inbox import DONE, RUNNING
+from streamsx.processing.rerun import Rerun
 from streamsx.processing.task import Task
 from streamsx.serde.codec import codec
 from streamsx.state.api import ROW
@@ -406,7 +407,10 @@ def test_value_refused_by_a_commit_ends_the_worker_under_stop_policy(
 def test_rerun_interval_finds_the_record_of_a_refused_value(bench: Benches) -> None:
     heard: list[Failure] = []
     made = bench(KEEP, report=heard.append)
-    again = made.again({"words": 3})
+    process(made.task, batch("words", ["a", "object", "b"]))
+    with pytest.raises(ValueRefused) as refused:
+        made.commit()
+    again = made.again(made.task.rerun(refused.value))
     process(again, batch("words", ["a", "object", "b"]))
     assert [(f.offset, type(f.error)) for f in heard] == [(1, ValueRefused)]
     made.commit()
@@ -422,7 +426,7 @@ def test_values_are_checked_until_the_slowest_reader_passes_the_interval(
 ) -> None:
     heard: list[Failure] = []
     made = bench(KEEP, report=heard.append)
-    again = made.again({"words": 2})
+    again = made.again(Rerun({"words": 2}, careful=True))
     process(again, batch("words", ["a"]))
     made.commit()
     process(again, batch("words", ["object"], first=1))
@@ -435,11 +439,99 @@ def test_values_are_checked_until_the_slowest_reader_passes_the_interval(
 def test_value_changed_in_place_after_set_stops_the_task(bench: Benches) -> None:
     made = bench(KEEP)
     process(made.task, batch("words", ["later"]))
-    with pytest.raises(ValueRefused):
+    with pytest.raises(ValueRefused) as refused:
         made.commit()
-    process(made.again({"words": 1}), batch("words", ["later"]))
-    with pytest.raises(TaskStopped, match=r"task stopped: value cannot be encoded: .*in place"):
+    process(made.again(made.task.rerun(refused.value)), batch("words", ["later"]))
+    with pytest.raises(TaskStopped, match=r"task stopped: value cannot be .*in place") as stopped:
         made.commit()
+    rerun = made.task.rerun(stopped.value)
+    assert (rerun.stop, rerun.until, rerun.rows) == (stopped.value, {}, {})
+
+
+# Rows that have left for a changelog without a commit.
+
+
+REFUSED = ValueRefused("no")
+
+
+def left_behind(made: Any) -> Rerun:
+    """Go back behind a commit and a seal that was never committed."""
+    process(made.task, batch("words", ["a", "b"]))
+    made.commit()
+    return overtaken(made, "b", "c")
+
+
+def overtaken(made: Any, *interval: str) -> Rerun:
+    """Seal an interval and go back, and restore the rows that have left."""
+    sent = len(made.sent.by_topic["app-counts-changelog"])
+    process(made.task, batch("words", interval, first=2))
+    while made.task.seal(1) is None:
+        pass
+    rerun: Rerun = made.task.rerun(REFUSED)
+    made.task.aborted()
+    left = made.sent.by_topic["app-counts-changelog"][sent:]
+    made.rows["counts"].write({ROW + key: value for key, value in left}, None)
+    return rerun
+
+
+def test_rows_that_left_without_a_commit_are_put_back_before_the_interval_runs_again(
+    bench: Benches,
+) -> None:
+    """They were counted twice: a restore reads them, and the offsets are those before them."""
+    made = bench(COUNT)
+    rerun = left_behind(made)
+    process(made.again(rerun), batch("words", ["b", "c"], first=2))
+    assert made.counts() == {"a": 1, "b": 2, "c": 1}
+    sent = len(made.sent.by_topic["app-counts-changelog"])
+    made.commit(1)
+    put_back = [(b'"b"', b"1"), (b'"c"', None)]
+    assert made.sent.by_topic["app-counts-changelog"][sent:] == [
+        *put_back, (b'"b"', b"2"), (b'"c"', b"1"),
+    ]  # fmt: skip
+    assert dict(made.rows["counts"].scan(ROW, None)) == {
+        ROW + b'"a"': b"1", ROW + b'"b"': b"2", ROW + b'"c"': b"1",
+    }  # fmt: skip
+
+
+def test_rows_are_put_back_without_any_record(bench: Benches) -> None:
+    """So a task that stops at its last commit has that commit's state, also after a restart."""
+    made = bench(COUNT)
+    task = made.again(left_behind(made))
+    assert task.dirty
+    assert made.counts() == {"a": 1, "b": 1}
+    made.commit()
+    assert not task.dirty
+    assert dict(made.sent.by_topic["app-counts-changelog"]) == {
+        b'"a"': b"1", b'"b"': b"1", b'"c"': None,
+    }  # fmt: skip
+    made.again()
+    assert made.counts() == {"a": 1, "b": 1}
+
+
+def test_rows_of_a_commit_that_arrived_after_all_are_not_put_back(bench: Benches) -> None:
+    made = bench(COUNT)
+    rerun = left_behind(made)
+    made.metadata = made.metadata._replace(positions={"words": 4})
+    assert not made.again(rerun).dirty
+    assert made.counts() == {"a": 1, "b": 2, "c": 1}
+
+
+def test_rows_to_put_back_outlive_a_second_way_back(bench: Benches) -> None:
+    """Below them lies what the first run has left."""
+    made = bench(COUNT)
+    made.again(left_behind(made))
+    again = overtaken(made, "b", "d")
+    assert again.rows["counts"] == {ROW + b'"b"': b"1", ROW + b'"c"': None, ROW + b'"d"': None}
+    made.again(again)
+    assert made.counts() == {"a": 1, "b": 1}
+
+
+def test_going_back_reads_no_rows_while_none_has_left(bench: Benches) -> None:
+    made = bench(KEEP)
+    process(made.task, batch("words", ["a", "b", "object"]))
+    with pytest.raises(ValueRefused) as refused:
+        made.commit(1)
+    assert made.task.rerun(refused.value).rows == {}
 
 
 def test_task_is_dirty_until_all_work_is_sealed(bench: Benches) -> None:

@@ -9,17 +9,17 @@ from streamsx.protocol import partitioner
 from streamsx.spark.partitioner import murmur2, partitions_of
 
 RNG = random.Random(7)
-KEYS = [RNG.randbytes(RNG.randrange(40)) for _ in range(200_000)]
 
 
 def test_column_murmur2_equals_scalar_murmur2() -> None:
-    column = pa.array(KEYS, pa.binary())
-    wanted = [partitioner.murmur2(key) for key in KEYS]
+    keys = [RNG.randbytes(RNG.randrange(40)) for _ in range(20_000)]
+    column = pa.array(keys, pa.binary())
+    wanted = [partitioner.murmur2(key) for key in keys]
     assert murmur2(column).tolist() == wanted
     assert murmur2(column[777:-3]).tolist() == wanted[777:-3]
-    assert murmur2(column[199_999:]).tolist() == wanted[199_999:]
+    assert murmur2(column[19_999:]).tolist() == wanted[19_999:]
     assert partitions_of(column[:1000], 7).tolist() == [
-        partitioner.partition_of(key, 7) for key in KEYS[:1000]
+        partitioner.partition_of(key, 7) for key in keys[:1000]
     ]
 
 

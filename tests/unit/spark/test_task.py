@@ -17,6 +17,7 @@ from streamsx.spark.plan import INNER, LOG, OUT
 from streamsx.spark.rows import ROWS
 from streamsx.spark.task import RUN_ROWS, TaskReport, run_task
 from streamsx.state.snapshot import Position, commit, to_json
+from streamsx.testing import TestDriver
 from streamsx.topology.nodes import reader_name
 from tests.unit.spark import apps
 from tests.unit.spark.conftest import Batches, Fed, Row, driven, fed
@@ -296,9 +297,14 @@ def test_unencodable_value_fails_record_on_second_attempt(
     batch = pa.RecordBatch.from_pylist(rows, ROWS)
     with pytest.raises(ValueRefused):
         list(run_task(made.work(), 0, [batch]))
-    *_, last = run_task(made.work(), 0, [batch], checked=True)
+    *_, last = run_task(made.work(), 0, [batch], careful=True)
     report = TaskReport.from_json(last.column("meta")[0].as_py())
     assert (report.failed, report.records) == (2, 4)
+    with TestDriver(made.app, raises=False) as driver:
+        driver.pipe("edits", [("k", value) for value in ("1", "set", "2", "set")], partition=0)
+        assert len(driver.failures) == 2
+    for alike, line in zip(driver.failures, report.failures, strict=True):
+        assert line.startswith(f"record failed: {alike.place}, keep: ValueRefused: value does not")
 
 
 def test_body_awaiting_outside_event_is_refused_with_line(batches: Make) -> None:

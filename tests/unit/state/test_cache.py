@@ -112,6 +112,29 @@ def test_abort_discards_values_changed_in_place() -> None:
     assert cached.get("a") == [1]
 
 
+def test_rows_put_back_are_read_over_the_rows_below_and_written_with_the_next_commit() -> None:
+    rows = MemoryRows()
+    cached = store(rows)
+    cached.put("a", 1)
+    commit(cached, 1)
+    cached.put("a", 2)
+    cached.put("b", 2)
+    cached.seal(9)
+    committed = cached.committed_rows()
+    assert committed == {ROW + b'"a"': b"1", ROW + b'"b"': None}
+    cached.aborted()
+    rows.write({ROW + b'"a"': b"2", ROW + b'"b"': b"2"}, 3)  # as a restore does
+
+    again = store(rows)
+    again.put_back(committed)
+    assert (again.get("a"), again.get("b"), dict(again.items())) == (1, None, {"a": 1})
+    assert again.dirty_bytes > 0
+    again.put("c", 3)
+    assert commit(again, 5) == {b'"c"': b"3"}
+    assert dict(rows.scan(ROW, None)) == {ROW + b'"a"': b"1", ROW + b'"c"': b"3"}
+    assert again.dirty_bytes == 0
+
+
 def test_complete_cache_never_reads_store() -> None:
     class Watched(MemoryRows):
         asked = 0

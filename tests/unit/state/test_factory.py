@@ -7,8 +7,11 @@ import pytest
 from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.cache import CachedStore
 from streamsx.state.factory import make_store
-from streamsx.state.layout import StoreNode
+from streamsx.state.join_buffer import JoinBuffer
+from streamsx.state.layout import BUFFER, SESSION, WINDOW, StoreNode, Timing
 from streamsx.state.memory import MemoryRows
+from streamsx.state.session_store import SessionStore
+from streamsx.state.window_store import WindowStore
 
 NODE = StoreNode("counts", "app-counts-changelog", table_key_codec(str), table_codec(int))
 
@@ -18,6 +21,16 @@ def test_key_value_node_gets_a_cached_store_with_its_name_and_budget() -> None:
 
     assert type(store) is CachedStore
     assert (store.name, store.budget_bytes) == ("counts", 1024)
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"), [(WINDOW, WindowStore), (SESSION, SessionStore), (BUFFER, JoinBuffer)]
+)
+def test_node_by_time_gets_the_store_of_its_kind(kind: str, made: type) -> None:
+    node = replace(NODE, kind=kind, timing=Timing(10, 5, 20))
+    store = make_store(node, MemoryRows(), 1024)
+    assert type(store) is made
+    assert '"partitions":4,"size":10,"step":5}' in node.layout(4)
 
 
 def test_kind_stands_in_the_layout_of_the_database() -> None:

@@ -9,7 +9,6 @@ import pytest
 from streamsx.clock import SystemClock
 from streamsx.model import TopicPartition
 from tests.support.history.anomalies import Kind, told
-from tests.support.history.cycles import components
 from tests.support.history.events import (
     Action,
     Assign,
@@ -551,8 +550,3 @@ def test_history_merges_all_journals_in_order_of_time(tmp_path: Path) -> None:
     paths[1].write_bytes(paths[1].read_bytes()[:-3])
     told_by = [(event.client, event.operation, event.phase) for event in merged(paths)]
     assert told_by == [("a", 1, Phase.INVOKE), ("b", 1, OK), ("a", 1, OK)]
-
-
-def test_components_are_strongly_connected_sets() -> None:
-    graph = {1: {2}, 2: {3}, 3: {1, 4}, 4: {5}, 5: {4}, 6: {6, 1}}
-    assert sorted(sorted(found) for found in components(graph)) == [[1, 2, 3], [4, 5]]

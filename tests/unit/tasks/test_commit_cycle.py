@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from streamsx.errors import InvalidTransition
-from streamsx.model import TaskId
+from streamsx.model import OffsetAndMetadata, TaskId, TopicPartition
 from streamsx.processing.task import TaskMetadata
+from streamsx.protocol.commit_metadata import TEXT_BYTES_MAX, OffsetMetadata
 from streamsx.tasks.commit_cycle import (
     Adopt,
     Arrived,
@@ -19,6 +20,7 @@ from streamsx.tasks.commit_cycle import (
     Flush,
     Flushed,
     OffsetsCommitted,
+    ReadersLeftOut,
     Suspended,
     SuspendedSettled,
     TaskLost,
@@ -26,9 +28,11 @@ from streamsx.tasks.commit_cycle import (
     TaskWritten,
 )
 
-A, B = TaskId(0, 0), TaskId(1, 0)
+A, B = TaskId(0, 0), TaskId(0, 1)
 SEALED = TaskMetadata({"t": 5}, 1, 5)
 NOBODY = frozenset[TaskId]()
+GIVEN = OffsetAndMetadata(5, OffsetMetadata(1).encode())
+"""Commit of SEALED."""
 
 
 def run(machine: CommitCycles, *events: Event) -> Sequence[Effect]:
@@ -43,11 +47,30 @@ def test_stores_are_written_only_after_kafka_has_the_offsets() -> None:
     assert (run(commits, Due(frozenset({B, A}))), commits.sealing) == ([], A)
     assert (run(commits, TaskSealed(A, SEALED)), commits.sealing) == ([], B)
     assert (run(commits, TaskSealed(B, SEALED)), commits.sealing) == ([Flush()], None)
-    assert run(commits, Flushed()) == [CommitOffsets({A: SEALED, B: SEALED})]
+    assert run(commits, Flushed()) == [
+        CommitOffsets({TopicPartition("t", 0): GIVEN, TopicPartition("t", 1): GIVEN})
+    ]
     assert run(commits, OffsetsCommitted(NOBODY)) == [Adopt({A: SEALED, B: SEALED})]
     assert commits.unwritten == [A, B]
     run(commits, TaskWritten(A), TaskWritten(B))
     assert commits.state is CommitState.IDLE
+
+
+def test_commit_names_the_readers_that_its_text_has_no_room_for() -> None:
+    ahead = {f"{reader:08x}": reader for reader in range(1, 400)}
+    readers = {reader: 5 + n for reader, n in ahead.items()}
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A})))
+    run(commits, TaskSealed(A, TaskMetadata({"t": 5}, 1, 5, readers={"t": readers})))
+    left_out, committed = run(commits, Flushed())
+    assert isinstance(left_out, ReadersLeftOut)
+    assert isinstance(committed, CommitOffsets)
+    ((tp, (offset, text)),) = committed.offsets.items()
+    kept = OffsetMetadata.decode(text).readers
+    assert (tp, offset, len(text) <= TEXT_BYTES_MAX) == (TopicPartition("t", 0), 5, True)
+    assert (left_out.task, left_out.topic) == (A, "t")
+    assert {**kept, **left_out.readers} == ahead
+    assert max(left_out.readers.values()) < min(kept.values()), "those least ahead repeat least"
 
 
 def test_commit_due_during_cycle_starts_no_second_cycle() -> None:
@@ -134,7 +157,7 @@ def test_cycle_with_only_lost_tasks_ends_without_commit() -> None:
 def test_task_with_blocked_output_is_held_and_other_tasks_commit() -> None:
     commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), TaskSealed(A, SEALED), TaskSealed(B, SEALED))
-    assert run(commits, Flushed(frozenset({A}))) == [CommitOffsets({B: SEALED})]
+    assert run(commits, Flushed(frozenset({A}))) == [CommitOffsets({TopicPartition("t", 1): GIVEN})]
     run(commits, OffsetsCommitted(NOBODY), TaskWritten(B))
     assert (commits.state, commits.held) == (CommitState.IDLE, {A})
     run(commits, Due(frozenset({A, B})))

@@ -9,23 +9,23 @@ from streamsx.model import TaskId
 from tests.unit.conftest import changelog, counting, words
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
 
 
-def commits(station: Station) -> list[e.Commit]:
+def commits(station: WorkerHarness) -> list[e.Commit]:
     return [event for event in station.hand.posted if isinstance(event, e.Commit)]
 
 
-def running(bench: Bench, *tasks: TaskId, **settings: Any) -> Station:
+def running(bench: VirtualCluster, *tasks: TaskId, **settings: Any) -> WorkerHarness:
     station = bench.begun(counting(**settings))
     station.hand.plan(*tasks)
     bench.until(lambda: all(station.states(task)[-1:] == ["running"] for task in tasks))
     return station
 
 
-def test_commit_follows_the_interval_and_covers_only_processed_tasks(bench: Bench) -> None:
+def test_commit_follows_the_interval_and_covers_only_processed_tasks(bench: VirtualCluster) -> None:
     station = running(bench, T0, T1, commit_interval=2.0)
     bench.run(10)
     assert commits(station) == []
@@ -39,7 +39,7 @@ def test_commit_follows_the_interval_and_covers_only_processed_tasks(bench: Benc
     assert 4 <= len(commits(station)) - 1 <= 6
 
 
-def test_store_is_written_only_after_kafka_has_the_offsets(bench: Bench) -> None:
+def test_store_is_written_only_after_kafka_has_the_offsets(bench: VirtualCluster) -> None:
     station = running(bench, T0)
     station.hand.holds = True
     bench.feed(0, "a")
@@ -57,7 +57,7 @@ def test_store_is_written_only_after_kafka_has_the_offsets(bench: Bench) -> None
     assert [told["records"] for told in station.told("commit")] == [1, 1]
 
 
-def test_too_much_dirty_state_is_committed_before_the_interval(bench: Bench) -> None:
+def test_too_much_dirty_state_is_committed_before_the_interval(bench: VirtualCluster) -> None:
     station = running(bench, T0, commit_interval=600, memory_budget="1MiB")
     began = bench.scheduler.now
     for batch in range(20):
@@ -66,7 +66,7 @@ def test_too_much_dirty_state_is_committed_before_the_interval(bench: Bench) -> 
     assert bench.scheduler.now - began < 10
 
 
-def test_partial_commit_writes_only_the_accepted_tasks(bench: Bench) -> None:
+def test_partial_commit_writes_only_the_accepted_tasks(bench: VirtualCluster) -> None:
     station = running(bench, T0, T1)
     station.hand.holds = True
     bench.feed(0, "a")
@@ -79,7 +79,7 @@ def test_partial_commit_writes_only_the_accepted_tasks(bench: Bench) -> None:
     assert station.rows(1) == {}
 
 
-def test_refused_commit_is_reported_and_carried_by_the_next_one(bench: Bench) -> None:
+def test_refused_commit_is_reported_and_carried_by_the_next_one(bench: VirtualCluster) -> None:
     station = running(bench, T0)
     station.hand.holds = True
     bench.feed(0, "a")
@@ -94,7 +94,7 @@ def test_refused_commit_is_reported_and_carried_by_the_next_one(bench: Bench) ->
     assert station.position(0) == 2
 
 
-def test_answer_to_an_older_commit_is_ignored(bench: Bench) -> None:
+def test_answer_to_an_older_commit_is_ignored(bench: VirtualCluster) -> None:
     station = running(bench, T0)
     bench.feed(0, "a")
     bench.until(lambda: words(0) in bench.committed)
@@ -106,7 +106,7 @@ def test_answer_to_an_older_commit_is_ignored(bench: Bench) -> None:
     assert station.rows(0) == {"a": b"1"}
 
 
-def test_idle_task_is_released_at_once(bench: Bench) -> None:
+def test_idle_task_is_released_at_once(bench: VirtualCluster) -> None:
     station = running(bench, T0)
     station.hand.holds = True
     station.hand.revoke(T0)
@@ -115,7 +115,7 @@ def test_idle_task_is_released_at_once(bench: Bench) -> None:
 
 
 def test_task_revoked_during_a_commit_cycle_gets_another_cycle(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """What it did while the first one was under way is committed before it is released."""
     station = running(bench, T0)
@@ -135,7 +135,7 @@ def test_task_revoked_during_a_commit_cycle_gets_another_cycle(
     assert bench.counted() == {"a": 1, "b": 1}
 
 
-def test_task_lost_during_a_commit_does_not_affect_others(bench: Bench) -> None:
+def test_task_lost_during_a_commit_does_not_affect_others(bench: VirtualCluster) -> None:
     station = running(bench, T0, T1)
     station.hand.holds = True
     bench.feed(0, "a")
@@ -153,7 +153,7 @@ def test_task_lost_during_a_commit_does_not_affect_others(bench: Bench) -> None:
 
 
 def test_unavailable_broker_delays_a_commit_and_nothing_is_lost(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = running(bench, T0)
     bench.process.freeze(20)

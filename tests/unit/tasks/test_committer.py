@@ -20,12 +20,13 @@ from streamsx.protocol.wire import Api
 from streamsx.state.api import ROW
 from streamsx.state.memory import MemoryRows
 from streamsx.tasks.committer import DIRTY_ROWS_MAX
+from streamsx.testing import TestDriver
 
 if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
 P0, P1 = TopicPartition("words", 0), TopicPartition("words", 1)
@@ -54,7 +55,7 @@ def put(kept: Any, word: str) -> None:
     kept[word] = word
 
 
-def begun(bench: Bench, app: App, *tasks: TaskId) -> Station:
+def begun(bench: VirtualCluster, app: App, *tasks: TaskId) -> WorkerHarness:
     """A worker that runs these tasks."""
     station = bench.station(app)
     bench.until(lambda: station.hand.alive)
@@ -63,26 +64,26 @@ def begun(bench: Bench, app: App, *tasks: TaskId) -> Station:
     return station
 
 
-def feed(bench: Bench, *words: str, partition: int = 0) -> None:
+def feed(bench: VirtualCluster, *words: str, partition: int = 0) -> None:
     bench.append(TopicPartition("words", partition), [(None, word.encode()) for word in words])
 
 
-def committed(bench: Bench, tp: TopicPartition = P0) -> int:
+def committed(bench: VirtualCluster, tp: TopicPartition = P0) -> int:
     return bench.committed.get(tp, (-1, ""))[0]
 
 
-def changelog(bench: Bench) -> dict[str, Any]:
+def changelog(bench: VirtualCluster) -> dict[str, Any]:
     """The newest value of each key."""
     newest = dict(bench.read(CHANGELOG))
     return {orjson.loads(k): orjson.loads(v) for k, v in newest.items() if k and v is not None}
 
 
-def store(station: Station, partition: int = 0) -> dict[str, Any]:
+def store(station: WorkerHarness, partition: int = 0) -> dict[str, Any]:
     rows = station.stores["kept", partition].scan(ROW, None)
     return {orjson.loads(key[1:]): orjson.loads(value) for key, value in rows}
 
 
-def errors(station: Station) -> list[str]:
+def errors(station: WorkerHarness) -> list[str]:
     return [str(told["what"]) for told in station.told("error")]
 
 
@@ -107,7 +108,7 @@ def two_outputs(**settings: Any) -> App:
 
 
 def test_task_with_deleted_output_waits_and_others_commit(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = begun(bench, two_outputs(), T0, T1)
     bench.delete("gone")
@@ -125,7 +126,7 @@ def test_task_with_deleted_output_waits_and_others_commit(
     assert len(bench.read(TopicPartition("gone", 0))) == 5
 
 
-def test_revoked_task_with_deleted_output_is_held_until_lost(bench: Bench) -> None:
+def test_revoked_task_with_deleted_output_is_held_until_lost(bench: VirtualCluster) -> None:
     """Until then it is held; the others commit whatever becomes of it."""
     station = begun(bench, two_outputs(), T0, T1)
     bench.delete("gone")
@@ -143,7 +144,7 @@ def test_revoked_task_with_deleted_output_is_held_until_lost(bench: Bench) -> No
 
 
 def test_revoked_task_commits_once_the_output_exists_again(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = begun(bench, two_outputs(), T0, T1)
     bench.delete("gone")
@@ -156,7 +157,7 @@ def test_revoked_task_commits_once_the_output_exists_again(
     assert committed(bench) == 1
 
 
-def test_task_with_deleted_output_is_paused_when_too_much_is_dirty(bench: Bench) -> None:
+def test_task_with_deleted_output_is_paused_when_too_much_is_dirty(bench: VirtualCluster) -> None:
     """The others are."""
     station = begun(bench, two_outputs(memory_budget="1MiB"), T0, T1)
     bench.delete("gone")
@@ -176,7 +177,7 @@ def test_task_with_deleted_output_is_paused_when_too_much_is_dirty(bench: Bench)
 
 
 def test_commit_event_counts_tasks_and_records_and_empty_commits_are_skipped(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = begun(bench, app_of(put), T0, T1)
     feed(bench, "a", "b")
@@ -190,7 +191,7 @@ def test_commit_event_counts_tasks_and_records_and_empty_commits_are_skipped(
     assert all(float(str(told["ms"])) < 500 for told in station.told("commit"))
 
 
-def test_commit_interval_starts_at_the_end_of_the_previous_commit(bench: Bench) -> None:
+def test_commit_interval_starts_at_the_end_of_the_previous_commit(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(put, broker_commit_interval=3.0), T0)
     feed(bench, "a")
     bench.until(lambda: committed(bench) == 1, 4)
@@ -204,7 +205,7 @@ def test_commit_interval_starts_at_the_end_of_the_previous_commit(bench: Bench) 
     assert len(station.told("commit")) == 2
 
 
-def test_commit_interval_counts_from_the_last_row_written(bench: Bench) -> None:
+def test_commit_interval_counts_from_the_last_row_written(bench: VirtualCluster) -> None:
     """A disk that takes 2 s of 3 would leave 1 s to do anything else."""
     station = begun(bench, app_of(put, broker_commit_interval=3.0), T0)
     station.write_s = 2.0
@@ -220,7 +221,7 @@ def test_commit_interval_counts_from_the_last_row_written(bench: Bench) -> None:
 
 
 def test_too_many_dirty_rows_are_committed_before_the_interval(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """By bytes it would be 350,000 rows, and by the interval all of them."""
 
@@ -241,7 +242,7 @@ def test_too_many_dirty_rows_are_committed_before_the_interval(
 
 @pytest.mark.parametrize(("records_a_row", "waits"), [(1, False), (2, True)])
 def test_rows_shared_by_records_wait_for_the_commit_interval(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, records_a_row: int, waits: bool
+    bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch, records_a_row: int, waits: bool
 ) -> None:
     """Each record that meets a row again is a row less to write: many keys, written often."""
     monkeypatch.setattr("streamsx.tasks.committer.DIRTY_ROWS_MAX", 500)
@@ -253,14 +254,14 @@ def test_rows_shared_by_records_wait_for_the_commit_interval(
     assert len(bench.read(CHANGELOG)) == 600
 
 
-def test_too_many_dirty_bytes_are_committed_before_the_interval(bench: Bench) -> None:
+def test_too_many_dirty_bytes_are_committed_before_the_interval(bench: VirtualCluster) -> None:
     begun(bench, app_of(put, broker_commit_interval=60.0), T0)
     for n in range(60):
         feed(bench, *(f"{n}-{m}" + "x" * 200 for m in range(500)))
     bench.until(lambda: committed(bench) > 0, 10)
 
 
-def test_chunk_of_large_rows_ends_at_the_memory_budget(bench: Bench) -> None:
+def test_chunk_of_large_rows_ends_at_the_memory_budget(bench: VirtualCluster) -> None:
     """4,000 rows of 100 KB in a turn were 400 MB before the first commit looked at them."""
 
     def put_much(kept: Any, word: str) -> None:
@@ -279,7 +280,9 @@ def test_chunk_of_large_rows_ends_at_the_memory_budget(bench: Bench) -> None:
     assert 1 << 20 < most < 0.3 * 32 * MB
 
 
-def test_changelog_accepting_nothing_stops_the_intake_but_not_the_worker(bench: Bench) -> None:
+def test_changelog_accepting_nothing_stops_the_intake_but_not_the_worker(
+    bench: VirtualCluster,
+) -> None:
     """A commit that does not end must not let memory grow."""
     station = begun(bench, app_of(put, produce_buffer="64MiB"), T0)
 
@@ -320,7 +323,7 @@ def waiting(seconds: float) -> Keep:
     return wait
 
 
-def test_work_finished_after_the_last_input_is_committed(bench: Bench) -> None:
+def test_work_finished_after_the_last_input_is_committed(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(waiting(3.0)), T0)
     feed(bench, "a", "b")
     bench.until(lambda: committed(bench) == 2, 10)
@@ -328,7 +331,7 @@ def test_work_finished_after_the_last_input_is_committed(bench: Bench) -> None:
     assert store(station) == {"a": "a", "b": "b"}
 
 
-def test_revoked_task_finishes_records_in_progress_first(bench: Bench) -> None:
+def test_revoked_task_finishes_records_in_progress_first(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(waiting(3.0)), T0)
     feed(bench, "a", "b", "c")
     bench.run(4.0)
@@ -341,7 +344,7 @@ def test_revoked_task_finishes_records_in_progress_first(bench: Bench) -> None:
     assert store(station) == {"a": "a", "b": "b"}
 
 
-def test_idle_revoked_task_does_not_wait_for_a_busy_one(bench: Bench) -> None:
+def test_idle_revoked_task_does_not_wait_for_a_busy_one(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(waiting(3.0)), T0, T1)
     feed(bench, "a")
     bench.run(1.0)
@@ -352,7 +355,7 @@ def test_idle_revoked_task_does_not_wait_for_a_busy_one(bench: Bench) -> None:
     bench.until(lambda: station.hand.released() == [2, 1], 5)
 
 
-def test_revoked_task_gives_up_on_a_body_waiting_too_long(bench: Bench) -> None:
+def test_revoked_task_gives_up_on_a_body_waiting_too_long(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(waiting(1000.0), revoke_timeout=20.0), T0)
     feed(bench, "a", "b")
     bench.run(1.0)
@@ -370,7 +373,7 @@ def test_revoked_task_gives_up_on_a_body_waiting_too_long(bench: Bench) -> None:
     ids=["less than the last commit needs", "half of that", "as any other", "without an end"],
 )
 def test_leaving_worker_waits_for_records_in_progress_up_to_a_limit(
-    bench: Bench, leaves_in_s: float | None, waits_s: float
+    bench: VirtualCluster, leaves_in_s: float | None, waits_s: float
 ) -> None:
     station = begun(bench, app_of(waiting(1000.0)), T0)
     feed(bench, "a")
@@ -383,7 +386,7 @@ def test_leaving_worker_waits_for_records_in_progress_up_to_a_limit(
     bench.until(station.hand.released, 1)
 
 
-def test_second_signal_cuts_the_wait_for_records_in_progress(bench: Bench) -> None:
+def test_second_signal_cuts_the_wait_for_records_in_progress(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(waiting(1000.0)), T0)
     feed(bench, "a")
     bench.run(1.0)
@@ -395,7 +398,7 @@ def test_second_signal_cuts_the_wait_for_records_in_progress(bench: Bench) -> No
     assert len(station.told("leaving")) == 1
 
 
-def test_revoked_task_lost_while_waiting_commits_nothing(bench: Bench) -> None:
+def test_revoked_task_lost_while_waiting_commits_nothing(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(waiting(3.0)), T0)
     feed(bench, "a")
     bench.run(1.0)
@@ -421,7 +424,9 @@ class Full(MemoryRows):
     def close(self) -> None: ...
 
 
-def test_failing_store_does_not_keep_others_from_writing_committed_rows(bench: Bench) -> None:
+def test_failing_store_does_not_keep_others_from_writing_committed_rows(
+    bench: VirtualCluster,
+) -> None:
     stores: dict[tuple[str, int], MemoryRows] = {("kept", 0): Full()}
     station = bench.station(app_of(put), stores=stores)
     bench.until(lambda: station.hand.alive)
@@ -446,7 +451,7 @@ def setting(bad: Callable[[], object]) -> Keep:
 
 @pytest.mark.parametrize("bad", [object, lambda: "x" * 2_000_000], ids=["object", "2 MB"])
 def test_record_of_an_uncommittable_value_is_found_and_skipped(
-    bench: Bench, bad: Callable[[], object], caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, bad: Callable[[], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     station = begun(bench, app_of(setting(bad)), T0, T1)
     feed(bench, "a")
@@ -466,9 +471,33 @@ def test_record_of_an_uncommittable_value_is_found_and_skipped(
     bench.until(lambda: committed(bench) == 5)
 
 
+def test_worker_and_test_driver_go_back_to_the_last_commit_alike(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the failing records had set before stays, in both."""
+
+    def keep(kept: Any, word: str) -> None:
+        kept[f"before {word}"] = word
+        kept[word] = object() if word.startswith("bad") else word
+
+    given = [("a",), ("b", "bad", "c", "bad", "d")]
+    station = begun(bench, app_of(keep), T0)
+    for reached, some in zip((1, 6), given, strict=True):
+        feed(bench, *some)
+        bench.until(lambda reached=reached: committed(bench) == reached)  # type: ignore[misc]
+    bench.run(0.5)
+    with TestDriver(app_of(keep), partitions={"words": 3}, raises=False) as driver:
+        for some in given:
+            driver.pipe("words", some, partition=0)
+        assert store(station) == changelog(bench) == driver.table("kept")
+        assert [failure.offset for failure in driver.failures] == [2, 4]
+    assert "words-0 offset 2, task 0_0, " in caplog.text
+    assert len(errors(station)) == 1
+
+
 @pytest.mark.parametrize("others", [("b", "bad", "c"), ("bad", "c", "d")], ids=["set", "loaded"])
 def test_bad_in_place_change_of_an_existing_value_fails_only_one_record(
-    bench: Bench, others: tuple[str, ...]
+    bench: VirtualCluster, others: tuple[str, ...]
 ) -> None:
     def change(kept: Any, word: str) -> None:
         entry = kept.get("words", {})
@@ -485,7 +514,32 @@ def test_bad_in_place_change_of_an_existing_value_fails_only_one_record(
     assert store(station) == {"words": {word: n for n, word in enumerate(good)}}
 
 
-def test_revoked_task_leaves_the_search_for_a_bad_value_to_the_next_owner(bench: Bench) -> None:
+def test_work_of_a_held_task_is_counted_once_when_the_task_goes_back(bench: VirtualCluster) -> None:
+    """The rows of its first seal were acknowledged while its output took nothing."""
+    app = two_outputs()
+
+    @app.agent(app.topic("odd", value_type=str, value_serializer="raw"))
+    async def odd(stream: Stream[str]) -> None:
+        async for word in stream:
+            app.tables["kept"][word] = object()
+
+    station = begun(bench, app, T0)
+    bench.delete("gone")
+    feed(bench, "a")
+    bench.run(4)
+    assert changelog(bench) == {"a": 1}
+    bench.append(TopicPartition("odd", 0), [(None, b"bad")])
+    bench.run(1)
+    bench.create("gone", 1)
+    bench.until(lambda: committed(bench) == 1, 20)
+    bench.run(1)
+    assert "going back to the last commit" in errors(station)[0]
+    assert changelog(bench) == store(station) == {"a": 1}
+
+
+def test_revoked_task_leaves_the_search_for_a_bad_value_to_the_next_owner(
+    bench: VirtualCluster,
+) -> None:
     station = begun(bench, app_of(setting(object)), T0)
     feed(bench, "a")
     bench.until(lambda: committed(bench) == 1)
@@ -501,7 +555,7 @@ def test_revoked_task_leaves_the_search_for_a_bad_value_to_the_next_owner(bench:
 
 
 def test_value_changed_after_set_stops_only_one_task(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     def keep(kept: Any, word: str) -> None:
         kept[word] = values = [word]
@@ -520,7 +574,7 @@ def test_value_changed_after_set_stops_only_one_task(
 
 
 def test_task_revoked_over_a_changed_value_is_retried_when_reassigned(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     def keep(kept: Any, word: str) -> None:
         kept[word] = values = [word]
@@ -541,7 +595,7 @@ def test_task_revoked_over_a_changed_value_is_retried_when_reassigned(
 
 
 def test_task_reassigned_while_closing_forgets_the_rollback(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """Lost, and given back before it was closed: it stopped over what others had passed."""
 
@@ -563,7 +617,7 @@ def test_task_reassigned_while_closing_forgets_the_rollback(
 
 
 def test_uncommittable_value_under_policy_stop_ends_the_worker(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """What the other tasks have done is committed all the same."""
     station = begun(bench, app_of(setting(object), on_error="stop"), T0, T1)
@@ -602,7 +656,7 @@ def crowd(agents: int) -> App:
 
 
 def test_agents_without_room_for_positions_are_reported_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun(bench, crowd(400), T0)
     feed(bench, "a", "b")
@@ -619,7 +673,7 @@ def test_agents_without_room_for_positions_are_reported_once(
 
 
 def test_agents_with_positions_of_a_later_version_are_reported(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.committed[P0] = (1, 'AQAAAYvP5WgA {"r":{"1a2b3c4d":10},"v":2}')
     bench.append(P0, [(None, b"a"), (None, b"b")])
@@ -639,7 +693,7 @@ def failing(kept: Any, word: str) -> None:
 
 
 def test_ten_failures_in_a_row_stop_the_task_at_the_first_one(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = begun(bench, app_of(failing), T0, T1)
     feed(bench, "a", *["bad"] * 9, "b", *["bad"] * 9)
@@ -653,7 +707,7 @@ def test_ten_failures_in_a_row_stop_the_task_at_the_first_one(
     (told,) = errors(station)
     assert told.startswith("task stopped: 0_0, words-0 offset 11: 10 records in a row failed")
     assert e.Want("task 0_0 stopped") in station.hand.posted
-    assert station.made.session.seat.report.reasons == {T0: told}
+    assert station.made.session.builder.report.reasons == {T0: told}
     since = bench.scheduler.now
     feed(bench, "d")
     feed(bench, "x", partition=1)
@@ -669,7 +723,7 @@ def test_ten_failures_in_a_row_stop_the_task_at_the_first_one(
 
 
 def test_failures_at_the_end_of_a_quiet_log_are_committed_and_logged_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = begun(bench, app_of(failing), T0)
     feed(bench, "a", "bad", "bad")
@@ -693,12 +747,12 @@ def test_failures_at_the_end_of_a_quiet_log_are_committed_and_logged_once(
     assert not [told for told in caplog.messages if "record_failed" in told]
 
 
-def test_failures_are_held_while_their_task_is_paused(bench: Bench) -> None:
+def test_failures_are_held_while_their_task_is_paused(bench: VirtualCluster) -> None:
     """Its commits are denied: what comes behind the failures is not seen."""
     station = begun(bench, app_of(failing), T0)
     feed(bench, "a", "bad")
     bench.until(lambda: committed(bench) == 1)
-    bench.until(lambda: station.made.tasks.committing.idle)
+    bench.until(lambda: station.made.committer.idle)
     station.made.tasks.actives[T0].paused = True
     bench.run(8)
     assert committed(bench) == 1
@@ -708,7 +762,7 @@ def test_failures_are_held_while_their_task_is_paused(bench: Bench) -> None:
     bench.until(lambda: committed(bench) == 2, 3)
 
 
-def test_stopped_task_commits_earlier_records(bench: Bench) -> None:
+def test_stopped_task_commits_earlier_records(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(failing, consecutive_failures_max=1), T0)
     feed(bench, "a", "bad", "b")
     bench.until(lambda: station.states(T0)[-1] == "stopped")
@@ -718,7 +772,7 @@ def test_stopped_task_commits_earlier_records(bench: Bench) -> None:
 
 
 def test_undecodable_row_fails_only_records_reading_the_row(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     def count(kept: Any, word: str) -> None:
         kept[word] = kept.get(word, 0) + 1
@@ -737,5 +791,5 @@ def test_undecodable_row_fails_only_records_reading_the_row(
     assert "words-0 offset 1, task 0_0" in caplog.text
 
 
-def changelog_rows(bench: Bench) -> dict[bytes | None, bytes | None]:
+def changelog_rows(bench: VirtualCluster) -> dict[bytes | None, bytes | None]:
     return dict(bench.read(CHANGELOG))

@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
 NOT_ALLOWED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 GONE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def commits(station: Station) -> list[e.Commit]:
+def commits(station: WorkerHarness) -> list[e.Commit]:
     return [event for event in station.hand.posted if isinstance(event, e.Commit)]
 
 
-def errors(station: Station) -> list[object]:
+def errors(station: WorkerHarness) -> list[object]:
     return [told["what"] for told in station.told("error")]
 
 
-def with_one_commit(bench: Bench, *tasks: TaskId) -> Station:
+def with_one_commit(bench: VirtualCluster, *tasks: TaskId) -> WorkerHarness:
     """That is asked for and not answered yet."""
     station = bench.begun(counting())
     for task in tasks:
@@ -47,18 +47,18 @@ def with_one_commit(bench: Bench, *tasks: TaskId) -> Station:
     return station
 
 
-def deny(station: Station, code: int) -> None:
+def deny(station: WorkerHarness, code: int) -> None:
     """The newest commit, as far as partition 0 goes."""
     (*_, asked) = commits(station)
     station.deliver(e.CommitDone(asked.id, {words(0): code}))
 
 
-def positions(station: Station) -> dict[str, int]:
+def positions(station: WorkerHarness) -> dict[str, int]:
     return station.made.tasks.actives[T0].task.positions
 
 
 def test_denied_task_waits_with_one_error_until_granted_and_others_commit(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """It was a line in each cycle, and what was not committed grew."""
     station = with_one_commit(bench, T0, T1)
@@ -88,7 +88,7 @@ def test_denied_task_waits_with_one_error_until_granted_and_others_commit(
 @pytest.mark.parametrize("code", [NOT_ALLOWED, GONE])
 @pytest.mark.parametrize("dirty", [False, True])
 def test_revoked_task_with_a_denied_commit_is_released(
-    bench: Bench, code: int, *, dirty: bool
+    bench: VirtualCluster, code: int, *, dirty: bool
 ) -> None:
     """It waited for the time to revoke, 60 s, and was lost then."""
     station = with_one_commit(bench, T0)
@@ -109,7 +109,7 @@ def test_revoked_task_with_a_denied_commit_is_released(
     assert station.rows(0) == {}
 
 
-def test_denied_commit_of_a_lost_task_is_not_reported(bench: Bench) -> None:
+def test_denied_commit_of_a_lost_task_is_not_reported(bench: VirtualCluster) -> None:
     """Another worker has it, and is told itself."""
     station = with_one_commit(bench, T0, T1)
     station.hand.lose(T0)
@@ -120,7 +120,9 @@ def test_denied_commit_of_a_lost_task_is_not_reported(bench: Bench) -> None:
     assert (station.states(T0)[-1], station.rows(1)) == ("closed", {"a": b"1"})
 
 
-def test_commit_refused_for_an_unknown_topic_is_retried_in_the_next_cycle(bench: Bench) -> None:
+def test_commit_refused_for_an_unknown_topic_is_retried_in_the_next_cycle(
+    bench: VirtualCluster,
+) -> None:
     """Input had ended, and it was never tried again."""
     station = with_one_commit(bench, T0)
     for count in (2, 3):
@@ -154,7 +156,7 @@ def refusing(code: int, partitions: range) -> Callable[[Service, ServedRequest],
     return answer
 
 
-def test_worker_with_a_denied_task_leaves_in_time(bench: Bench) -> None:
+def test_worker_with_a_denied_task_leaves_in_time(bench: VirtualCluster) -> None:
     bench.answer = refusing(NOT_ALLOWED, range(1))
     station = bench.station(counting(), by_hand=False)
     for partition in range(3):
@@ -167,7 +169,7 @@ def test_worker_with_a_denied_task_leaves_in_time(bench: Bench) -> None:
     assert len(errors(station)) == 1
 
 
-def test_worker_denied_access_to_the_group_ends_with_a_setting_error(bench: Bench) -> None:
+def test_worker_denied_access_to_the_group_ends_with_a_setting_error(bench: VirtualCluster) -> None:
     bench.answer = refusing(ErrorCode.GROUP_AUTHORIZATION_FAILED, range(3))
     station = bench.station(counting(), by_hand=False)
     bench.feed(0, "a")

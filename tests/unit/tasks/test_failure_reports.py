@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from streamsx.clock import Clock
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId
 from streamsx.processing.failure_policy import Failure
 from streamsx.tasks import failure_reports
@@ -38,7 +39,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_first_failure_of_each_operator_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
-    some = FailureReports(Still())
+    some = FailureReports(Still(), MetricRegistry())
     for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
         some.report(failure(operator, offset))
     assert told(caplog) == [
@@ -50,7 +51,7 @@ def test_first_failure_of_each_operator_is_logged_in_full(caplog: pytest.LogCapt
 def test_further_failures_are_counted_once_a_second_and_at_the_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(failure_reports, "TELL_EVERY_S", 0.01)
+    monkeypatch.setattr(failure_reports, "LOG_EVERY_S", 0.01)
 
     async def fail(some: FailureReports) -> None:
         running = asyncio.create_task(some.run())
@@ -61,7 +62,7 @@ def test_further_failures_are_counted_once_a_second_and_at_the_end(
         running.cancel()
         await asyncio.wait([running])
 
-    asyncio.run(fail(FailureReports(Still())))
+    asyncio.run(fail(FailureReports(Still(), MetricRegistry())))
     assert told(caplog)[1:] == ["split: 4 more", "split: 1 more"]
 
 
@@ -82,7 +83,7 @@ def test_first_failure_of_each_operator_type_and_line_has_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Still()
-    some = FailureReports(clock)
+    some = FailureReports(clock, MetricRegistry())
     kinds = [("a", ValueError, False), ("a", ValueError, False), ("a", KeyError, False)]
     for operator, kind, again in [*kinds, ("b", ValueError, False), ("b", ValueError, True)]:
         some.report(replace(failure(operator, 1), error=raised(kind, again)))
@@ -95,7 +96,7 @@ def test_failures_of_too_many_kinds_are_logged_without_traceback(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failure_reports, "KINDS_MAX", 1)
-    some = FailureReports(Still())
+    some = FailureReports(Still(), MetricRegistry())
     for operator in "abc":
         some.report(replace(failure(operator, 1), error=raised(ValueError)))
     assert traceback_of(caplog) == [True, False, False]
@@ -104,7 +105,7 @@ def test_failures_of_too_many_kinds_are_logged_without_traceback(
 def test_agent_without_allow_empty_is_warned_of_tombstones_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    some = FailureReports(Still())
+    some = FailureReports(Still(), MetricRegistry())
     for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
         some.passed(failure(operator, offset))
     says = "tombstone_passed no value: lines-1 offset {}, task 0_1, {}: passed over, as all that"

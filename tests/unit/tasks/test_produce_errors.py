@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
 
 from streamsx.broker.api.served import answered
@@ -12,6 +13,7 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import columns
 from streamsx.protocol.wire import Api
+from streamsx.state.api import ROW
 from tests.unit.conftest import app_of, words
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
 BAD = b"bad"
@@ -71,7 +73,7 @@ def refusing(
     return answer
 
 
-def begun(bench: Bench, app: App) -> Station:
+def begun(bench: VirtualCluster, app: App) -> WorkerHarness:
     """A worker that runs two tasks."""
     bench.create("out", 1)
     station = bench.begun(app)
@@ -80,7 +82,7 @@ def begun(bench: Bench, app: App) -> Station:
     return station
 
 
-def feed(bench: Bench) -> None:
+def feed(bench: VirtualCluster) -> None:
     """One record is bad, of the first task."""
     bench.feed(0, "a")
     bench.until(lambda: bench.committed.get(words(0), (0,))[0] == 1)
@@ -88,16 +90,16 @@ def feed(bench: Bench) -> None:
     bench.feed(1, "x", "y")
 
 
-def out(bench: Bench) -> list[bytes | None]:
+def out(bench: VirtualCluster) -> list[bytes | None]:
     return [value for _, value in bench.read(TopicPartition("out", 0))]
 
 
-def errors(station: Station) -> list[str]:
+def errors(station: WorkerHarness) -> list[str]:
     return [str(told["what"]) for told in station.told("error")]
 
 
 def test_task_of_a_refused_record_stops_at_the_last_commit_alone(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = begun(bench, sending())
     bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
@@ -118,8 +120,72 @@ def test_task_of_a_refused_record_stops_at_the_last_commit_alone(
     assert set(out(bench)) == {b"a", b"b", b"c", b"x", b"y", b"z"}
 
 
+def together(bench: VirtualCluster) -> WorkerHarness:
+    """Begin a worker whose records leave with its seals: a bad one is refused, the rows are not."""
+    bench.create("out", 1)
+    station = bench.begun(sending(producer_linger=60.0))
+    station.hand.plan(T0)
+    bench.feed(0, "a")
+    bench.until(lambda: bench.committed.get(words(0), (0,))[0] == 1)
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    return station
+
+
+def test_work_of_a_stopped_task_is_counted_once_when_its_rows_have_left(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each start counted it once more: its changelog had the rows, the group not the offsets."""
+    caplog.set_level("INFO", "streamsx")
+    station = together(bench)
+    bench.feed(0, "b", "bad", "a")
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    assert counted(bench) == {"a": 2, "b": 1, "bad": 1}
+    assert "rows_uncommitted task=0_0 rows=3" in caplog.text
+    bench.run(5)
+    assert counted(bench) == stored(station) == {"a": 1}
+    assert bench.committed[words(0)][0] == 1
+    bench.answer = answered
+    station.hand.revoke(T0)
+    bench.until(station.hand.released, 5)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    station.hand.plan(T0)
+    bench.until(lambda: bench.committed[words(0)][0] == 4)
+    bench.run(1)
+    assert counted(bench) == stored(station) == {"a": 2, "b": 1, "bad": 1}
+
+
+def test_rows_whose_offsets_are_on_their_way_are_not_put_back(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit may arrive, and nobody would do their work again."""
+    caplog.set_level("INFO", "streamsx")
+    station = together(bench)
+    station.hand.holds = True
+    bench.feed(0, "b")
+    bench.run(1.5)
+    assert counted(bench) == {"a": 1, "b": 1}
+    bench.feed(0, "bad")
+    bench.run(0.1)
+    station.made.producer._sending.flush()
+    bench.until(lambda: station.states(T0)[-1] == "stopped", 5)
+    bench.run(5)
+    assert "rows_uncommitted" not in caplog.text
+    assert counted(bench) == {"a": 1, "b": 1}
+
+
+def counted(bench: VirtualCluster) -> dict[str, int]:
+    """Return the newest value of each key of the changelog."""
+    newest = dict(bench.read(TopicPartition(CHANGELOG, 0)))
+    return {orjson.loads(k): orjson.loads(v) for k, v in newest.items() if k and v is not None}
+
+
+def stored(station: WorkerHarness) -> dict[str, int]:
+    rows = station.stores["counts", 0].scan(ROW, None)
+    return {orjson.loads(key[1:]): orjson.loads(value) for key, value in rows}
+
+
 def test_refused_record_is_skipped_under_on_produce_error_log(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = begun(bench, sending(on_produce_error="log"))
     bench.answer = refusing(ErrorCode.INVALID_TIMESTAMP, "out", BAD.__eq__)
@@ -132,7 +198,7 @@ def test_refused_record_is_skipped_under_on_produce_error_log(
     assert line.endswith("it is passed over")
 
 
-def test_refused_record_ends_the_worker_under_on_produce_error_stop(bench: Bench) -> None:
+def test_refused_record_ends_the_worker_under_on_produce_error_stop(bench: VirtualCluster) -> None:
     station = begun(bench, sending(on_produce_error="stop"))
     bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
     feed(bench)
@@ -153,7 +219,7 @@ def test_refused_record_ends_the_worker_under_on_produce_error_stop(bench: Bench
     ids=["missing right", "row of a changelog"],
 )
 def test_unskippable_refused_record_stops_only_the_sending_task(
-    bench: Bench, word: str, code: ErrorCode, topic: str
+    bench: VirtualCluster, word: str, code: ErrorCode, topic: str
 ) -> None:
     station = begun(bench, sending(on_produce_error=word))
     bench.answer = refusing(code, topic, lambda key: BAD in key)
@@ -168,7 +234,7 @@ def test_unskippable_refused_record_stops_only_the_sending_task(
     assert "on_produce_error" not in told
 
 
-def test_revoked_task_is_released_when_a_record_is_refused(bench: Bench) -> None:
+def test_revoked_task_is_released_when_a_record_is_refused(bench: VirtualCluster) -> None:
     """Whoever gets it meets the same record, and stops there."""
     station = begun(bench, sending())
     bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
@@ -179,12 +245,14 @@ def test_revoked_task_is_released_when_a_record_is_refused(bench: Bench) -> None
     assert bench.committed.get(words(0), (0,))[0] <= 1
 
 
-def feed_without_commit(bench: Bench) -> None:
+def feed_without_commit(bench: VirtualCluster) -> None:
     bench.feed(0, "bad")
     bench.run(0.003)
 
 
-def test_closed_task_is_dropped_by_the_producer_and_reopens_as_a_new_sender(bench: Bench) -> None:
+def test_closed_task_is_dropped_by_the_producer_and_reopens_as_a_new_sender(
+    bench: VirtualCluster,
+) -> None:
     """Else a worker would keep the caches of tasks that it has given away."""
     station = begun(bench, sending())
     producer, old = station.made.producer, station.made.producer._senders[T0]
@@ -198,7 +266,7 @@ def test_closed_task_is_dropped_by_the_producer_and_reopens_as_a_new_sender(benc
 
 
 def test_refused_timer_records_are_logged_once_a_second_by_a_running_worker(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = app_of()
     topic = app.topic("out", partitions=1, value_serializer="raw")
@@ -219,7 +287,7 @@ def test_refused_timer_records_are_logged_once_a_second_by_a_running_worker(
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_RECORD, ErrorCode.MESSAGE_TOO_LARGE])
 def test_awaiting_a_refused_record_raises_and_the_rest_of_the_batch_arrives(
-    bench: Bench, code: ErrorCode
+    bench: VirtualCluster, code: ErrorCode
 ) -> None:
     """It gave a RecordMetadata, and what was lost seemed to be sent."""
     app = app_of()

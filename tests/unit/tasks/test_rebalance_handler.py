@@ -18,7 +18,7 @@ from streamsx.protocol.consumer_protocol import Assignment, Subscription
 from streamsx.state.directory import StateDirectory
 from streamsx.tasks.rebalance_handler import RebalanceHandler
 from streamsx.worker.wiring import WorkerComponents, assignor_of
-from tests.support.given import NOWHERE, given_of
+from tests.support.worker_context import NOWHERE, context_of
 
 
 async def read_all(stream: Any) -> None:
@@ -33,7 +33,7 @@ def rebalance_handler(tmp_path: Path) -> Iterator[RebalanceHandler]:
     directory = StateDirectory(tmp_path, "app")
 
     async def made() -> WorkerComponents:
-        return WorkerComponents(given_of(app, directory), {"orders": 1})
+        return WorkerComponents(context_of(app, directory), {"orders": 1})
 
     machinery = asyncio.run(made())
     yield machinery.rebalance_handler
@@ -42,8 +42,8 @@ def rebalance_handler(tmp_path: Path) -> Iterator[RebalanceHandler]:
 
 
 def test_tasks_lost_while_leaving_set_the_exit_code(rebalance_handler: RebalanceHandler) -> None:
-    rebalance_handler.hear(IsLeaving(None))
-    rebalance_handler.hear(e.Lost(()))
+    rebalance_handler.handle(IsLeaving(None))
+    rebalance_handler.handle(e.Lost(()))
     assert rebalance_handler.lost_leaving
 
 
@@ -52,19 +52,19 @@ def test_tasks_lost_after_a_cancelled_leave_do_not_set_the_exit_code(
 ) -> None:
     """A mark was taken back; a fence took its tasks, hours ago; a SIGTERM then ended it with 1 and
     without its last flush."""
-    rebalance_handler.hear(IsLeaving(None))
-    rebalance_handler.hear(Stays())
-    rebalance_handler.hear(e.Lost(()))
+    rebalance_handler.handle(IsLeaving(None))
+    rebalance_handler.handle(Stays())
+    rebalance_handler.handle(e.Lost(()))
     assert not rebalance_handler.lost_leaving
 
 
 def test_tasks_lost_before_a_cancelled_leave_are_forgotten(
     rebalance_handler: RebalanceHandler,
 ) -> None:
-    rebalance_handler.hear(IsLeaving(None))
-    rebalance_handler.hear(e.Lost(()))
-    rebalance_handler.hear(Stays())
-    rebalance_handler.hear(IsLeaving(None))
+    rebalance_handler.handle(IsLeaving(None))
+    rebalance_handler.handle(e.Lost(()))
+    rebalance_handler.handle(Stays())
+    rebalance_handler.handle(IsLeaving(None))
     assert not rebalance_handler.lost_leaving
 
 
@@ -83,7 +83,7 @@ def test_stateful_agent_keeps_the_task_count_and_others_follow_the_topic(
                 table["last"] = order
 
     directory = StateDirectory(tmp_path, "app")
-    assignor = assignor_of(given_of(app, directory), {"orders": 1})
+    assignor = assignor_of(context_of(app, directory), {"orders": 1})
     directory.release()
     said = [
         ("m", Subscription(("orders",), assignor.user_data(MemberMetadata("", nonce=1))).write())
@@ -97,7 +97,7 @@ def test_join_carries_capacity_and_tags_of_the_worker(tmp_path: Path) -> None:
     app = App("app", broker=f"kafka://{NOWHERE}", capacity=3, tags="zone=x,rack=7")
     app.agent(app.topic("orders"))(read_all)
     directory = StateDirectory(tmp_path, "app")
-    assignor = assignor_of(given_of(app, directory), {"orders": 1})
+    assignor = assignor_of(context_of(app, directory), {"orders": 1})
     directory.release()
 
     said = read_join(assignor.user_data(MemberMetadata("", nonce=1)))

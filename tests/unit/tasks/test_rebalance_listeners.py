@@ -12,14 +12,14 @@ from streamsx.group import member_events as e
 from streamsx.model import TaskId, TopicPartition
 from streamsx.tasks.rebalance_listeners import ListenerCalls, RebalanceListeners
 from streamsx.tasks.task_partitions import PartitionSet
-from tests.unit.conftest import Bench, counting
+from tests.unit.conftest import VirtualCluster, counting
 
 P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = frozenset({P, Q})
 NOBODY: PartitionSet = frozenset()
 
 
-class Station:
+class WorkerHarness:
     """`heard`: in order, what was called with what; `ended`: what ended the worker."""
 
     def __init__(self, **failing: Exception) -> None:
@@ -30,7 +30,11 @@ class Station:
         self.failing = failing
         self.listeners = RebalanceListeners()
         self.listening = ListenerCalls(
-            self.listeners, self.spawn, self.ended.append, self.journal, lambda: 0.0
+            listeners=self.listeners,
+            spawn=self.spawn,
+            fail=self.ended.append,
+            journal=self.journal,
+            now=lambda: 0.0,
         )
 
     def spawn(self, job: Coroutine[Any, Any, None], name: str) -> None:
@@ -61,7 +65,7 @@ class Station:
 
 
 def test_app_without_listeners_is_not_waited_for() -> None:
-    station, over = Station(), list[float]()
+    station, over = WorkerHarness(), list[float]()
     station.listening.revoked(BOTH, over.append)
     station.listening.lost(BOTH, over.append)
     station.listening.assigned([], over.append)
@@ -70,7 +74,7 @@ def test_app_without_listeners_is_not_waited_for() -> None:
 
 def test_empty_partition_sets_reach_only_the_assigned_listener() -> None:
     """R429-19."""
-    station = Station()
+    station = WorkerHarness()
     for name in ("assigned", "revoked", "lost"):
         getattr(station.listeners, name).append(station.hears(name))
     over: list[float] = []
@@ -88,7 +92,7 @@ def test_empty_partition_sets_reach_only_the_assigned_listener() -> None:
 @pytest.mark.parametrize("listens", [True, False])
 def test_lost_partitions_go_to_on_revoked_without_an_on_lost_listener(listens: bool) -> None:
     """R429-04."""
-    station = Station()
+    station = WorkerHarness()
     station.listeners.revoked.append(station.hears("revoked"))
     if listens:
         station.listeners.lost.append(station.hears("lost"))
@@ -98,7 +102,7 @@ def test_lost_partitions_go_to_on_revoked_without_an_on_lost_listener(listens: b
     assert station.heard == [("lost" if listens else "revoked", frozenset({P}))]
 
 
-def test_partition_lost_during_the_revoke_callback_is_revoked_once(bench: Bench) -> None:
+def test_partition_lost_during_the_revoke_callback_is_revoked_once(bench: VirtualCluster) -> None:
     """The callback closes what it opened, which took longer than `revoke_timeout`; called again
     for the same partition it found nothing to close, and that ended the worker."""
     app, told = counting(revoke_timeout=4), list[str]()
@@ -130,7 +134,7 @@ def test_partition_lost_during_the_revoke_callback_is_revoked_once(bench: Bench)
 
 def test_partitions_are_released_after_their_callbacks_return() -> None:
     """R983-04: a delay is a callback that waits."""
-    station, order = Station(), list[str]()
+    station, order = WorkerHarness(), list[str]()
     slow = station.hears("slow", waits=True)
     station.listeners.revoked.extend([slow, station.hears("second")])
 
@@ -146,7 +150,7 @@ def test_partitions_are_released_after_their_callbacks_return() -> None:
 def test_all_callbacks_run_and_the_first_error_is_kept() -> None:
     """R429-18: revoked fails and assigned fails; both have happened, and the first one counts."""
     boom, bang = ValueError("boom"), KeyError("bang")
-    station = Station(first=boom, third=bang)
+    station = WorkerHarness(first=boom, third=bang)
     station.listeners.revoked.extend([station.hears("first"), station.hears("second")])
     station.listeners.assigned.extend([station.hears("third"), station.hears("fourth")])
     over: list[str] = []
@@ -167,7 +171,7 @@ def test_all_callbacks_run_and_the_first_error_is_kept() -> None:
 
 def test_callback_awaiting_a_cancelled_task_fails_like_any_other() -> None:
     """No other was called, nothing was told, and what it gave back went when its time was over."""
-    station, over = Station(), list[float]()
+    station, over = WorkerHarness(), list[float]()
 
     async def stops_its_poller(_: PartitionSet) -> None:
         poller = asyncio.create_task(asyncio.sleep(60))
@@ -185,7 +189,7 @@ def test_callback_awaiting_a_cancelled_task_fails_like_any_other() -> None:
 
 
 def test_cancelled_worker_calls_no_further_callbacks() -> None:
-    station, over = Station(), list[float]()
+    station, over = WorkerHarness(), list[float]()
     waits = asyncio.Event()
 
     async def slow(_: PartitionSet) -> None:
@@ -207,7 +211,7 @@ def test_cancelled_worker_calls_no_further_callbacks() -> None:
 
 def test_callbacks_of_one_partition_run_one_after_another() -> None:
     """A connection was closed before it had been opened, and stayed open."""
-    station, told = Station(), list[str]()
+    station, told = WorkerHarness(), list[str]()
     opened = asyncio.Event()
 
     async def opens(_: PartitionSet) -> None:
@@ -234,7 +238,7 @@ def test_callbacks_of_one_partition_run_one_after_another() -> None:
     assert len(station.listening) == 0
 
 
-def test_rebalance_prolonged_by_a_callback_shows_in_the_metrics(bench: Bench) -> None:
+def test_rebalance_prolonged_by_a_callback_shows_in_the_metrics(bench: VirtualCluster) -> None:
     """They were told half a second behind the assignment, and again behind the next one."""
     app = counting()
 
@@ -251,7 +255,7 @@ def test_rebalance_prolonged_by_a_callback_shows_in_the_metrics(bench: Bench) ->
     assert 3000 <= last["partitions-assigned-latency-max"] <= last["rebalance-latency-max"]
 
 
-def test_ending_worker_waits_for_the_on_lost_callback(bench: Bench) -> None:
+def test_ending_worker_waits_for_the_on_lost_callback(bench: VirtualCluster) -> None:
     """It was cut off in the middle, or before it had begun."""
     app, told = counting(), list[str]()
 
@@ -272,7 +276,7 @@ def test_ending_worker_waits_for_the_on_lost_callback(bench: Bench) -> None:
     assert told == ["begins", "is over"]
 
 
-def test_rebalance_callback_may_send_and_read_tables(bench: Bench) -> None:
+def test_rebalance_callback_may_send_and_read_tables(bench: VirtualCluster) -> None:
     """It has no timer beside it: what sends outside of agents was there for timers alone, and the
     first `send` of a callback ended the worker."""
     app = counting()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from streamsx.app.app import App
 from streamsx.client.admin import Bounds
 from streamsx.clock import SystemClock
 from streamsx.errors import DiskFailed
+from streamsx.journal import Journal
 from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.processing.batch import Batch
 from streamsx.serde.codec import table_codec, table_key_codec
@@ -18,10 +18,9 @@ from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 from streamsx.state.rocks import RocksMemory, RocksRows
-from streamsx.tasks import state_machine as life
 from streamsx.tasks.restorer import Restorer
+from streamsx.tasks.state_machine import TaskEvent
 from streamsx.tasks.task_registry import Happened
-from tests.support.given import NOWHERE, given_of
 
 TASK, CHANGELOG = TaskId(0, 2), TopicPartition("app-counts-changelog", 2)
 COUNTS = StoreNode("counts", CHANGELOG.topic, table_key_codec(str), table_codec(int))
@@ -61,15 +60,23 @@ class Told:
         self.errors: list[Exception] = []
 
     def restored(self, now: Happened) -> None:
-        self.done.append((now.role, now.event is life.Event.REACHED_END))
+        self.done.append((now.role, now.event is TaskEvent.REACHED_END))
 
     def failed(self, _: TaskId, error: Exception) -> None:
         self.errors.append(error)
 
 
 def restorer_of(reading: Any, told: Told, directory: StateDirectory) -> Restorer:
-    app = App("app", broker=f"kafka://{NOWHERE}", acceptable_recovery_lag=20)
-    return Restorer(given_of(app, directory), reading, told.restored, told.failed)
+    clock = SystemClock()
+    return Restorer(
+        fetcher=reading,
+        lag_max=20,
+        kept=directory.kept,
+        restored=told.restored,
+        failed=told.failed,
+        journal=Journal("a", clock),
+        clock=clock,
+    )
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from tests.unit.conftest import ROWS_PER_BATCH, app_of, changelog, counting
 
 if TYPE_CHECKING:
     from streamsx import App
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 Break = Callable[[Manifest, Path], None]
 T0, T1, T2 = TASKS = [TaskId(0, n) for n in range(3)]
@@ -46,7 +46,7 @@ def layout_of(app: App) -> str:
     return plan.stores[0].layout(3)
 
 
-def snapshot(bench: Bench, uri: str, *, positions: int | None = None) -> Manifest:
+def snapshot(bench: VirtualCluster, uri: str, *, positions: int | None = None) -> Manifest:
     """Of the first batch of each changelog; two are there."""
     for n in range(3):
         bench.remember(changelog(n), 1, b"1%d")
@@ -58,7 +58,7 @@ def snapshot(bench: Bench, uri: str, *, positions: int | None = None) -> Manifes
     return make(uri, bench.folder, "t", "counts", layout, parts, {"words": 3}, at)
 
 
-def begun(bench: Bench, uri: str) -> Station:
+def begun(bench: VirtualCluster, uri: str) -> WorkerHarness:
     """It runs all three tasks."""
     station = bench.begun(counting(snapshot=uri))
     since = bench.scheduler.now
@@ -68,7 +68,7 @@ def begun(bench: Bench, uri: str) -> Station:
     return station
 
 
-def read_from(bench: Bench, station: Station) -> dict[int, int]:
+def read_from(bench: VirtualCluster, station: WorkerHarness) -> dict[int, int]:
     """Of each changelog, the first offset that was asked for."""
     first: dict[int, int] = {}
     for tp, offset in bench.fetched(station.since):  # type: ignore[attr-defined]
@@ -78,7 +78,7 @@ def read_from(bench: Bench, station: Station) -> dict[int, int]:
 
 
 @pytest.fixture
-def logs(bench: Bench) -> Bench:
+def logs(bench: VirtualCluster) -> VirtualCluster:
     """The changelogs are there."""
     service, compacted = bench.broker.service, {"cleanup.policy": "compact"}
     named = service.fresh_id().bytes
@@ -88,7 +88,7 @@ def logs(bench: Bench) -> Bench:
 
 
 def test_empty_store_starts_from_the_snapshot_and_reads_only_later_rows(
-    logs: Bench, uri: str
+    logs: VirtualCluster, uri: str
 ) -> None:
     snapshot(logs, uri)
     station = begun(logs, uri)
@@ -103,7 +103,7 @@ def test_empty_store_starts_from_the_snapshot_and_reads_only_later_rows(
     logs.until(lambda: not any(logs.folder.glob("w1/t/trash/*")))
 
 
-def test_learner_starts_from_the_snapshot_too(logs: Bench, uri: str) -> None:
+def test_learner_starts_from_the_snapshot_too(logs: VirtualCluster, uri: str) -> None:
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
     station.hand.plan(learners=[T1])
@@ -113,7 +113,7 @@ def test_learner_starts_from_the_snapshot_too(logs: Bench, uri: str) -> None:
     assert station.position(1) == 2 * ROWS_PER_BATCH
 
 
-def test_store_with_rows_ignores_the_snapshot(logs: Bench, uri: str) -> None:
+def test_store_with_rows_ignores_the_snapshot(logs: VirtualCluster, uri: str) -> None:
     snapshot(logs, uri)
     first = begun(logs, uri)
     first.process.kill()
@@ -124,7 +124,9 @@ def test_store_with_rows_ignores_the_snapshot(logs: Bench, uri: str) -> None:
     assert second.told("snapshot_fetched") == []
 
 
-def test_rows_of_an_interrupted_restore_are_replaced_by_the_snapshot(logs: Bench, uri: str) -> None:
+def test_rows_of_an_interrupted_restore_are_replaced_by_the_snapshot(
+    logs: VirtualCluster, uri: str
+) -> None:
     snapshot(logs, uri)
     first = begun(logs, uri)
     first.process.kill()
@@ -210,7 +212,7 @@ BAD: dict[str, tuple[Break, str]] = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_unfit_snapshot_is_reported_and_changelog_replayed(
-    logs: Bench, uri: str, what: str
+    logs: VirtualCluster, uri: str, what: str
 ) -> None:
     spoil, told = BAD[what]
     spoil(snapshot(logs, uri), logs.folder / "snapshots")
@@ -226,7 +228,7 @@ def test_unfit_snapshot_is_reported_and_changelog_replayed(
 
 
 def test_state_held_only_by_a_snapshot_is_not_started_without_the_snapshot(
-    logs: Bench, uri: str
+    logs: VirtualCluster, uri: str
 ) -> None:
     """Rescaled, and not handed over: an empty changelog would be replayed."""
     layout, parts = layout_of(counting()), {n: ([{b'"a"': b"1"}], None) for n in range(3)}
@@ -240,7 +242,7 @@ def test_state_held_only_by_a_snapshot_is_not_started_without_the_snapshot(
 
 
 def test_snapshot_collected_after_lookup_is_reported_and_changelog_replayed(
-    logs: Bench, uri: str
+    logs: VirtualCluster, uri: str
 ) -> None:
     """Many were committed since another task has opened, and found the one that was the newest."""
     manifest, files = snapshot(logs, uri), open_files(uri)
@@ -265,7 +267,7 @@ def test_snapshot_collected_after_lookup_is_reported_and_changelog_replayed(
 
 
 def test_snapshot_ending_before_the_changelog_start_is_reported_and_unused(
-    logs: Bench, uri: str
+    logs: VirtualCluster, uri: str
 ) -> None:
     """Records between them are gone: the store would be without them."""
     snapshot(logs, uri)
@@ -280,7 +282,9 @@ def test_snapshot_ending_before_the_changelog_start_is_reported_and_unused(
     assert station.told("snapshot_fetched") == []
 
 
-def test_unreachable_snapshot_location_is_reported_and_changelog_replayed(logs: Bench) -> None:
+def test_unreachable_snapshot_location_is_reported_and_changelog_replayed(
+    logs: VirtualCluster,
+) -> None:
     snapshot(logs, f"file://{logs.folder}/elsewhere")
     station = begun(logs, "foo://key:geheim@nowhere")
     (told,) = station.told("error")
@@ -289,7 +293,7 @@ def test_unreachable_snapshot_location_is_reported_and_changelog_replayed(logs: 
 
 
 def test_uncommitted_records_in_a_snapshot_are_reported_to_count_twice(
-    logs: Bench, uri: str
+    logs: VirtualCluster, uri: str
 ) -> None:
     for _ in range(7):
         logs.feed(0, "a")
@@ -300,7 +304,9 @@ def test_uncommitted_records_in_a_snapshot_are_reported_to_count_twice(
     assert len(station.told("snapshot_fetched")) == 3
 
 
-def test_task_revoked_while_reading_a_snapshot_is_released_at_once(logs: Bench, uri: str) -> None:
+def test_task_revoked_while_reading_a_snapshot_is_released_at_once(
+    logs: VirtualCluster, uri: str
+) -> None:
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
     logs.scheduler.disk_s = 1e9
@@ -316,7 +322,7 @@ def test_task_revoked_while_reading_a_snapshot_is_released_at_once(logs: Bench, 
 
 
 def test_task_revoked_right_after_the_snapshot_leaves_the_worker_running(
-    logs: Bench, uri: str
+    logs: VirtualCluster, uri: str
 ) -> None:
     """The empty store that was there is deleted meanwhile."""
     snapshot(logs, uri)
@@ -333,7 +339,7 @@ def test_task_revoked_right_after_the_snapshot_leaves_the_worker_running(
 
 
 def test_tasks_revoked_while_waiting_for_a_snapshot_close_independently(
-    logs: Bench, uri: str
+    logs: VirtualCluster, uri: str
 ) -> None:
     """All wait for the one look at the place of the snapshots."""
     snapshot(logs, uri)
@@ -343,11 +349,13 @@ def test_tasks_revoked_while_waiting_for_a_snapshot_close_independently(
     logs.run(0.1)
     station.hand.revoke(*TASKS)
     logs.run(0.6)
-    held = station.made.tasks.holdings
+    held = station.made.registry
     assert {held.of(task).state for task in TASKS} == {TaskState.CLOSING}
 
 
-def test_silent_snapshot_location_is_reported_and_changelog_replayed(logs: Bench, uri: str) -> None:
+def test_silent_snapshot_location_is_reported_and_changelog_replayed(
+    logs: VirtualCluster, uri: str
+) -> None:
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
     since = station.since = logs.scheduler.now  # type: ignore[attr-defined]
@@ -377,7 +385,7 @@ def test_blocked_snapshot_thread_does_not_block_the_process(
     assert all(job.done() for job in jobs)
 
 
-def test_snapshot_with_the_changelogs_topic_id_is_accepted(logs: Bench, uri: str) -> None:
+def test_snapshot_with_the_changelogs_topic_id_is_accepted(logs: VirtualCluster, uri: str) -> None:
     manifest = snapshot(logs, uri)
     changelog_id = logs.broker.service.topics.by_name[changelog(0).topic].id.hex()
     store(lambda s: s._replace(changelog_id=changelog_id))(manifest, logs.folder / "snapshots")
@@ -385,7 +393,7 @@ def test_snapshot_with_the_changelogs_topic_id_is_accepted(logs: Bench, uri: str
     assert (len(station.told("snapshot_fetched")), station.told("error")) == (3, [])
 
 
-def test_tables_in_memory_are_replayed_from_the_changelog(logs: Bench, uri: str) -> None:
+def test_tables_in_memory_are_replayed_from_the_changelog(logs: VirtualCluster, uri: str) -> None:
     snapshot(logs, uri)
     assert newest(open_files(uri)) is not None
     station = logs.begun(counting(snapshot=uri, store="memory://"))

@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from streamsx.client.api_versions import VersionRange
 from streamsx.model import TaskId
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from tests.unit.conftest import counting, words
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0 = TaskId(0, 0)
 
 
-def running(bench: Bench, old: Station | None = None, **settings: Any) -> Station:
+def running(
+    bench: VirtualCluster, old: WorkerHarness | None = None, **settings: Any
+) -> WorkerHarness:
     """A worker whose tasks all run, in a real group."""
     stores = None if old is None else old.stores
     station = bench.station(counting(**settings), by_hand=False, stores=stores)
@@ -30,24 +33,24 @@ def running(bench: Bench, old: Station | None = None, **settings: Any) -> Statio
     return station
 
 
-def stop(bench: Bench, station: Station) -> None:
+def stop(bench: VirtualCluster, station: WorkerHarness) -> None:
     station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive, 30)
 
 
-def make_anew(bench: Bench) -> None:
+def make_anew(bench: VirtualCluster) -> None:
     bench.delete("words")
     bench.create("words", 3)
 
 
-def topic_id(bench: Bench) -> str:
+def topic_id(bench: VirtualCluster) -> str:
     return bench.broker.service.topics.by_name["words"].id.hex()
 
 
 def by_id(monkeypatch: pytest.MonkeyPatch, *, known: bool) -> None:
     """Brokers from Kafka 3.1 on take fetches by id; 2.8 to 3.0 have ids, and take names alone."""
     if not known:
-        monkeypatch.setattr("streamsx.client.fetcher.FETCH_BY_ID", 99)
+        monkeypatch.setattr("streamsx.client.fetcher.FETCH_BY_ID", VersionRange(99, 99))
 
 
 # -- made anew
@@ -55,7 +58,7 @@ def by_id(monkeypatch: pytest.MonkeyPatch, *, known: bool) -> None:
 
 @pytest.mark.parametrize("count", [2, 9])
 def test_topic_recreated_under_a_worker_is_read_once_from_the_start(
-    bench: Bench, caplog: pytest.LogCaptureFixture, count: int
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
     """Shorter or longer than the position by the time the worker sees it."""
     station = running(bench)
@@ -78,7 +81,7 @@ def test_topic_recreated_under_a_worker_is_read_once_from_the_start(
 
 
 def test_recreated_topic_is_noticed_where_brokers_fetch_by_name_only(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They say nothing; a look at the metadata finds it, and some are read twice."""
     by_id(monkeypatch, known=False)
@@ -93,7 +96,9 @@ def test_recreated_topic_is_noticed_where_brokers_fetch_by_name_only(
 
 
 @pytest.mark.parametrize("count", [3, 9])
-def test_topic_recreated_while_down_is_read_from_the_start(bench: Bench, count: int) -> None:
+def test_topic_recreated_while_down_is_read_from_the_start(
+    bench: VirtualCluster, count: int
+) -> None:
     """The offset that the group still has is of the old topic."""
     old = OffsetMetadata(7, topic_id=topic_id(bench)).encode()
     make_anew(bench)
@@ -106,7 +111,9 @@ def test_topic_recreated_while_down_is_read_from_the_start(bench: Bench, count: 
     assert OffsetMetadata.decode(bench.committed[words(0)][1]).topic_id == topic_id(bench)
 
 
-def test_offset_of_a_newer_topic_is_trusted_by_a_worker_with_old_metadata(bench: Bench) -> None:
+def test_offset_of_a_newer_topic_is_trusted_by_a_worker_with_old_metadata(
+    bench: VirtualCluster,
+) -> None:
     """Another worker has seen the new topic, and done its first records; then the task moves."""
     station = bench.begun(counting())
     make_anew(bench)
@@ -121,7 +128,7 @@ def test_offset_of_a_newer_topic_is_trusted_by_a_worker_with_old_metadata(bench:
 
 
 def test_offset_after_the_log_end_resumes_at_the_end(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.feed(0, "a", "a")
     bench.committed[words(0)] = (5, OffsetMetadata(topic_id=topic_id(bench)).encode())
@@ -136,7 +143,7 @@ def test_offset_after_the_log_end_resumes_at_the_end(
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
 def test_offset_before_the_log_start_resumes_there_and_logs_the_loss(
-    bench: Bench, caplog: pytest.LogCaptureFixture, reset: str
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture, reset: str
 ) -> None:
     bench.feed(0, *"abcde")
     bench.run(0.1)
@@ -149,7 +156,9 @@ def test_offset_before_the_log_start_resumes_there_and_logs_the_loss(
     assert [text for text in caplog.messages if "deleted unread: words-0: 2 from offset 1" in text]
 
 
-def test_held_records_are_processed_when_the_log_is_truncated_after_them(bench: Bench) -> None:
+def test_held_records_are_processed_when_the_log_is_truncated_after_them(
+    bench: VirtualCluster,
+) -> None:
     """A task holds a batch; what follows is deleted before the task has room for it."""
     station = bench.begun(counting())
     station.hand.plan(T0)
@@ -157,27 +166,27 @@ def test_held_records_are_processed_when_the_log_is_truncated_after_them(bench: 
     active = station.made.tasks.actives[T0]
     active.paused = True
     bench.feed(0, "held")
-    bench.until(lambda: station.made.tasks.fetcher.waiting(words(0)))
-    batch = station.made.tasks.fetcher.take(words(0))
+    bench.until(lambda: station.made.fetcher.waiting(words(0)))
+    batch = station.made.fetcher.take(words(0))
     assert batch is not None
     active.task.offer(batch)
     bench.feed(0, "deleted", "left")
     bench.run(1)
     bench.at_broker(lambda: bench.log(words(0)).delete_before(2))
-    station.made.tasks.sources.cut(words(0))
+    station.made.sources.cut(words(0))
     bench.run(1)
     active.paused = False
     bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 3, 5)
     assert bench.counted() == {"held": 1, "left": 1}
 
 
-def test_outdated_out_of_range_answer_repeats_and_loses_nothing(bench: Bench) -> None:
+def test_outdated_out_of_range_answer_repeats_and_loses_nothing(bench: VirtualCluster) -> None:
     """A broker that was behind has said so; the one that leads now has the offset."""
     station = bench.begun(counting())
     station.hand.plan(T0)
     bench.feed(0, *"abc")
     bench.until(lambda: bench.committed.get(words(0), (0, ""))[0] == 3)
-    station.made.tasks.sources.cut(words(0))
+    station.made.sources.cut(words(0))
     bench.feed(0, *"de")
     bench.until(lambda: bench.committed[words(0)][0] == 5)
     assert bench.counted() == dict.fromkeys("abcde", 1)

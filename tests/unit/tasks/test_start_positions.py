@@ -2,8 +2,10 @@
 
 import pytest
 
+from streamsx.errors import StateOnSpark
 from streamsx.model import TopicPartition
-from streamsx.tasks.start_positions import OffsetReset, other
+from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.tasks.start_positions import OffsetReset, other, refuse_on_spark
 
 TP = TopicPartition("in", 0)
 START, END = 3, 9
@@ -54,3 +56,10 @@ def test_topic_ids_differ_only_where_both_are_known(
     before: str | None, now: str | None, *, two: bool
 ) -> None:
     assert other(before, now) is two
+
+
+def test_offset_from_which_spark_continues_is_refused() -> None:
+    own = OffsetMetadata(7)
+    refuse_on_spark("shop", [own, OffsetMetadata(7, spark="")])
+    with pytest.raises(StateOnSpark, match=r"handed over: shop: .* --state s3://bucket/a"):
+        refuse_on_spark("shop", [own, OffsetMetadata(7, spark="s3://bucket/a")])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 
 def grouping(**settings: object) -> App:
@@ -36,19 +36,21 @@ def grouping(**settings: object) -> App:
     return app
 
 
-def start(bench: Bench, app: App, old: Station | None = None, name: str = "w1") -> Station:
+def start(
+    bench: VirtualCluster, app: App, old: WorkerHarness | None = None, name: str = "w1"
+) -> WorkerHarness:
     stores = None if old is None else old.stores
     station = bench.station(app, name, by_hand=False, stores=stores)
     bench.until(lambda: station.begun)
     return station
 
 
-def stop(bench: Bench, station: Station) -> None:
+def stop(bench: VirtualCluster, station: WorkerHarness) -> None:
     station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive, 30)
 
 
-def forget(bench: Bench, topic: str | None = None) -> None:
+def forget(bench: VirtualCluster, topic: str | None = None) -> None:
     """All offsets of the group, as a broker does a week after its last worker; or those of a topic,
     as it does when that is deleted."""
     machine = bench.broker.service.groups.machine
@@ -58,7 +60,7 @@ def forget(bench: Bench, topic: str | None = None) -> None:
         del committed[of]
 
 
-def counted_once(bench: Bench, make: Callable[..., App]) -> Station:
+def counted_once(bench: VirtualCluster, make: Callable[..., App]) -> WorkerHarness:
     """A worker that has counted five words, and has ended."""
     station = start(bench, make())
     bench.feed(0, *"abcde")
@@ -68,12 +70,14 @@ def counted_once(bench: Bench, make: Callable[..., App]) -> Station:
     return station
 
 
-def stopped(station: Station) -> list[str]:
+def stopped(station: WorkerHarness) -> list[str]:
     return [str(told["what"]) for told in station.told("error") if "gone" in str(told["what"])]
 
 
 @pytest.mark.parametrize("make", [counting, grouping])
-def test_stateful_task_with_lost_offsets_stops(bench: Bench, make: Callable[..., App]) -> None:
+def test_stateful_task_with_lost_offsets_stops(
+    bench: VirtualCluster, make: Callable[..., App]
+) -> None:
     old = counted_once(bench, make)
     forget(bench)
     bench.feed(0, "f")
@@ -92,7 +96,7 @@ def test_stateful_task_with_lost_offsets_stops(bench: Bench, make: Callable[...,
 @pytest.mark.parametrize("make", [counting, grouping])
 @pytest.mark.parametrize(("choice", "twice"), [("earliest", 2), ("latest", 1)])
 def test_task_with_lost_offsets_begins_by_on_lost_offsets(
-    bench: Bench, make: Callable[..., App], choice: str, twice: int
+    bench: VirtualCluster, make: Callable[..., App], choice: str, twice: int
 ) -> None:
     old = counted_once(bench, make)
     forget(bench)
@@ -113,7 +117,7 @@ def test_task_with_lost_offsets_begins_by_on_lost_offsets(
 
 @pytest.mark.parametrize("make", [counting, grouping])
 def test_task_with_lost_offsets_stops_in_a_new_state_directory_too(
-    bench: Bench, make: Callable[..., App]
+    bench: VirtualCluster, make: Callable[..., App]
 ) -> None:
     """Its store is made of the changelog, which is as good as one on the disk."""
     counted_once(bench, make)
@@ -126,7 +130,7 @@ def test_task_with_lost_offsets_stops_in_a_new_state_directory_too(
 
 @pytest.mark.parametrize("make", [counting, grouping])
 def test_topic_recreated_while_down_is_read_although_offsets_are_gone(
-    bench: Bench, make: Callable[..., App]
+    bench: VirtualCluster, make: Callable[..., App]
 ) -> None:
     """Brokers forget the offsets of a topic with it; the state directory knows its id."""
     old = counted_once(bench, make)
@@ -140,7 +144,7 @@ def test_topic_recreated_while_down_is_read_although_offsets_are_gone(
     stop(bench, station)
 
 
-def test_repartition_topic_deleted_while_down_is_recreated_and_read(bench: Bench) -> None:
+def test_repartition_topic_deleted_while_down_is_recreated_and_read(bench: VirtualCluster) -> None:
     old = counted_once(bench, grouping)
     (topic,) = grouping().topology().own
     bench.delete(topic)
@@ -152,7 +156,7 @@ def test_repartition_topic_deleted_while_down_is_recreated_and_read(bench: Bench
     stop(bench, station)
 
 
-def test_app_switched_to_another_topic_keeps_state(bench: Bench) -> None:
+def test_app_switched_to_another_topic_keeps_state(bench: VirtualCluster) -> None:
     """The group has offsets of the topic that it read: none is gone."""
     old = counted_once(bench, counting)
     bench.create("others", 3)
@@ -171,7 +175,7 @@ def test_app_switched_to_another_topic_keeps_state(bench: Bench) -> None:
     stop(bench, station)
 
 
-def test_task_with_an_added_source_reads_the_source_from_the_start(bench: Bench) -> None:
+def test_task_with_an_added_source_reads_the_source_from_the_start(bench: VirtualCluster) -> None:
     old = counted_once(bench, counting)
     bench.create("others", 3)
     bench.append(TopicPartition("others", 0), [(None, b"a")])
@@ -191,7 +195,7 @@ def test_task_with_an_added_source_reads_the_source_from_the_start(bench: Bench)
 
 @pytest.mark.parametrize("make", [counting, grouping])
 def test_first_start_beside_stateful_workers_stops_no_task(
-    bench: Bench, make: Callable[..., App]
+    bench: VirtualCluster, make: Callable[..., App]
 ) -> None:
     first = start(bench, make())
     bench.feed(0, *"abcde")
@@ -206,7 +210,9 @@ def test_first_start_beside_stateful_workers_stops_no_task(
     stop(bench, second)
 
 
-def test_worker_waits_for_the_coordinator_before_declaring_offsets_lost(bench: Bench) -> None:
+def test_worker_waits_for_the_coordinator_before_declaring_offsets_lost(
+    bench: VirtualCluster,
+) -> None:
     """An error is no answer: whether the group has other offsets must be known."""
     old = counted_once(bench, counting)
     forget(bench)

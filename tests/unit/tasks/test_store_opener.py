@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from streamsx.assignor.model import CopyRole
-from streamsx.errors import DiskFailed, StoreCorrupt, StoreLocked
-from streamsx.group import member_events as e
+from streamsx.errors import StoreCorrupt, StoreLocked
 from streamsx.model import TaskId
-from streamsx.state.directory import StateDirectory
 from streamsx.state.memory import MemoryRows
 from tests.unit.conftest import ROWS_PER_BATCH, changelog, counting, words
 
 if TYPE_CHECKING:
     import pytest
 
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
 
 
-def counted_once(bench: Bench) -> Station:
+def counted_once(bench: VirtualCluster) -> WorkerHarness:
     """A worker that has committed one word of the first task."""
     station = bench.begun(counting())
     bench.feed(0, "a")
@@ -30,12 +28,12 @@ def counted_once(bench: Bench) -> Station:
     return station
 
 
-def closed(bench: Bench, station: Station, task: TaskId) -> None:
+def closed(bench: VirtualCluster, station: WorkerHarness, task: TaskId) -> None:
     station.hand.revoke(task)
     bench.until(lambda: station.states(task)[-1] == "closed")
 
 
-def test_damaged_store_is_moved_away_and_restored(bench: Bench) -> None:
+def test_damaged_store_is_moved_away_and_restored(bench: VirtualCluster) -> None:
     station = counted_once(bench)
     closed(bench, station, T0)
     station.refusals = [StoreCorrupt("store damaged: here")]
@@ -47,7 +45,7 @@ def test_damaged_store_is_moved_away_and_restored(bench: Bench) -> None:
     assert [path.parent.name for path in bench.folder.glob("w1/t/trash/*")] == ["trash"]
 
 
-def test_briefly_locked_store_is_waited_for(bench: Bench) -> None:
+def test_briefly_locked_store_is_waited_for(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     station.refusals = [StoreLocked("store in use")] * 8
     began = bench.scheduler.now
@@ -56,7 +54,7 @@ def test_briefly_locked_store_is_waited_for(bench: Bench) -> None:
     assert 2.0 <= bench.scheduler.now - began < 2.5
 
 
-def test_permanently_locked_store_ends_the_worker(bench: Bench) -> None:
+def test_permanently_locked_store_ends_the_worker(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     station.refusals = [StoreLocked("store in use")] * 1000
     began = bench.scheduler.now
@@ -66,7 +64,7 @@ def test_permanently_locked_store_ends_the_worker(bench: Bench) -> None:
     assert "store in use" in str(station.told("error"))
 
 
-def test_store_failing_to_close_is_given_up_and_reported(bench: Bench) -> None:
+def test_store_failing_to_close_is_given_up_and_reported(bench: VirtualCluster) -> None:
     station = counted_once(bench)
     bench.scheduler.disk_s = 1e9
     began = bench.scheduler.now
@@ -77,7 +75,7 @@ def test_store_failing_to_close_is_given_up_and_reported(bench: Bench) -> None:
     assert told["where"] == "store counts of task 0_0"
 
 
-def test_store_of_an_earlier_process_counts_as_a_copy(bench: Bench) -> None:
+def test_store_of_an_earlier_process_counts_as_a_copy(bench: VirtualCluster) -> None:
     first = counted_once(bench)
     first.process.kill()
     bench.remember(changelog(0), 1)
@@ -85,12 +83,12 @@ def test_store_of_an_earlier_process_counts_as_a_copy(bench: Bench) -> None:
     second = bench.station(counting(), "w1", stores=first.stores)
     bench.until(lambda: second.hand.alive)
     bench.run(0.1)
-    (copy,) = second.made.session.seat.report.copies.items()
+    (copy,) = second.made.session.builder.report.copies.items()
     assert copy[0] == T0
     assert (copy[1].role, copy[1].lag) == (CopyRole.DORMANT, ROWS_PER_BATCH)
 
 
-def test_damaged_store_of_an_earlier_process_is_moved_away(bench: Bench) -> None:
+def test_damaged_store_of_an_earlier_process_is_moved_away(bench: VirtualCluster) -> None:
     first = counted_once(bench)
     first.process.kill()
     second = bench.station(counting(), "w1", stores=first.stores)
@@ -100,10 +98,10 @@ def test_damaged_store_of_an_earlier_process_is_moved_away(bench: Bench) -> None
     assert second.told("error") == [
         {"what": "store damaged: here: moved away", "where": "store counts-0"}
     ]
-    assert second.made.session.seat.report.copies == {}
+    assert second.made.session.builder.report.copies == {}
 
 
-def test_sound_store_beside_a_damaged_one_counts_as_a_copy(bench: Bench) -> None:
+def test_sound_store_beside_a_damaged_one_counts_as_a_copy(bench: VirtualCluster) -> None:
     """Who is not known to have it restores it elsewhere, from the first record on."""
     first = counted_once(bench)
     bench.feed(1, "b")
@@ -116,12 +114,12 @@ def test_sound_store_beside_a_damaged_one_counts_as_a_copy(bench: Bench) -> None
     bench.until(lambda: second.hand.alive)
     bench.run(0.1)
     assert [told["where"] for told in second.told("error")] == ["store counts-0"]
-    (copy,) = second.made.session.seat.report.copies.items()
+    (copy,) = second.made.session.builder.report.copies.items()
     assert (copy[0], copy[1].role, copy[1].lag) == (T1, CopyRole.DORMANT, 0)
 
 
 def test_store_with_an_unreadable_position_is_moved_away(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker did not start."""
 
@@ -137,23 +135,7 @@ def test_store_with_an_unreadable_position_is_moved_away(
     assert not (bench.folder / "w1" / "t" / "stores" / "counts" / "0").exists()
 
 
-def test_disk_failure_on_cleanup_stops_the_worker_in_order(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ended at once, and left the group without a commit."""
-
-    def full(*_: object) -> NoReturn:
-        raise DiskFailed("disk full")
-
-    station = counted_once(bench)
-    closed(bench, station, T0)
-    monkeypatch.setattr(StateDirectory, "discard", full)
-    bench.until(lambda: any(isinstance(said, e.Stop) for said in station.hand.posted), 700)
-    assert [told["where"] for told in station.told("error")] == ["worker"]
-    assert station.process.alive
-
-
-def test_table_in_memory_is_restored_each_time(bench: Bench) -> None:
+def test_table_in_memory_is_restored_each_time(bench: VirtualCluster) -> None:
     station = bench.begun(counting(store="memory://"))
     end = bench.remember(changelog(0), 1)
     for number in (1, 2):
@@ -165,25 +147,5 @@ def test_table_in_memory_is_restored_each_time(bench: Bench) -> None:
         bench.until(lambda: station.states(T0)[-1] == "closed")
     assert station.states(T0).count("restoring") == 2
     bench.run(3)
-    assert station.made.session.seat.report.copies[T0].lag == end
+    assert station.made.session.builder.report.copies[T0].lag == end
     assert not (bench.folder / "w1" / "t" / "stores").exists()
-
-
-def test_store_reused_within_the_cleanup_delay_starts_a_new_delay(bench: Bench) -> None:
-    """Its time begins anew when it is given up again."""
-    app = counting(state_cleanup_delay=150)
-    station = bench.begun(app)
-    folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
-    station.hand.plan(T0)
-    bench.until(lambda: station.states(T0)[-1:] == ["running"])
-    closed(bench, station, T0)
-    bench.run(130)
-    station.hand.plan(T0)
-    bench.until(lambda: station.states(T0)[-1] == "running")
-    bench.run(100)
-    assert folder.is_dir()
-    closed(bench, station, T0)
-    bench.run(140)
-    assert folder.is_dir()
-    bench.run(120)
-    assert not folder.exists()

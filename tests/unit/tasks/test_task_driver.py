@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
     from streamsx.model import TopicPartition
-    from tests.unit.conftest import Bench
+    from tests.unit.conftest import VirtualCluster
 
 T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
@@ -36,7 +36,7 @@ T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 # -- records
 
 
-def test_task_resumes_at_the_committed_position_and_commits_progress(bench: Bench) -> None:
+def test_task_resumes_at_the_committed_position_and_commits_progress(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a", "b", "a", "c")
     bench.committed[words(0)] = (1, "")
@@ -48,7 +48,7 @@ def test_task_resumes_at_the_committed_position_and_commits_progress(bench: Benc
     assert station.position(0) == 3
 
 
-def test_task_continued_by_spark_is_refused(bench: Bench) -> None:
+def test_task_continued_by_spark_is_refused(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
     bench.committed[words(0)] = (0, OffsetMetadata(7, spark="s3://bucket/state").encode())
@@ -60,7 +60,7 @@ def test_task_continued_by_spark_is_refused(bench: Bench) -> None:
 
 
 def test_source_held_far_above_the_share_is_read_to_the_end(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     app = counting(
         fetch_hold_bytes="64KiB", consumer_max_fetch_size="16KiB", fetch_max_bytes="16KiB"
@@ -73,7 +73,7 @@ def test_source_held_far_above_the_share_is_read_to_the_end(
     bench.until(lambda: bench.committed[words(0)][0] == 4000, 10)
 
 
-def test_truncated_log_is_read_from_the_start(bench: Bench) -> None:
+def test_truncated_log_is_read_from_the_start(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a", "b")
     bench.feed(0, "c")
@@ -85,7 +85,7 @@ def test_truncated_log_is_read_from_the_start(bench: Bench) -> None:
     assert bench.read(changelog(0)) == [(b'"c"', b"1")]
 
 
-def test_log_ending_before_the_position_is_reread_without_topic_ids(bench: Bench) -> None:
+def test_log_ending_before_the_position_is_reread_without_topic_ids(bench: VirtualCluster) -> None:
     """The broker has no ids, so it may be another topic; `test_sources` has those with ids."""
 
     def without_ids(service: Service, call: ServedRequest) -> ReplyBody | None:
@@ -104,7 +104,7 @@ def test_log_ending_before_the_position_is_reread_without_topic_ids(bench: Bench
     assert sorted(bench.read(changelog(0))) == [(b'"a"', b"1"), (b'"b"', b"1")]
 
 
-def test_stale_log_start_is_ignored_by_a_task_reassigned_meanwhile(bench: Bench) -> None:
+def test_stale_log_start_is_ignored_by_a_task_reassigned_meanwhile(bench: VirtualCluster) -> None:
     """Another worker has gone on from there: nothing is read twice."""
 
     def no_leader(service: Service, call: ServedRequest) -> ReplyBody | None:
@@ -137,7 +137,9 @@ def test_stale_log_start_is_ignored_by_a_task_reassigned_meanwhile(bench: Bench)
 @pytest.mark.parametrize(
     "code", [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR]
 )
-def test_task_denied_the_log_start_waits_and_others_continue(bench: Bench, code: ErrorCode) -> None:
+def test_task_denied_the_log_start_waits_and_others_continue(
+    bench: VirtualCluster, code: ErrorCode
+) -> None:
     """It ended the worker, and so each one that was given the task after it."""
 
     def refuses(service: Service, call: ServedRequest) -> ReplyBody | None:
@@ -162,7 +164,7 @@ def test_task_denied_the_log_start_waits_and_others_continue(bench: Bench, code:
     bench.until(lambda: words(0) in bench.committed, 5)
 
 
-def test_permanently_damaged_source_is_reported_and_others_continue(bench: Bench) -> None:
+def test_permanently_damaged_source_is_reported_and_others_continue(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
     bench.run(0.1)
@@ -184,7 +186,7 @@ def test_permanently_damaged_source_is_reported_and_others_continue(bench: Bench
 
 
 def test_released_task_stops_reading_ends_bodies_and_writes_committed_rows(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     ended: list[str] = []
     app = app_of()
@@ -228,7 +230,7 @@ def test_released_task_stops_reading_ends_bodies_and_writes_committed_rows(
 
 
 def test_lost_task_is_not_committed_and_the_store_rolls_back(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
@@ -245,7 +247,7 @@ def test_lost_task_is_not_committed_and_the_store_rolls_back(
     assert station.hand.released() == []
 
 
-def test_stream_time_survives_a_hand_over(bench: Bench) -> None:
+def test_stream_time_survives_a_hand_over(bench: VirtualCluster) -> None:
     first = bench.begun(counting(), "w1")
     bench.feed(0, "a", at_ms=5_000_000)
     first.hand.plan(T0)
@@ -260,7 +262,7 @@ def test_stream_time_survives_a_hand_over(bench: Bench) -> None:
     assert second.made.tasks.actives[T0].task.taken == {"words": 1}
 
 
-def test_worker_without_a_lease_processes_and_sends_nothing(bench: Bench) -> None:
+def test_worker_without_a_lease_processes_and_sends_nothing(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     station.hand.plan(T0)
     bench.until(lambda: "running" in station.states(T0))
@@ -275,7 +277,7 @@ def test_worker_without_a_lease_processes_and_sends_nothing(bench: Bench) -> Non
 # -- restores
 
 
-def test_active_task_restores_the_whole_changelog_before_running(bench: Bench) -> None:
+def test_active_task_restores_the_whole_changelog_before_running(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     end = bench.remember(changelog(0), 10)
     bench.feed(0, "000007")
@@ -287,7 +289,7 @@ def test_active_task_restores_the_whole_changelog_before_running(bench: Bench) -
     assert len(station.rows(0)) == end
 
 
-def test_learner_follows_the_changelog_and_announces_being_near(bench: Bench) -> None:
+def test_learner_follows_the_changelog_and_announces_being_near(bench: VirtualCluster) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=100))
     end = bench.remember(changelog(0), 10)
     station.hand.plan(learners=[T0])
@@ -300,7 +302,7 @@ def test_learner_follows_the_changelog_and_announces_being_near(bench: Bench) ->
 
 
 def test_learner_dropped_during_restore_stops_restoring(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=0))
     station.write_s = 0.01
@@ -317,7 +319,7 @@ def test_learner_dropped_during_restore_stops_restoring(
 
 
 def test_copy_is_reported_by_role_and_a_closing_copy_as_dormant(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """It is what a join says: others are judged by it."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
@@ -325,8 +327,8 @@ def test_copy_is_reported_by_role_and_a_closing_copy_as_dormant(
         bench.remember(changelog(partition), 1)
 
     def copies() -> dict[TaskId, tuple[CopyRole, int | None]]:
-        station.made.rebalance_handler.publish()
-        found = station.made.session.seat.report.copies
+        station.made.reports.publish()
+        found = station.made.session.builder.report.copies
         return {task: (copy.role, copy.lag) for task, copy in found.items()}
 
     bench.answer = without(changelog(0).topic)
@@ -345,7 +347,7 @@ def test_copy_is_reported_by_role_and_a_closing_copy_as_dormant(
     assert copies() == {T1: (CopyRole.DORMANT, 0)}
 
 
-def test_late_answer_for_a_closed_task_is_ignored(bench: Bench) -> None:
+def test_late_answer_for_a_closed_task_is_ignored(bench: VirtualCluster) -> None:
     """Nobody leads its changelog; it closes; somebody leads it again."""
     station = bench.begun(counting())
     bench.remember(changelog(0), 1)
@@ -370,7 +372,7 @@ def test_late_answer_for_a_closed_task_is_ignored(bench: Bench) -> None:
     bench.until(lambda: e.Ready() in station.hand.posted)
 
 
-def test_positions_of_an_earlier_assignment_are_ignored(bench: Bench) -> None:
+def test_positions_of_an_earlier_assignment_are_ignored(bench: VirtualCluster) -> None:
     """It was assigned, revoked, closed, run elsewhere and assigned again: then they come."""
     station = bench.begun(counting())
     bench.feed(0, "a", "b", "c")
@@ -383,7 +385,7 @@ def test_positions_of_an_earlier_assignment_are_ignored(bench: Bench) -> None:
         await asyncio.sleep(len(asked))
         return found
 
-    station.made.tasks.bounds.committed.of = late  # type: ignore[method-assign]
+    station.made.bounds.committed.of = late  # type: ignore[method-assign]
     bench.committed[words(0)] = (1, "")
     station.hand.plan(T0)
     bench.run(0.2)
@@ -398,7 +400,7 @@ def test_positions_of_an_earlier_assignment_are_ignored(bench: Bench) -> None:
 
 @pytest.mark.parametrize("role", ["active", "learner"])
 def test_changelog_truncated_under_a_reader_does_not_hang_the_restore(
-    bench: Bench, role: str
+    bench: VirtualCluster, role: str
 ) -> None:
     """What was read is of before the cut; what comes next begins behind it."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
@@ -421,33 +423,35 @@ def test_changelog_truncated_under_a_reader_does_not_hang_the_restore(
     assert station.states(T0)[-1] == ("running" if role == "active" else "tailing")
 
 
-def test_task_lag_is_that_of_the_store_furthest_behind(bench: Bench) -> None:
+def test_task_lag_is_that_of_the_store_furthest_behind(bench: VirtualCluster) -> None:
     station = bench.begun(counting(tables=1, acceptable_recovery_lag=10))
     bench.remember(changelog(0), 1)
     end = bench.remember(changelog(0, "other0"), 4)
     bench.answer = without(changelog(0, "other0").topic)
     station.hand.plan(learners=[T0])
     bench.run(5)
-    assert station.made.tasks.restorer.lag(T0) == end
-    copy = station.made.session.seat.report.copies[T0]
+    assert station.made.restorer.lag(T0) == end
+    copy = station.made.session.builder.report.copies[T0]
     assert (copy.role, copy.lag) == (CopyRole.LEARNER, end)
     assert e.Ready() not in station.hand.posted
     bench.answer = answered
     bench.until(lambda: e.Ready() in station.hand.posted)
 
 
-def test_learner_without_progress_for_a_minute_is_reported_as_stalled(bench: Bench) -> None:
+def test_learner_without_progress_for_a_minute_is_reported_as_stalled(
+    bench: VirtualCluster,
+) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=0))
     bench.remember(changelog(0), 1)
-    seat, bench.answer = station.made.session.seat, without(changelog(0).topic)
+    builder, bench.answer = station.made.session.builder, without(changelog(0).topic)
     station.hand.plan(learners=[T0])
     bench.run(58)
-    assert seat.report.stalled == frozenset()
+    assert builder.report.stalled == frozenset()
     bench.run(5)
-    assert seat.report.stalled == {T0}
+    assert builder.report.stalled == {T0}
     bench.answer = answered
     bench.until(lambda: e.Ready() in station.hand.posted)
-    assert seat.report.stalled == frozenset()
+    assert builder.report.stalled == frozenset()
 
 
 def without(topic: str) -> Handler:
@@ -464,7 +468,7 @@ def without(topic: str) -> Handler:
     return answer
 
 
-def working(bench: Bench, record_s: float, **settings: Any) -> App:
+def working(bench: VirtualCluster, record_s: float, **settings: Any) -> App:
     """Each record holds the data loop for so long."""
     app = app_of(**settings)
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
@@ -480,7 +484,9 @@ def working(bench: Bench, record_s: float, **settings: Any) -> App:
 
 
 @pytest.mark.parametrize(("role", "share"), [("active", 0.5), ("learner", 0.2)])
-def test_restore_gets_a_share_beside_a_busy_task(bench: Bench, role: str, share: float) -> None:
+def test_restore_gets_a_share_beside_a_busy_task(
+    bench: VirtualCluster, role: str, share: float
+) -> None:
     """More where nobody processes the task meanwhile."""
     station = bench.begun(working(bench, 0.0005, acceptable_recovery_lag=0))
     for _ in range(20):
@@ -502,25 +508,7 @@ def test_restore_gets_a_share_beside_a_busy_task(bench: Bench, role: str, share:
 # -- what stays on a disk
 
 
-def test_unused_store_is_kept_for_the_cleanup_delay(bench: Bench) -> None:
-    station = bench.begun(counting(state_cleanup_delay=150))
-    folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
-    bench.feed(0, "a")
-    station.hand.plan(T0)
-    bench.until(lambda: words(0) in bench.committed)
-    station.hand.revoke(T0)
-    bench.until(lambda: station.states(T0)[-1] == "closed")
-    bench.run(3)
-    copy = station.made.session.seat.report.copies[T0]
-    assert (copy.role, copy.lag) == (CopyRole.DORMANT, 0)
-    bench.run(145)
-    assert folder.is_dir()
-    bench.run(120)
-    assert not folder.exists()
-    assert T0 not in station.made.session.seat.report.copies
-
-
-def test_dormant_store_reports_current_lag(bench: Bench) -> None:
+def test_dormant_store_reports_current_lag(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
     station.hand.plan(T0)
@@ -529,14 +517,14 @@ def test_dormant_store_reports_current_lag(bench: Bench) -> None:
     bench.until(lambda: station.states(T0)[-1] == "closed")
     bench.remember(changelog(0), 2)
     bench.run(3)
-    assert station.made.session.seat.report.copies[T0].lag == 2 * ROWS_PER_BATCH
+    assert station.made.session.builder.report.copies[T0].lag == 2 * ROWS_PER_BATCH
 
 
 # -- what the member is told and says
 
 
 def test_first_signal_leaves_within_the_shorter_limit_and_second_stops_now(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = bench.begun(counting(shutdown_timeout=20, scale_down_timeout=300))
     now = bench.scheduler.now
@@ -550,7 +538,7 @@ def test_first_signal_leaves_within_the_shorter_limit_and_second_stops_now(
     assert stop.deadline == pytest.approx(now + 5.1, abs=0.1)
 
 
-def test_worker_out_of_the_group_closes_all_tasks_and_ends(bench: Bench) -> None:
+def test_worker_out_of_the_group_closes_all_tasks_and_ends(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     bench.feed(0, "a")
     station.hand.plan(T0, learners=[T1])
@@ -562,7 +550,7 @@ def test_worker_out_of_the_group_closes_all_tasks_and_ends(bench: Bench) -> None
     assert station.rows(0) == {"a": b"1"}
 
 
-def test_worker_refused_by_the_group_ends_with_the_reason(bench: Bench) -> None:
+def test_worker_refused_by_the_group_ends_with_the_reason(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     station.deliver(e.Fatal("GROUP_MAX_SIZE_REACHED"))
     bench.until(lambda: not station.process.alive, 5)
@@ -570,7 +558,7 @@ def test_worker_refused_by_the_group_ends_with_the_reason(bench: Bench) -> None:
     assert "GROUP_MAX_SIZE_REACHED" in str(station.main.error)
 
 
-def test_gaps_are_reported_for_tasks_kept_through_a_rebalance(bench: Bench) -> None:
+def test_gaps_are_reported_for_tasks_kept_through_a_rebalance(bench: VirtualCluster) -> None:
     """While they ran before a rebalance, and while it was under way."""
     station = bench.begun(counting())
     station.hand.plan(T0)
@@ -590,7 +578,7 @@ def test_gaps_are_reported_for_tasks_kept_through_a_rebalance(bench: Bench) -> N
     assert calm[0]["seconds"] == pytest.approx(10.5, abs=0.7)
 
 
-def test_first_job_failure_is_reported_despite_later_events(bench: Bench) -> None:
+def test_first_job_failure_is_reported_despite_later_events(bench: VirtualCluster) -> None:
     """Nothing new can begin by then, and that would be told instead."""
     station = bench.begun(counting())
     station.hand.plan(T0)

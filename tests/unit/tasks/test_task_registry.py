@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from streamsx.model import Role, TaskId, TopicPartition
-from streamsx.tasks import state_machine as life
-from streamsx.tasks.state_machine import TaskState
+from streamsx.tasks.state_machine import TaskEffect, TaskEvent, TaskState
 from streamsx.tasks.task_partitions import TaskPartitions
 from streamsx.tasks.task_registry import (
     Do,
@@ -26,12 +25,12 @@ from streamsx.tasks.task_registry import (
 )
 
 T, U = TaskId(1, 0), TaskId(1, 1)
-STORES_OPEN, SETTLED, CLOSED = life.Event.STORES_OPEN, life.Event.SETTLED, life.Event.CLOSED
-STOPPED, UNDO, FAIL = life.Event.STOP, life.Event.UNDO, life.Event.FAIL
-RUN, READY, SUSPEND = life.Effect.RUN, life.Effect.READY, life.Effect.SUSPEND
-STOP, FORGET, CLOSE = life.Effect.STOP, life.Effect.FORGET, life.Effect.CLOSE
-OPEN, PLACE, READ_ENDS = life.Effect.OPEN, life.Effect.PLACE, life.Effect.READ_ENDS
-RELEASE, POSITIONS_KNOWN = life.Effect.RELEASE, life.Event.POSITIONS_KNOWN
+STORES_OPEN, SETTLED, CLOSED = TaskEvent.STORES_OPEN, TaskEvent.SETTLED, TaskEvent.CLOSED
+STOPPED, UNDO, FAIL = TaskEvent.STOP, TaskEvent.UNDO, TaskEvent.FAIL
+RUN, READY, SUSPEND = TaskEffect.RUN, TaskEffect.READY, TaskEffect.SUSPEND
+STOP, FORGET, CLOSE = TaskEffect.STOP, TaskEffect.FORGET, TaskEffect.CLOSE
+OPEN, PLACE, READ_ENDS = TaskEffect.OPEN, TaskEffect.PLACE, TaskEffect.READ_ENDS
+RELEASE, POSITIONS_KNOWN = TaskEffect.RELEASE, TaskEvent.POSITIONS_KNOWN
 
 
 def tasks(*some: TaskId) -> frozenset[TaskId]:
@@ -57,11 +56,11 @@ def plan(
 
 
 def ends_known(task: TaskId, role: Role, *, behind: bool) -> Happened:
-    return Happened(task, life.Event.BEHIND if behind else life.Event.AT_END, role)
+    return Happened(task, TaskEvent.BEHIND if behind else TaskEvent.AT_END, role)
 
 
 def restored(task: TaskId, role: Role, *, done: bool) -> Happened:
-    return Happened(task, life.Event.REACHED_END if done else life.Event.FELL_BEHIND, role)
+    return Happened(task, TaskEvent.REACHED_END if done else TaskEvent.FELL_BEHIND, role)
 
 
 def run(holdings: TaskRegistry, *events: Event) -> list[Effect]:
@@ -466,34 +465,34 @@ class Shell:
 
     def perform(self, effect: Effect) -> None:
         match effect:
-            case Do(task, life.Effect.OPEN):
+            case Do(task, TaskEffect.OPEN):
                 assert task not in self.open, f"{task} opened twice"
                 self.open.add(task)
                 self.todo.append(Happened(task, STORES_OPEN))
-            case Do(task, life.Effect.PLACE):
+            case Do(task, TaskEffect.PLACE):
                 known = Happened(task, POSITIONS_KNOWN)
                 self.asked[task] = self.owned.of(task)
                 self.todo = [*(e for e in self.todo if e != known), known]
-            case Do(task, life.Effect.READ_ENDS):
+            case Do(task, TaskEffect.READ_ENDS):
                 role = self.holdings.of(task).role
                 self.todo.append(ends_known(task, role, behind=self.random.random() < 0.5))
                 self.todo.append(restored(task, role, done=True))
-            case Do(task, life.Effect.RUN):
+            case Do(task, TaskEffect.RUN):
                 assert task in self.open
                 self.runs.add(task)
-            case Do(task, life.Effect.SUSPEND):
+            case Do(task, TaskEffect.SUSPEND):
                 self.runs.discard(task)
                 self.todo.append(Happened(task, SETTLED))
-            case Do(task, life.Effect.STOP):
+            case Do(task, TaskEffect.STOP):
                 self.runs.discard(task)
                 self.stopped.add(task)
-            case Do(task, life.Effect.FORGET):
+            case Do(task, TaskEffect.FORGET):
                 self.runs.discard(task)
                 self.todo = [e for e in self.todo if e != Happened(task, SETTLED)]
-            case Do(task, life.Effect.RELEASE, number):
+            case Do(task, TaskEffect.RELEASE, number):
                 assert task not in self.runs
                 self.member.heard += self.owned.released(task, number)
-            case Do(task, life.Effect.CLOSE):
+            case Do(task, TaskEffect.CLOSE):
                 assert task in self.open, f"{task} closed and was not open"
                 assert task not in self.runs
                 self.open.discard(task)
@@ -531,7 +530,7 @@ class Shell:
 
 
 def answers_ends(event: Event, task: TaskId) -> bool:
-    told = (life.Event.BEHIND, life.Event.AT_END, life.Event.REACHED_END)
+    told = (TaskEvent.BEHIND, TaskEvent.AT_END, TaskEvent.REACHED_END)
     return isinstance(event, Happened) and event.event in told and event.task == task
 
 

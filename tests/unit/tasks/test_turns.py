@@ -15,13 +15,13 @@ from streamsx.tasks.active_task import FIRST_RECORDS
 from streamsx.worker.data_loop import BATCHES_WAITING_MAX, CHUNK_RECORDS_MAX, TURN_S, RestoreShare
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0, T1, T2 = (TaskId(0, partition) for partition in range(3))
 WORDS = 500
 
 
-def app_of(bench: Bench, costs_s: dict[int, float], **settings: Any) -> App:
+def app_of(bench: VirtualCluster, costs_s: dict[int, float], **settings: Any) -> App:
     """Each record holds the data loop for as long as its partition says."""
     app = App("t", broker="127.0.0.1:9092", topic_partitions=3, **settings)
     counts = app.Table("counts", default=int)
@@ -36,7 +36,7 @@ def app_of(bench: Bench, costs_s: dict[int, float], **settings: Any) -> App:
     return app
 
 
-def begun(bench: Bench, app: App, *tasks: TaskId) -> Station:
+def begun(bench: VirtualCluster, app: App, *tasks: TaskId) -> WorkerHarness:
     station = bench.station(app)
     bench.until(lambda: station.hand.alive)
     station.hand.plan(*tasks)
@@ -44,16 +44,16 @@ def begun(bench: Bench, app: App, *tasks: TaskId) -> Station:
     return station
 
 
-def feed(bench: Bench, partition: int, batches: int) -> None:
+def feed(bench: VirtualCluster, partition: int, batches: int) -> None:
     for _ in range(batches):
         bench.append(TopicPartition("words", partition), [(None, b"word")] * WORDS)
 
 
-def taken(station: Station, task: TaskId) -> int:
+def taken(station: WorkerHarness, task: TaskId) -> int:
     return station.made.tasks.actives[task].task.taken["words"]
 
 
-def test_tasks_with_input_get_equal_time_at_any_record_cost(bench: Bench) -> None:
+def test_tasks_with_input_get_equal_time_at_any_record_cost(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(bench, {0: 0.001, 1: 0.004}), T0, T1)
     feed(bench, 0, 12)
     feed(bench, 1, 4)
@@ -65,7 +65,7 @@ def test_tasks_with_input_get_equal_time_at_any_record_cost(bench: Bench) -> Non
     assert spent[0] == pytest.approx(spent[1], rel=0.3)
 
 
-def test_other_loop_work_waits_for_one_turn_at_most(bench: Bench) -> None:
+def test_other_loop_work_waits_for_one_turn_at_most(bench: VirtualCluster) -> None:
     """Replies, timers, bodies that wait: a turn is 10 ms of records, of all tasks together."""
     ran: list[float] = []
     app = app_of(bench, dict.fromkeys(range(3), 0.001))
@@ -88,7 +88,9 @@ def test_other_loop_work_waits_for_one_turn_at_most(bench: Bench) -> None:
     assert waits[-1] < 5 * TURN_S
 
 
-def steps_of(bench: Bench, station: Station, task: TaskId, records: int) -> list[int]:
+def steps_of(
+    bench: VirtualCluster, station: WorkerHarness, task: TaskId, records: int
+) -> list[int]:
     """How many records it was given at a time."""
     steps, seen = list[int](), 0
 
@@ -103,7 +105,7 @@ def steps_of(bench: Bench, station: Station, task: TaskId, records: int) -> list
     return steps
 
 
-def test_slow_body_gets_one_record_at_a_time_once_measured(bench: Bench) -> None:
+def test_slow_body_gets_one_record_at_a_time_once_measured(bench: VirtualCluster) -> None:
     """What it was given it holds until it is done, also where the task is wanted back."""
     station = begun(bench, app_of(bench, {0: 0.02}), T0)
     feed(bench, 0, 2)
@@ -112,7 +114,7 @@ def test_slow_body_gets_one_record_at_a_time_once_measured(bench: Bench) -> None
     assert set(others) == {1}
 
 
-def test_cheap_body_gets_many_records_at_a_time_up_to_a_chunk(bench: Bench) -> None:
+def test_cheap_body_gets_many_records_at_a_time_up_to_a_chunk(bench: VirtualCluster) -> None:
     station = begun(bench, app_of(bench, {}), T0)
     feed(bench, 0, 40)
     steps = steps_of(bench, station, T0, 40 * WORDS)
@@ -120,7 +122,7 @@ def test_cheap_body_gets_many_records_at_a_time_up_to_a_chunk(bench: Bench) -> N
 
 
 def test_task_with_a_waiting_body_is_handed_only_a_few_batches(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     app = App("t", broker="127.0.0.1:9092", topic_partitions=3)
 
@@ -141,7 +143,7 @@ def test_task_with_a_waiting_body_is_handed_only_a_few_batches(
 
 @pytest.mark.parametrize("cost_s", [0.1, 1.0, 6.0])
 def test_body_blocking_the_loop_does_not_keep_another_task_from_starting(
-    bench: Bench, cost_s: float
+    bench: VirtualCluster, cost_s: float
 ) -> None:
     """Longer than a connection may take to open."""
     station = begun(bench, app_of(bench, {0: cost_s}), T0)

@@ -151,6 +151,29 @@ def test_unencodable_value_fails_only_one_record(drive: Drive) -> None:
     assert driver.table("seen") == {0: "a", 2: "c"}
 
 
+def test_values_put_back_before_and_after_going_back_count_as_put_back(drive: Drive) -> None:
+    """A later pipe called them changed in place: the stores of that run knew nothing of them."""
+    app = App("shop")
+    seen: Any = app.Table("seen", default=list)
+
+    @app.agent("words")
+    async def put(stream: Any) -> None:
+        async for number in stream:
+            if number < 3:
+                everything = seen["all"]
+                everything.append(number)
+                seen["all"] = everything
+            if number == 2:
+                seen["bad"] = object()
+
+    driver = drive(app, partitions={"words": 1})
+    driver.pipe("words", [0])
+    with pytest.raises(ValueRefused):
+        driver.pipe("words", [1, 2])
+    driver.pipe("words", [3])
+    assert driver.table("seen") == {"all": [0, 1, 2]}
+
+
 def test_unencodable_value_raises_at_the_put(drive: Drive) -> None:
     with pytest.raises(ValueRefused, match="store seen, key 1, type int") as caught:
         drive(setting(["a", 2**70]), partitions={"words": 1}).pipe("words", range(2))

@@ -40,8 +40,8 @@ def test_story_prints_a_line_per_event(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "usage: streamsx simulate KIND"),
-        (("seed",), "no such simulation: seed"),
+        ((), "the following arguments are required: COMMAND: streamsx simulate: --help"),
+        (("seed",), "argument COMMAND: invalid choice: 'seed' (choose from "),
         (("seeds", "--count", "0"), "--count"),
         (("story",), "seed"),
         (

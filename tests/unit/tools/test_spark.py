@@ -47,7 +47,7 @@ def spark(*arguments: str, cwd: Path | None = None) -> "subprocess.CompletedProc
 
 def test_help_lists_each_command_and_imports_nothing_heavy() -> None:
     done = python("-c", LOADED.format(["spark", "--help"]))
-    assert "\n  events      Turn event logs of workers into tables and plots" in done.stdout
+    assert "    events    Turn event logs of workers" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
     for name in ("events", "bootstrap"):
         done = python("-c", LOADED.format(["spark", name, "--help"]))
@@ -58,9 +58,12 @@ def test_help_lists_each_command_and_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "usage: streamsx spark COMMAND ..."),
-        (["event"], "error: no such command: spark event: did you mean events?"),
-        (["zzz"], "error: no such command: spark zzz: there are "),
+        ([], "error: the following arguments are required: COMMAND: streamsx spark: --help"),
+        (["event"], "error: argument COMMAND: invalid choice: 'event' (choose from "),
+        (
+            ["run", "a", "--state", "s", "--connector", "jvm"],
+            "error: unrecognized arguments: --con",
+        ),
         (["bootstrap", "a", "--out", "o", "--history", "a"], "error: argument --history: 'a': wri"),
         (["bootstrap", "a", "--out", "o", "--partitions", "a=0"], "error: argument --partitions: "),
         (["bootstrap", "a", "--out", "o", "--until", "noon"], "error: argument --until: 'noon': w"),
@@ -76,14 +79,14 @@ def test_help_lists_each_command_and_imports_nothing_heavy() -> None:
 def test_unknown_spark_command_is_exit_code_2(arguments: list[str], said: str) -> None:
     done = spark(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(said)
+    assert done.stderr.splitlines()[-1].startswith(said)  # behind progress, on a busy machine
 
 
 EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
     "bootstrap": (
         ("shop --history orders=lake/*.parquet --history clicks=kafka --out s3://b/shop "
         "--until 2026-01-31T12:00 --partitions orders=6 --partitions clicks=3 --replace "
-        "--no-publish --task-memory 64MiB --scratch tmp --connector jvm --jars jars --debug"),
+        "--no-publish --task-memory 64MiB --scratch tmp --debug"),
         {
             "history": {"orders": "lake/*.parquet", "clicks": "kafka"}, "until": 1769860800000,
             "partitions": {"orders": 6, "clicks": 3}, "task_bytes": 64 << 20, "publishes": False,
@@ -114,7 +117,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, object]]] = {
 @pytest.mark.parametrize("name", commands.COMMANDS)
 def test_each_spark_command_parses_the_expected_options(name: str) -> None:
     words, expected = EXAMPLES[name]
-    given = vars(commands.command_of(name).parse_args([*words.split(), "--json"]))
+    given = vars(commands.parser().parse_args([name, *words.split(), "--json"]))
     assert given.items() >= expected.items()
     assert given["json"]
 
@@ -147,9 +150,8 @@ RUN = "run shop --state s"
 def test_contradictory_or_bad_options_are_refused(
     words: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    name, *rest = words.split()
     with pytest.raises(SystemExit) as ended:
-        commands.command_of(name).parse_args(["" if word == "EMPTY" else word for word in rest])
+        commands.parser().parse_args(["" if word == "EMPTY" else word for word in words.split()])
     told = capsys.readouterr().err
     assert ended.value.code == 2
     assert said in told

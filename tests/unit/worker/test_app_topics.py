@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
-    from tests.unit.conftest import Bench, Station, Stored
+    from tests.unit.conftest import Stored, VirtualCluster, WorkerHarness
 
 COUNTS = changelog(0).topic
 
 
-def start(bench: Bench, app: App, name: str = "w1", stores: Stored | None = None) -> Station:
+def start(
+    bench: VirtualCluster, app: App, name: str = "w1", stores: Stored | None = None
+) -> WorkerHarness:
     return bench.station(app, name, by_hand=False, stores=stores)
 
 
-def counted(bench: Bench, words: int = 4) -> Station:
+def counted(bench: VirtualCluster, words: int = 4) -> WorkerHarness:
     """A worker of three tasks that has committed so many words in each, and was killed."""
     station = working(bench, words)
     station.process.kill()
@@ -34,7 +36,7 @@ def counted(bench: Bench, words: int = 4) -> Station:
     return station
 
 
-def working(bench: Bench, words: int = 4) -> Station:
+def working(bench: VirtualCluster, words: int = 4) -> WorkerHarness:
     station = start(bench, counting())
     for partition in range(3):
         bench.feed(partition, *["a"] * words)
@@ -45,14 +47,14 @@ def working(bench: Bench, words: int = 4) -> Station:
     return station
 
 
-def make_anew(bench: Bench, topic: str = COUNTS) -> None:
+def make_anew(bench: VirtualCluster, topic: str = COUNTS) -> None:
     topics, named = bench.broker.service.topics, bench.broker.service.fresh_id().bytes
     configs = {"cleanup.policy": "compact"} if topic == COUNTS else {}
     bench.at_broker(lambda: topics.create(topic, named, 3, configs))
     bench.run(0.01)
 
 
-def ended(bench: Bench, station: Station, limit_s: float = 60) -> str:
+def ended(bench: VirtualCluster, station: WorkerHarness, limit_s: float = 60) -> str:
     """What it ended with."""
     bench.until(lambda: not station.process.alive, limit_s)
     assert isinstance(station.main.error, ChangelogLost)
@@ -61,7 +63,7 @@ def ended(bench: Bench, station: Station, limit_s: float = 60) -> str:
 
 
 def test_deleted_changelog_is_not_recreated_while_state_is_on_disk(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It was made anew, and the state, the last copy, replaced by what it held: nothing."""
     first = counted(bench)
@@ -78,7 +80,7 @@ def test_deleted_changelog_is_not_recreated_while_state_is_on_disk(
     assert (second.rows(0), second.position(0)) == (rows, first.position(0))
 
 
-def test_changelog_not_yet_known_to_a_broker_is_waited_for(bench: Bench) -> None:
+def test_changelog_not_yet_known_to_a_broker_is_waited_for(bench: VirtualCluster) -> None:
     first = counted(bench)
     end = bench.scheduler.now + 6
 
@@ -97,7 +99,7 @@ def test_changelog_not_yet_known_to_a_broker_is_waited_for(bench: Bench) -> None
     assert second.rows(0) == {"a": b"4"}
 
 
-def test_state_of_a_recreated_changelog_is_kept_until_moved_away(bench: Bench) -> None:
+def test_state_of_a_recreated_changelog_is_kept_until_moved_away(bench: VirtualCluster) -> None:
     first = counted(bench)
     bench.delete(COUNTS)
     make_anew(bench)
@@ -115,7 +117,7 @@ def test_state_of_a_recreated_changelog_is_kept_until_moved_away(bench: Bench) -
 
 
 def test_new_table_in_a_running_app_starts_empty_with_a_warning(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = counted(bench)
     second = start(bench, counting(tables=1), stores=first.stores)
@@ -126,14 +128,14 @@ def test_new_table_in_a_running_app_starts_empty_with_a_warning(
 
 
 def test_first_start_does_not_warn_of_empty_tables(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted(bench)
     assert not [line for line in caplog.messages if "begins empty" in line]
 
 
 def test_vanished_changelog_is_reported_once_and_then_every_30_s(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """For minutes there was only `sending again: t-counts-changelog-0: no leader`."""
     station = working(bench)
@@ -151,7 +153,7 @@ def test_vanished_changelog_is_reported_once_and_then_every_30_s(
     assert station.rows(0) == {"a": b"4"}
 
 
-def test_workers_with_a_recreated_changelog_end_and_keep_their_state(bench: Bench) -> None:
+def test_workers_with_a_recreated_changelog_end_and_keep_their_state(bench: VirtualCluster) -> None:
     first = working(bench)
     second = start(bench, counting(), "w2")
     bench.until(lambda: second.begun and len(second.made.tasks.actives) >= 1)
@@ -167,7 +169,7 @@ def test_workers_with_a_recreated_changelog_end_and_keep_their_state(bench: Benc
     assert ended(bench, again).startswith(says)
 
 
-def test_vanished_record_topic_is_reported_and_ends_no_worker(bench: Bench) -> None:
+def test_vanished_record_topic_is_reported_and_ends_no_worker(bench: VirtualCluster) -> None:
     app = app_of()
     out = app.topic("out", partitions=1, value_serializer="raw")
 

@@ -15,12 +15,14 @@ from tests.unit.conftest import app_of, changelog, counting, words
 
 if TYPE_CHECKING:
     from streamsx import App, Stream
-    from tests.unit.conftest import Bench
+    from tests.unit.conftest import VirtualCluster
 
 T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
 
-def taking(bench: Bench, record_s: float, heard: list[tuple[float, int]] | None = None) -> App:
+def taking(
+    bench: VirtualCluster, record_s: float, heard: list[tuple[float, int]] | None = None
+) -> App:
     """Each record holds the data loop for so long; hears when, and of which partition."""
     app = app_of()
     scheduler = bench.scheduler
@@ -35,7 +37,7 @@ def taking(bench: Bench, record_s: float, heard: list[tuple[float, int]] | None 
     return app
 
 
-def test_turn_is_planned_from_the_record_cost_of_a_task(bench: Bench) -> None:
+def test_turn_is_planned_from_the_record_cost_of_a_task(bench: VirtualCluster) -> None:
     station = bench.begun(taking(bench, 0.002))
     station.hand.plan(T0)
     for _ in range(20):
@@ -45,7 +47,7 @@ def test_turn_is_planned_from_the_record_cost_of_a_task(bench: Bench) -> None:
     assert station.made.tasks.actives[T0].cost_s == pytest.approx(0.002, rel=0.1)
 
 
-def test_tasks_take_turns_with_short_waits(bench: Bench) -> None:
+def test_tasks_take_turns_with_short_waits(bench: VirtualCluster) -> None:
     heard: list[tuple[float, int]] = []
     station = bench.begun(taking(bench, 0.001, heard))
     for partition in range(3):
@@ -58,7 +60,7 @@ def test_tasks_take_turns_with_short_waits(bench: Bench) -> None:
         assert max(waits) < 0.05
 
 
-def test_turns_follow_each_other_while_work_is_left(bench: Bench) -> None:
+def test_turns_follow_each_other_while_work_is_left(bench: VirtualCluster) -> None:
     """Nothing new arrives, and nobody waits for it."""
     station = bench.begun(counting())
     bench.feed(0, *["w"] * 20_000)
@@ -69,7 +71,7 @@ def test_turns_follow_each_other_while_work_is_left(bench: Bench) -> None:
     assert bench.scheduler.now - began < 0.2
 
 
-def test_idle_loop_sleeps(bench: Bench) -> None:
+def test_idle_loop_sleeps(bench: VirtualCluster) -> None:
     station = bench.begun(counting(fetch_max_wait=5, commit_interval=10))
     station.hand.plan(T0)
     bench.run(10)
@@ -79,7 +81,7 @@ def test_idle_loop_sleeps(bench: Bench) -> None:
 
 
 def test_worker_with_tasks_reports_processed_records_and_idle_one_nothing(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = bench.begun(counting())
     bench.run(70)
@@ -90,7 +92,7 @@ def test_worker_with_tasks_reports_processed_records_and_idle_one_nothing(
     assert [(each["records"], each["lag"]) for each in station.told("processed")] == [(3, 0)]
 
 
-def test_one_fetched_batch_at_a_time_waits_in_the_task(bench: Bench) -> None:
+def test_one_fetched_batch_at_a_time_waits_in_the_task(bench: VirtualCluster) -> None:
     """As columns they take twice the room."""
     app = app_of()
     seen: list[int] = []
@@ -108,7 +110,7 @@ def test_one_fetched_batch_at_a_time_waits_in_the_task(bench: Bench) -> None:
     assert max(seen) == 1
 
 
-def test_long_restore_reports_progress(bench: Bench) -> None:
+def test_long_restore_reports_progress(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     station.write_s = 0.05
     end = bench.remember(changelog(0), 40)
@@ -120,7 +122,9 @@ def test_long_restore_reports_progress(bench: Bench) -> None:
     assert told[-1] == (end, end)
 
 
-def test_worker_passes_every_fault_point(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_passes_every_fault_point(
+    bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: dict[str, None] = {}
     monkeypatch.setattr(crash_points, "point", seen.setdefault)
     station = bench.begun(counting())
@@ -140,7 +144,7 @@ def test_worker_passes_every_fault_point(bench: Bench, monkeypatch: pytest.Monke
 
 
 def test_record_awaiting_external_work_delays_no_other_task(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     app = app_of()
     waits: list[Any] = []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
-    from tests.unit.conftest import Bench
+    from tests.unit.conftest import VirtualCluster
 
 T0 = TaskId(0, 0)
 TICKS = TopicPartition("ticks", 0)
@@ -44,16 +44,16 @@ def ticking(**settings: Any) -> App:
     return app
 
 
-def ticked(bench: Bench) -> list[int]:
+def ticked(bench: VirtualCluster) -> list[int]:
     return [int(value or b"") for _, value in bench.read(TICKS)]
 
 
-def headers(bench: Bench, tp: TopicPartition) -> list[Header]:
+def headers(bench: VirtualCluster, tp: TopicPartition) -> list[Header]:
     log = bench.log(tp)
     return [header for _, _, header in scan(bytes(log.read(log.start, 1 << 20)), check=True)]
 
 
-def epochs(bench: Bench, tp: TopicPartition) -> list[int]:
+def epochs(bench: VirtualCluster, tp: TopicPartition) -> list[int]:
     """Of the producers of its batches."""
     return [header.producer_epoch for header in headers(bench, tp)]
 
@@ -66,7 +66,7 @@ def refusing_rows(service: Service, call: ServedRequest) -> ReplyBody | None:
     return {"responses": [{"name": changelog(0).topic, "partition_responses": [part]}]}
 
 
-def test_timer_records_are_independent_of_a_lost_task(bench: Bench) -> None:
+def test_timer_records_are_independent_of_a_lost_task(bench: VirtualCluster) -> None:
     """The task's rows are not taken; then its lease runs out; then it is lost, its rows are dropped
     and their epoch ends. Ticks arrive all the time, each once, of one epoch.
     """
@@ -95,7 +95,7 @@ def test_timer_records_are_independent_of_a_lost_task(bench: Bench) -> None:
     assert set(epochs(bench, changelog(0))) == {1}
 
 
-def test_timer_records_have_their_own_producer_and_sequence(bench: Bench) -> None:
+def test_timer_records_have_their_own_producer_and_sequence(bench: VirtualCluster) -> None:
     """Without them what is sent again is there twice."""
     station = bench.begun(ticking())
     station.hand.plan(T0)
@@ -110,7 +110,7 @@ def test_timer_records_have_their_own_producer_and_sequence(bench: Bench) -> Non
     assert numbers[0] == 0
 
 
-def test_topic_refusing_timer_records_delays_no_commit(bench: Bench) -> None:
+def test_topic_refusing_timer_records_delays_no_commit(bench: VirtualCluster) -> None:
     def refusing_ticks(service: Service, call: ServedRequest) -> ReplyBody | None:
         if call.api is not Api.PRODUCE or call.body.topic_data[0].name != TICKS.topic:
             return answered(service, call)
@@ -129,7 +129,7 @@ def test_topic_refusing_timer_records_delays_no_commit(bench: Bench) -> None:
     assert len(ticked(bench)) == before
 
 
-def test_timer_records_are_flushed_when_the_worker_ends(bench: Bench) -> None:
+def test_timer_records_are_flushed_when_the_worker_ends(bench: VirtualCluster) -> None:
     """All of it is in a batch that waits for its linger."""
     station = bench.station(ticking(producer_linger=10.0), by_hand=False)
     bench.until(lambda: len(station.made.tasks.actives) == 3 if station.begun else False)
@@ -149,7 +149,7 @@ OF_0, OF_1, OTHER_OF_1 = "f", "a", "c"
 """Keys, by the partition of three that their bytes belong to; those of the records."""
 
 
-def parted(bench: Bench, *here: TaskId) -> Any:
+def parted(bench: VirtualCluster, *here: TaskId) -> Any:
     """The table of a worker that has some of three partitions; all keys are counted."""
     app = counting()
     station = bench.begun(app)
@@ -175,7 +175,7 @@ def test_keys_of_these_tests_map_to_the_expected_partitions() -> None:
 
 @pytest.mark.parametrize("look", LOOKS)
 def test_key_of_another_worker_raises_not_here_with_local_partitions(
-    bench: Bench, look: str
+    bench: VirtualCluster, look: str
 ) -> None:
     table = parted(bench, T0, TaskId(0, 2))
     with pytest.raises(NotHere) as raised:
@@ -188,24 +188,24 @@ def test_key_of_another_worker_raises_not_here_with_local_partitions(
     assert (table[OF_0], table.get(OF_0), OF_0 in table) == (1, 1, True)
 
 
-def test_missing_local_key_gives_the_default(bench: Bench) -> None:
+def test_missing_local_key_gives_the_default(bench: VirtualCluster) -> None:
     table = parted(bench, TaskId(0, 1))
     assert (table[OTHER_OF_1], table.get(OTHER_OF_1, 7), OTHER_OF_1 in table) == (0, 0, False)
 
 
-def test_worker_with_all_partitions_gives_the_default(bench: Bench) -> None:
+def test_worker_with_all_partitions_gives_the_default(bench: VirtualCluster) -> None:
     table = parted(bench, T0, TaskId(0, 1), TaskId(0, 2))
     assert (table["nobody's"], dict(table)) == (0, {OF_0: 1, OF_1: 1})
 
 
-def test_worker_without_a_partition_raises_not_here(bench: Bench) -> None:
+def test_worker_without_a_partition_raises_not_here(bench: VirtualCluster) -> None:
     table = parted(bench)
     with pytest.raises(NotHere, match="this worker has none of its 3 partitions"):
         _ = table[OF_0]
 
 
 def test_missing_key_is_not_assumed_local_if_table_keys_differ_from_records(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """A key is found in partition 0, and its bytes say 1: a body writes keys of its own choice."""
     app = counting()
@@ -220,7 +220,7 @@ def test_missing_key_is_not_assumed_local_if_table_keys_differ_from_records(
 
 
 def test_iteration_over_part_of_a_table_warns_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = parted(bench, T0, TaskId(0, 2))
     assert (len(table), list(table), dict(table.items()), list(table.values())) == (
@@ -233,7 +233,7 @@ def test_iteration_over_part_of_a_table_warns_once(
 
 
 def test_iteration_over_a_whole_table_does_not_warn(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     table = parted(bench, T0, TaskId(0, 1), TaskId(0, 2))
     assert len(table) == 2

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
-    from tests.unit.conftest import Bench
+    from tests.unit.conftest import VirtualCluster
 
 TASKS = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
@@ -43,15 +43,15 @@ def routing(*, awaits: bool = True, **settings: Any) -> App:
     return app
 
 
-def values(bench: Bench, topic: str) -> list[bytes | None]:
+def values(bench: VirtualCluster, topic: str) -> list[bytes | None]:
     return [value for _, value in bench.read(TopicPartition(topic, 0))]
 
 
-def committed(bench: Bench) -> int:
+def committed(bench: VirtualCluster) -> int:
     return bench.committed.get(words(0), (-1, ""))[0]
 
 
-def with_all_topics(bench: Bench) -> None:
+def with_all_topics(bench: VirtualCluster) -> None:
     """Those that the app names, for an app that may make none."""
     topics = bench.broker.service.topics
     kept = {"cleanup.policy": "compact"}
@@ -75,7 +75,9 @@ class Withheld:
 
 
 @pytest.mark.parametrize("awaits", [True, False])
-def test_existing_topic_is_found_and_each_record_arrives_once(bench: Bench, awaits: bool) -> None:
+def test_existing_topic_is_found_and_each_record_arrives_once(
+    bench: VirtualCluster, awaits: bool
+) -> None:
     bench.create("to-a", 1)
     station = bench.begun(routing(awaits=awaits))
     station.hand.plan(*TASKS)
@@ -85,7 +87,7 @@ def test_existing_topic_is_found_and_each_record_arrives_once(bench: Bench, awai
     assert bench.counted() == {"a": 3, "stay": 1}
 
 
-def test_missing_topic_is_created_as_the_app_configures(bench: Bench) -> None:
+def test_missing_topic_is_created_as_the_app_configures(bench: VirtualCluster) -> None:
     station = bench.begun(routing())
     station.hand.plan(*TASKS)
     bench.feed(0, "a", "b", "a")
@@ -102,7 +104,7 @@ def test_missing_topic_is_created_as_the_app_configures(bench: Bench) -> None:
     ],
 )
 def test_unavailable_topic_fails_the_sending_record(
-    bench: Bench, caplog: pytest.LogCaptureFixture, word: str, why: str
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture, word: str, why: str
 ) -> None:
     bench.create("to-a", 1)
     with_all_topics(bench)
@@ -117,7 +119,7 @@ def test_unavailable_topic_fails_the_sending_record(
 
 @pytest.mark.parametrize("awaits", [True, False])
 def test_record_waiting_for_a_topic_is_uncommitted_and_delays_no_other_task(
-    bench: Bench, awaits: bool
+    bench: VirtualCluster, awaits: bool
 ) -> None:
     """Whether its body awaits it or not; the next chunk waits with it."""
     bench.create("to-a", 1)
@@ -138,7 +140,9 @@ def test_record_waiting_for_a_topic_is_uncommitted_and_delays_no_other_task(
     assert bench.counted() == {"a": 1, "stay": 4}
 
 
-def test_failure_after_a_waiting_record_does_not_commit_the_waiting_one(bench: Bench) -> None:
+def test_failure_after_a_waiting_record_does_not_commit_the_waiting_one(
+    bench: VirtualCluster,
+) -> None:
     """A row of failures holds the position too, at its own first."""
     bench.create("to-a", 1)
     bench.answer = withheld = Withheld("to-a")
@@ -153,7 +157,7 @@ def test_failure_after_a_waiting_record_does_not_commit_the_waiting_one(bench: B
     assert values(bench, "to-a") == [b"a"]
 
 
-def test_record_waiting_for_a_topic_is_processed_again_after_a_kill(bench: Bench) -> None:
+def test_record_waiting_for_a_topic_is_processed_again_after_a_kill(bench: VirtualCluster) -> None:
     """Nobody awaits it, and it is not lost."""
     bench.create("to-a", 1)
     bench.answer = withheld = Withheld("to-a")
@@ -170,7 +174,7 @@ def test_record_waiting_for_a_topic_is_processed_again_after_a_kill(bench: Bench
 
 
 def test_send_failure_without_await_is_logged(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_all_topics(bench)
     station = bench.begun(routing(awaits=False, topic_allow_declare=False))
@@ -181,7 +185,9 @@ def test_send_failure_without_await_is_logged(
 
 
 @pytest.mark.parametrize("form", ["wait", "gather", "create_task", "metadata", "time-out"])
-def test_send_waiting_for_a_topic_can_be_awaited_in_every_form(bench: Bench, form: str) -> None:
+def test_send_waiting_for_a_topic_can_be_awaited_in_every_form(
+    bench: VirtualCluster, form: str
+) -> None:
     app, told = app_of(), list[Any]()
     bench.answer = withheld = Withheld("late")
 
@@ -221,7 +227,7 @@ def test_send_waiting_for_a_topic_can_be_awaited_in_every_form(bench: Bench, for
         assert values(bench, "late") == [b"x"]
 
 
-def test_topic_creation_delayed_by_the_controller_is_waited_for(bench: Bench) -> None:
+def test_topic_creation_delayed_by_the_controller_is_waited_for(bench: VirtualCluster) -> None:
     """Its record failed when 30 s were over, and the next one was read."""
     until_s = bench.scheduler.now + 150
     asked: list[Api] = []

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from streamsx import App, Stream
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0 = TaskId(0, 0)
 
@@ -37,35 +37,37 @@ def grouping(seen: list[str], *, hangs: bool = False, reset: str = "latest") -> 
     return app
 
 
-def start(bench: Bench, app: App, name: str = "w1", old: Station | None = None) -> Station:
+def start(
+    bench: VirtualCluster, app: App, name: str = "w1", old: WorkerHarness | None = None
+) -> WorkerHarness:
     stores = None if old is None else old.stores
     station = bench.station(app, name, by_hand=False, stores=stores)
     bench.until(lambda: station.begun)
     return station
 
 
-def runs(station: Station, tasks: int) -> bool:
+def runs(station: WorkerHarness, tasks: int) -> bool:
     """So many run, and the group has their offsets."""
     actives = station.made.tasks.actives if station.begun else {}
     return len(actives) == tasks and not any(active.paused for active in actives.values())
 
 
-def stop(bench: Bench, station: Station) -> None:
+def stop(bench: VirtualCluster, station: WorkerHarness) -> None:
     station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive, 30)
 
 
-def commits(station: Station) -> list[e.Commit]:
+def commits(station: WorkerHarness) -> list[e.Commit]:
     return [event for event in station.hand.posted if isinstance(event, e.Commit)]
 
 
-def feed(bench: Bench, names: Iterable[str]) -> None:
+def feed(bench: VirtualCluster, names: Iterable[str]) -> None:
     for number, name in enumerate(names):
         bench.feed(number % 3, name)
 
 
 def test_idle_worker_after_restart_reads_records_sent_while_down(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     app = counting(consumer_auto_offset_reset="latest")
     feed(bench, "ooo")
@@ -79,7 +81,9 @@ def test_idle_worker_after_restart_reads_records_sent_while_down(
     stop(bench, second)
 
 
-def test_killed_reader_of_a_repartition_topic_begins_at_the_topic_start(bench: Bench) -> None:
+def test_killed_reader_of_a_repartition_topic_begins_at_the_topic_start(
+    bench: VirtualCluster,
+) -> None:
     """Its source is committed by the task that forwarded it; nobody would send it again."""
     seen: list[str] = []
     first = start(bench, grouping(seen, hangs=True))
@@ -93,7 +97,7 @@ def test_killed_reader_of_a_repartition_topic_begins_at_the_topic_start(bench: B
     stop(bench, second)
 
 
-def test_repartition_topic_without_offsets_is_read_from_the_start(bench: Bench) -> None:
+def test_repartition_topic_without_offsets_is_read_from_the_start(bench: VirtualCluster) -> None:
     """A worker of two is killed before its tasks begin; the other one has forwarded meanwhile."""
     seen: list[str] = []
     app = grouping(seen)
@@ -106,7 +110,9 @@ def test_repartition_topic_without_offsets_is_read_from_the_start(bench: Bench) 
 
 
 @pytest.mark.parametrize("runs_meanwhile", [True, False])
-def test_new_partitions_are_read_from_their_start(bench: Bench, *, runs_meanwhile: bool) -> None:
+def test_new_partitions_are_read_from_their_start(
+    bench: VirtualCluster, *, runs_meanwhile: bool
+) -> None:
     """The first record is there before any member knows of the partition."""
     app = app_of(consumer_auto_offset_reset="latest")
     seen: list[str] = []
@@ -129,7 +135,7 @@ def test_new_partitions_are_read_from_their_start(bench: Bench, *, runs_meanwhil
     stop(bench, station)
 
 
-def test_task_is_not_fed_before_the_start_offset_is_committed(bench: Bench) -> None:
+def test_task_is_not_fed_before_the_start_offset_is_committed(bench: VirtualCluster) -> None:
     """Killed before that, the next owner begins at a later end: no record may be done by then."""
     bench.uncommitted = (-1, "")
     station = bench.begun(counting(consumer_auto_offset_reset="latest", commit_interval=20.0))
@@ -145,7 +151,7 @@ def test_task_is_not_fed_before_the_start_offset_is_committed(bench: Bench) -> N
     bench.until(lambda: station.made.tasks.actives[T0].task.taken == {"words": 2}, 1)
 
 
-def test_refused_first_commit_is_waited_for(bench: Bench) -> None:
+def test_refused_first_commit_is_waited_for(bench: VirtualCluster) -> None:
     """A broker that has just begun did not know the topic, and the task ran on without an offset:
     killed then, the next owner begins at a later end, or finds state without offsets.
     """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamsx import App, Stream
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 LIMIT_S = 6.0
 CLOSING_S = 1.5
@@ -77,7 +77,7 @@ def task_of_a_body(app: App) -> None:
     kept: list[asyncio.Task[None]] = []
 
 
-def counting(bench: Bench, more: Callable[[App], None]) -> Station:
+def counting(bench: VirtualCluster, more: Callable[[App], None]) -> WorkerHarness:
     """Return a worker that counts words beside users' code of some kind."""
     app = app_of(shutdown_timeout=LIMIT_S, commit_interval=0.2, revoke_timeout=1.0)
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
@@ -99,10 +99,10 @@ def counting(bench: Bench, more: Callable[[App], None]) -> Station:
     ],
 )  # fmt: skip
 def test_code_swallowing_cancellation_is_reported_and_left_behind(
-    bench: Bench, caplog: pytest.LogCaptureFixture, kind: Callable[[App], None], name: str
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture, kind: Callable[[App], None], name: str
 ) -> None:
     station = counting(bench, kind)
-    bench.until(lambda: station.begun and station.made.rebalance_handler.restored.is_set())
+    bench.until(lambda: station.begun and station.made.reports.restored.is_set())
     bench.feed(0, "a", "b")
     bench.run(2.0)
     told_at = bench.scheduler.now
@@ -119,20 +119,20 @@ def test_code_swallowing_cancellation_is_reported_and_left_behind(
     assert bench.counted() == {"a": 1, "b": 1}
 
 
-def test_body_swallowing_cancellation_at_the_stream_delays_nothing(bench: Bench) -> None:
+def test_body_swallowing_cancellation_at_the_stream_delays_nothing(bench: VirtualCluster) -> None:
     """It is sent away from the stream in a way that `except CancelledError` does not catch."""
     station = counting(bench, body_at_its_stream)
     bench.feed(0, "a")
-    bench.until(lambda: station.begun and station.made.rebalance_handler.restored.is_set())
+    bench.until(lambda: station.begun and station.made.reports.restored.is_set())
     bench.run(2.0)
     station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive, CLOSING_S)
     assert (station.main.result, station.left_behind) == (0, [])
 
 
-def test_second_signal_waits_five_seconds_only(bench: Bench) -> None:
+def test_second_signal_waits_five_seconds_only(bench: VirtualCluster) -> None:
     station = counting(bench, own_task)
-    bench.until(lambda: station.begun and station.made.rebalance_handler.restored.is_set())
+    bench.until(lambda: station.begun and station.made.reports.restored.is_set())
     bench.run(1.0)
     station.process.signal(signal.SIGTERM)
     bench.run(0.1)
@@ -140,7 +140,7 @@ def test_second_signal_waits_five_seconds_only(bench: Bench) -> None:
     bench.until(lambda: station.left_behind, 5.0 + 0.5)
 
 
-def test_cancelled_code_with_cleanup_is_waited_for(bench: Bench) -> None:
+def test_cancelled_code_with_cleanup_is_waited_for(bench: VirtualCluster) -> None:
     ended: list[float] = []
 
     def last_words(app: App) -> None:
@@ -153,7 +153,7 @@ def test_cancelled_code_with_cleanup_is_waited_for(bench: Bench) -> None:
                 ended.append(bench.scheduler.now)
 
     station = counting(bench, last_words)
-    bench.until(lambda: station.begun and station.made.rebalance_handler.restored.is_set())
+    bench.until(lambda: station.begun and station.made.reports.restored.is_set())
     bench.run(1.0)
     station.process.signal(signal.SIGTERM)
     bench.until(lambda: not station.process.alive, LIMIT_S)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
     from streamsx.group.admin.leave_progress import LeaveProgress
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 
-def asking(bench: Bench, *names: str, app: str = "t", **how: Any) -> Any:
+def asking(bench: VirtualCluster, *names: str, app: str = "t", **how: Any) -> Any:
     """A tool, from now on: its thread has a result or an error."""
     process = Process(bench.net, f"tool{bench.scheduler.now}")
 
@@ -45,7 +45,7 @@ def asking(bench: Bench, *names: str, app: str = "t", **how: Any) -> Any:
 
 
 def asked(
-    bench: Bench, *names: str, limit_s: float = 60.0, **how: Any
+    bench: VirtualCluster, *names: str, limit_s: float = 60.0, **how: Any
 ) -> Mapping[str, LeaveProgress]:
     """What has become of them; raises what the tool raised."""
     tool = asking(bench, *names, **how)
@@ -56,12 +56,12 @@ def asked(
     return found
 
 
-def share(first: Station, second: Station) -> bool:
+def share(first: WorkerHarness, second: WorkerHarness) -> bool:
     """Nothing is under way, and both run some: the second may join when the first runs all."""
-    return works(first, second) and len(second.made.tasks.holdings.tasks()) > 0
+    return works(first, second) and len(second.made.registry.tasks()) > 0
 
 
-def test_leave_command_accepts_at_most_the_marks_a_group_remembers(bench: Bench) -> None:
+def test_leave_command_accepts_at_most_the_marks_a_group_remembers(bench: VirtualCluster) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
     names = [f"n{number}" for number in range(MARKS_MAX + 1)]
@@ -71,7 +71,7 @@ def test_leave_command_accepts_at_most_the_marks_a_group_remembers(bench: Bench)
         asked(bench, *names)
 
 
-def test_leave_without_wait_reports_the_state_known_to_the_group(bench: Bench) -> None:
+def test_leave_without_wait_reports_the_state_known_to_the_group(bench: VirtualCluster) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: share(first, second))
     began = bench.scheduler.now
@@ -84,7 +84,9 @@ def test_leave_without_wait_reports_the_state_known_to_the_group(bench: Bench) -
     assert stays.state is LeaveState.CANCELLED
 
 
-def test_instance_still_present_at_the_deadline_is_reported_as_timeout(bench: Bench) -> None:
+def test_instance_still_present_at_the_deadline_is_reported_as_timeout(
+    bench: VirtualCluster,
+) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: share(first, second))
     began = bench.scheduler.now
@@ -97,12 +99,12 @@ def test_instance_still_present_at_the_deadline_is_reported_as_timeout(bench: Be
     assert bench.scheduler.now - began == pytest.approx(6.0, abs=0.5)
 
 
-def test_unknown_app_is_not_found(bench: Bench) -> None:
+def test_unknown_app_is_not_found(bench: VirtualCluster) -> None:
     with pytest.raises(NotFound, match="no such app: z"):
         asked(bench, "w1", app="z")
 
 
-def test_group_without_members_reports_an_unknown_instance(bench: Bench) -> None:
+def test_group_without_members_reports_an_unknown_instance(bench: VirtualCluster) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
     asked(bench, "w1")
@@ -111,7 +113,7 @@ def test_group_without_members_reports_an_unknown_instance(bench: Bench) -> None
     assert departure.state is LeaveState.UNKNOWN
 
 
-def test_unsettled_group_is_waited_for_until_the_timeout(bench: Bench) -> None:
+def test_unsettled_group_is_waited_for_until_the_timeout(bench: VirtualCluster) -> None:
     first = start(bench, counting(session_timeout=40))
     bench.until(lambda: works(first))
     first.process.freeze(30)
@@ -124,7 +126,7 @@ def test_unsettled_group_is_waited_for_until_the_timeout(bench: Bench) -> None:
     bench.until(lambda: share(first, second))
 
 
-def test_group_not_taking_marks_is_retried_until_the_deadline(bench: Bench) -> None:
+def test_group_not_taking_marks_is_retried_until_the_deadline(bench: VirtualCluster) -> None:
     """A member that hangs holds up the round with the tool; until then all looked well."""
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: share(first, second))
@@ -135,7 +137,9 @@ def test_group_not_taking_marks_is_retried_until_the_deadline(bench: Bench) -> N
     assert bench.scheduler.now - began == pytest.approx(2.0, abs=0.5)
 
 
-def test_hanging_marked_instance_times_out_even_if_the_tool_got_no_answer(bench: Bench) -> None:
+def test_hanging_marked_instance_times_out_even_if_the_tool_got_no_answer(
+    bench: VirtualCluster,
+) -> None:
     """The leader plans with the marks; the marked member joins again before the tool's SyncGroup
     comes; another one hangs: the group was said not to have taken the marks."""
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")

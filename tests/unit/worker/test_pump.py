@@ -11,7 +11,7 @@ from tests.unit.conftest import app_of
 
 if TYPE_CHECKING:
     from streamsx import App, Stream
-    from tests.unit.conftest import Bench
+    from tests.unit.conftest import VirtualCluster
 
 T0 = TaskId(0, 0)
 AWAY_S, SOON_S = 0.05, 0.1
@@ -39,7 +39,7 @@ def waiting(seen: list[str]) -> App:
 
 
 def test_revoked_task_is_released_as_soon_as_the_agent_is_done(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     seen: list[str] = []
     station = bench.begun(waiting(seen))
@@ -52,7 +52,7 @@ def test_revoked_task_is_released_as_soon_as_the_agent_is_done(
     assert seen == ["a"]
 
 
-def test_record_after_a_failed_one_is_processed_at_once(bench: Bench) -> None:
+def test_record_after_a_failed_one_is_processed_at_once(bench: VirtualCluster) -> None:
     seen: list[str] = []
     station = bench.begun(waiting(seen))
     station.hand.plan(T0)
@@ -62,7 +62,7 @@ def test_record_after_a_failed_one_is_processed_at_once(bench: Bench) -> None:
     bench.until(lambda: seen == ["a"], 2 * AWAY_S + SOON_S)
 
 
-def test_agent_cancelling_itself_ends_the_worker(bench: Bench) -> None:
+def test_agent_cancelling_itself_ends_the_worker(bench: VirtualCluster) -> None:
     """Whatever the policy: what the others have done is committed, and nothing is passed over."""
     station = bench.begun(waiting([]))
     station.hand.plan(T0)

@@ -11,18 +11,18 @@ from streamsx.group import member_events as e
 from streamsx.model import TaskId
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api
-from tests.unit.conftest import ROWS_PER_BATCH, Bench, Station, changelog, counting
+from tests.unit.conftest import ROWS_PER_BATCH, VirtualCluster, WorkerHarness, changelog, counting
 
 T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
 
-def copies(station: Station) -> dict[TaskId, tuple[CopyRole, int | None]]:
-    station.made.rebalance_handler.publish()
-    found = station.made.session.seat.report.copies
+def copies(station: WorkerHarness) -> dict[TaskId, tuple[CopyRole, int | None]]:
+    station.made.reports.publish()
+    found = station.made.session.builder.report.copies
     return {task: (copy.role, copy.lag) for task, copy in found.items()}
 
 
-def test_standby_follows_quietly_and_announces_itself_when_wanted(bench: Bench) -> None:
+def test_standby_follows_quietly_and_announces_itself_when_wanted(bench: VirtualCluster) -> None:
     station = bench.begun(counting(acceptable_recovery_lag=0))
     bench.remember(changelog(0), 3)
     station.hand.plan(standbys=[T0])
@@ -38,7 +38,7 @@ def test_standby_follows_quietly_and_announces_itself_when_wanted(bench: Bench) 
 
 
 def test_active_is_restored_before_learner_and_learner_before_standby(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """The standby has least to do, and the active most."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
@@ -67,7 +67,9 @@ def no_leader(service: Service, call: ServedRequest) -> ReplyBody | None:
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-def test_standby_turned_learner_gets_learner_priority(bench: Bench, asked_for: bool) -> None:
+def test_standby_turned_learner_gets_learner_priority(
+    bench: VirtualCluster, asked_for: bool
+) -> None:
     """While its ends were being asked for it kept the last one: behind every other learner."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
     station.write_s = 0.01
@@ -85,7 +87,7 @@ def test_standby_turned_learner_gets_learner_priority(bench: Bench, asked_for: b
 
 
 def test_standby_waiting_for_a_turn_reports_lag_and_is_not_stalled(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """It said that it was at the end, for as long as an active restored."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
@@ -101,4 +103,4 @@ def test_standby_waiting_for_a_turn_reports_lag_and_is_not_stalled(
 
     assert station.states(T1)[-1] != "running"
     assert copies(station)[T0] == (CopyRole.STANDBY, ROWS_PER_BATCH)
-    assert station.made.session.seat.report.stalled == frozenset()
+    assert station.made.session.builder.report.stalled == frozenset()

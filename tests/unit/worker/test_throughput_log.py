@@ -2,6 +2,7 @@
 
 from streamsx.clock import SystemClock
 from streamsx.journal import Journal
+from streamsx.metrics import MetricRegistry
 from streamsx.worker.throughput_log import EVERY_S, ThroughputLog
 
 
@@ -19,7 +20,7 @@ class Heard(Journal):
 
 def test_processed_records_are_reported_in_sums_and_their_end_once() -> None:
     heard = Heard()
-    tally = ThroughputLog(heard)
+    tally = ThroughputLog(heard, MetricRegistry())
 
     def after(seconds: float, *records: int) -> list[dict[str, object]]:
         for some in records:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from streamsx import App, Stream
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 
 def copying() -> App:
@@ -32,15 +32,15 @@ def copying() -> App:
     return app
 
 
-def start(bench: Bench, app: App, name: str = "w1") -> Station:
+def start(bench: VirtualCluster, app: App, name: str = "w1") -> WorkerHarness:
     return bench.station(app, name, by_hand=False)
 
 
-def runs(station: Station, tasks: int) -> bool:
+def runs(station: WorkerHarness, tasks: int) -> bool:
     return station.begun and len(station.made.tasks.actives) == tasks
 
 
-def send(bench: Bench, topic: str, *partitions: int) -> set[bytes]:
+def send(bench: VirtualCluster, topic: str, *partitions: int) -> set[bytes]:
     """A record to each; what they say."""
     values = {partition: b"%s-%d" % (topic.encode(), partition) for partition in partitions}
     for partition, value in values.items():
@@ -48,17 +48,17 @@ def send(bench: Bench, topic: str, *partitions: int) -> set[bytes]:
     return set(values.values())
 
 
-def until_copied(bench: Bench, sent: set[bytes]) -> None:
+def until_copied(bench: VirtualCluster, sent: set[bytes]) -> None:
     out = TopicPartition("out", 0)
     bench.until(lambda: bench.log(out).high_watermark >= len(sent), 20)
     assert sorted(value or b"" for _, value in bench.read(out)) == sorted(sent)
 
 
-def rounds(station: Station, since: float) -> int:
+def rounds(station: WorkerHarness, since: float) -> int:
     return sum(at >= since and name == "rebalance_started" for at, name, _ in station.events)
 
 
-def test_partitions_added_to_a_running_task_are_read(bench: Bench) -> None:
+def test_partitions_added_to_a_running_task_are_read(bench: VirtualCluster) -> None:
     """The member claimed b-2 and b-3, and nobody read them."""
     bench.create("a", 4)
     bench.create("b", 2)
@@ -74,7 +74,7 @@ def test_partitions_added_to_a_running_task_are_read(bench: Bench) -> None:
     ]  # fmt: skip
 
 
-def test_worker_with_state_for_fewer_partitions_commits_and_ends(bench: Bench) -> None:
+def test_worker_with_state_for_fewer_partitions_commits_and_ends(bench: VirtualCluster) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: runs(first, 2) or runs(second, 2))
     for partition in range(3):
@@ -90,7 +90,7 @@ def test_worker_with_state_for_fewer_partitions_commits_and_ends(bench: Bench) -
     assert bench.counted() == {"a": 3}
 
 
-def test_vanished_topic_causes_few_rounds_and_is_read_when_recreated(bench: Bench) -> None:
+def test_vanished_topic_causes_few_rounds_and_is_read_when_recreated(bench: VirtualCluster) -> None:
     bench.create("a", 2)
     bench.create("b", 2)
     station = start(bench, copying())
@@ -109,7 +109,7 @@ def test_vanished_topic_causes_few_rounds_and_is_read_when_recreated(bench: Benc
     assert rounds(station, at) <= 1
 
 
-def test_worker_with_a_full_disk_leaves_and_committed_state_is_safe(bench: Bench) -> None:
+def test_worker_with_a_full_disk_leaves_and_committed_state_is_safe(bench: VirtualCluster) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: all(it.begun and it.made.tasks.actives for it in (first, second)))
     first.full = True
@@ -127,7 +127,7 @@ def test_worker_with_a_full_disk_leaves_and_committed_state_is_safe(bench: Bench
 
 @pytest.mark.parametrize("asked", ["CachedStore.preload_some", "holds_rows"])
 def test_worker_failing_to_read_ahead_from_a_store_leaves(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, asked: str
+    bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     def damaged(*_: object) -> NoReturn:
         raise StoreCorrupt("store damaged: here")
@@ -141,7 +141,7 @@ def test_worker_failing_to_read_ahead_from_a_store_leaves(
 
 @pytest.mark.parametrize("asked", ["write", "close", "position"])
 def test_worker_with_a_damaged_store_commits_other_tasks_and_ends(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, asked: str
+    bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     """A compaction has met a broken block: RocksDB takes nothing more."""
 
@@ -168,7 +168,7 @@ def test_worker_with_a_damaged_store_commits_other_tasks_and_ends(
 
 
 def test_closed_store_refused_by_a_full_disk_is_not_written_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0_0's commit is being written, 0_1's comes behind it and 0_1 is wanted back: its closing
     finds the disk full. The cycle came to it when its rows were closed, which ended the worker.
@@ -207,7 +207,7 @@ def test_closed_store_refused_by_a_full_disk_is_not_written_again(
     assert [told["where"] for told in station.told("error")] == ["worker"]
 
 
-def test_worker_with_a_full_disk_during_restore_leaves(bench: Bench) -> None:
+def test_worker_with_a_full_disk_during_restore_leaves(bench: VirtualCluster) -> None:
     station = bench.begun(counting())
     bench.remember(TopicPartition("t-counts-changelog", 0), 4)
     station.full = True
@@ -219,7 +219,7 @@ def test_worker_with_a_full_disk_during_restore_leaves(bench: Bench) -> None:
     assert "running" not in station.states(TaskId(0, 0))
 
 
-def test_trash_of_an_earlier_process_is_deleted(bench: Bench) -> None:
+def test_trash_of_an_earlier_process_is_deleted(bench: VirtualCluster) -> None:
     """Killed while it cleaned up, it left a store that nobody looked at any more."""
     trash = bench.folder / "w1" / "t" / "trash"
     (trash / "0123").mkdir(parents=True)

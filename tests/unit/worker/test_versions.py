@@ -15,7 +15,7 @@ from streamsx.group import member_events as e
 from streamsx.model import TaskId, TopicPartition
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 IN_TIME_S = 6.0
 """Some rounds; the limit of a leave is 25 s."""
@@ -52,7 +52,7 @@ def app_of(version: str = "plain") -> App:
     return app
 
 
-def runs(station: Station, tasks: int) -> bool:
+def runs(station: WorkerHarness, tasks: int) -> bool:
     return station.begun and len(station.made.tasks.actives) == tasks
 
 
@@ -62,7 +62,7 @@ PAIRS = [(old, new) for old in TASKS for new in TASKS if "plain" in (old, new) a
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)
 def test_last_worker_of_a_version_does_not_wait_for_impossible_learners(
-    bench: Bench, before: str, after: str
+    bench: VirtualCluster, before: str, after: str
 ) -> None:
     """It took its full 25 s where the other version has no state in the sub-topology of the number,
     and ended the other one with a KeyError where it has none of that number. Nothing is lost, and
@@ -104,19 +104,19 @@ def planned(
     return e.OnAssignment(1, (), view)
 
 
-def begun(bench: Bench) -> Station:
+def begun(bench: VirtualCluster) -> WorkerHarness:
     station = bench.station(app_of())
     bench.until(lambda: station.hand.alive)
     return station
 
 
-def test_task_impossible_to_learn_is_reported_as_ready(bench: Bench) -> None:
+def test_task_impossible_to_learn_is_reported_as_ready(bench: VirtualCluster) -> None:
     station = begun(bench)
     station.deliver(planned(STRANGE))
     bench.run(0.1)
     assert e.Ready() in station.hand.posted
-    assert station.made.session.seat.report.copies == {STRANGE: Copy(CopyRole.LEARNER, 0)}
-    assert len(station.made.tasks.holdings) == 0
+    assert station.made.session.builder.report.copies == {STRANGE: Copy(CopyRole.LEARNER, 0)}
+    assert len(station.made.registry) == 0
 
     station.hand.posted.clear()
     station.deliver(planned(STRANGE, promises=(STRANGE,)))
@@ -126,10 +126,10 @@ def test_task_impossible_to_learn_is_reported_as_ready(bench: Bench) -> None:
     station.deliver(planned())
     station.hand.plan(TaskId(0, 0))
     bench.run(1)
-    assert STRANGE not in station.made.session.seat.report.copies
+    assert STRANGE not in station.made.session.builder.report.copies
 
 
-def test_partition_of_no_task_is_released_at_once(bench: Bench) -> None:
+def test_partition_of_no_task_is_released_at_once(bench: VirtualCluster) -> None:
     """Nothing of ours has to end; it stood until `revoke_timeout` and counted as lost."""
     station = begun(bench)
     station.deliver(e.Assigned((UNKNOWN,)))
@@ -138,7 +138,9 @@ def test_partition_of_no_task_is_released_at_once(bench: Bench) -> None:
     assert e.Released(frozenset({UNKNOWN}), 3) in station.hand.posted
 
 
-def test_shared_instance_id_is_logged_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_shared_instance_id_is_logged_once(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     station = begun(bench)
     with caplog.at_level(logging.WARNING, "streamsx"):
         for shared_name in (False, True, True):

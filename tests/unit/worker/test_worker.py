@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 
-def works(*stations: Station, tasks: int = 3) -> bool:
+def works(*stations: WorkerHarness, tasks: int = 3) -> bool:
     """They run so many tasks, and nothing else is under way."""
     held = [
         (alive.state.value, task)
         for station in stations
         if station.begun
-        for holdings in [station.made.tasks.holdings]
+        for holdings in [station.made.registry]
         for task in holdings.tasks()
         for alive in [holdings.of(task)]
     ]
     return len(held) == tasks and {state for state, _ in held} == {"running"}
 
 
-def start(bench: Bench, app: App, name: str = "w1") -> Station:
+def start(bench: VirtualCluster, app: App, name: str = "w1") -> WorkerHarness:
     return bench.station(app, name, by_hand=False)
 
 
-def test_worker_counts_all_records_and_leaves_cleanly(bench: Bench) -> None:
+def test_worker_counts_all_records_and_leaves_cleanly(bench: VirtualCluster) -> None:
     station = start(bench, counting())
     for partition in range(3):
         bench.feed(partition, "a", "b", "a")
@@ -61,7 +61,7 @@ def test_worker_counts_all_records_and_leaves_cleanly(bench: Bench) -> None:
     assert not station.process.killed
 
 
-def test_leaving_worker_hands_over_tasks_learned_by_others(bench: Bench) -> None:
+def test_leaving_worker_hands_over_tasks_learned_by_others(bench: VirtualCluster) -> None:
     first = start(bench, counting(), "w1")
     bench.until(lambda: works(first))
     second = start(bench, counting(), "w2")
@@ -78,7 +78,7 @@ def test_leaving_worker_hands_over_tasks_learned_by_others(bench: Bench) -> None
     assert bench.counted() == {"a": 300}
 
 
-def test_killed_worker_is_replaced_after_the_session_timeout(bench: Bench) -> None:
+def test_killed_worker_is_replaced_after_the_session_timeout(bench: VirtualCluster) -> None:
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: works(first, second))
     bench.feed(0, "a")
@@ -93,7 +93,7 @@ def test_killed_worker_is_replaced_after_the_session_timeout(bench: Bench) -> No
 
 
 def test_policy_stop_ends_the_worker_and_other_tasks_commit(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = start(bench, counting(on_error="stop", commit_interval=60))
     bench.until(lambda: works(station))
@@ -112,7 +112,7 @@ def test_policy_stop_ends_the_worker_and_other_tasks_commit(
     assert bench.counted() == {"a": 2, "b": 2}
 
 
-def test_policy_log_skips_failing_records(bench: Bench) -> None:
+def test_policy_log_skips_failing_records(bench: VirtualCluster) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
     bench.feed(0, "a", "poison", "b")
@@ -120,7 +120,9 @@ def test_policy_log_skips_failing_records(bench: Bench) -> None:
     assert bench.counted() == {"a": 1, "b": 1}
 
 
-def test_second_signal_ends_the_worker_within_seconds_without_a_successor(bench: Bench) -> None:
+def test_second_signal_ends_the_worker_within_seconds_without_a_successor(
+    bench: VirtualCluster,
+) -> None:
     station = start(bench, counting(shutdown_timeout=600))
     learner = start(bench, counting(), "w2")
     bench.until(lambda: works(station, learner))
@@ -132,7 +134,9 @@ def test_second_signal_ends_the_worker_within_seconds_without_a_successor(bench:
     assert station.main.error is None
 
 
-def test_worker_with_infinite_shutdown_timeout_leaves_once_tasks_are_learned(bench: Bench) -> None:
+def test_worker_with_infinite_shutdown_timeout_leaves_once_tasks_are_learned(
+    bench: VirtualCluster,
+) -> None:
     """`shutdown_timeout="infinite"`: SIGTERM ended the control thread with an OverflowError."""
     first = start(bench, counting(shutdown_timeout="infinite"))
     second = start(bench, counting(), "w2")
@@ -143,7 +147,7 @@ def test_worker_with_infinite_shutdown_timeout_leaves_once_tasks_are_learned(ben
     assert first.told("leaving") == [{"deadline": None}]
 
 
-def test_worker_stopped_during_start_ends_at_once(bench: Bench) -> None:
+def test_worker_stopped_during_start_ends_at_once(bench: VirtualCluster) -> None:
     bench.process.freeze(20)
     station = start(bench, counting())
     bench.run(2)
@@ -153,7 +157,7 @@ def test_worker_stopped_during_start_ends_at_once(bench: Bench) -> None:
 
 
 def test_worker_without_a_broker_ends_after_a_timeout_with_the_address(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     station = start(bench, counting(broker="127.0.0.1:1"))
     bench.until(lambda: not station.process.alive, 40)
@@ -162,7 +166,9 @@ def test_worker_without_a_broker_ends_after_a_timeout_with_the_address(
     assert "127.0.0.1:1" in str(station.main.error)
 
 
-def loading_until(bench: Bench, end: float) -> Callable[[Service, ServedRequest], ReplyBody | None]:
+def loading_until(
+    bench: VirtualCluster, end: float
+) -> Callable[[Service, ServedRequest], ReplyBody | None]:
     """The coordinator reads its log until that second."""
 
     def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
@@ -184,14 +190,16 @@ def grouping() -> App:
     return app
 
 
-def test_starting_worker_waits_for_a_broker_still_loading(bench: Bench) -> None:
+def test_starting_worker_waits_for_a_broker_still_loading(bench: VirtualCluster) -> None:
     """It ended after 10 s, where one that found no broker waited for 30."""
     bench.answer = loading_until(bench, 25)
     station = start(bench, grouping())
     bench.until(lambda: works(station, tasks=6))
 
 
-def test_broker_never_done_loading_ends_the_worker_with_the_time_tried(bench: Bench) -> None:
+def test_broker_never_done_loading_ends_the_worker_with_the_time_tried(
+    bench: VirtualCluster,
+) -> None:
     bench.answer = loading_until(bench, 1000)
     station = start(bench, grouping())
     bench.until(lambda: not station.process.alive)
@@ -203,7 +211,7 @@ def test_broker_never_done_loading_ends_the_worker_with_the_time_tried(bench: Be
     )
 
 
-def test_uncompacted_changelog_is_refused_with_a_remedy(bench: Bench) -> None:
+def test_uncompacted_changelog_is_refused_with_a_remedy(bench: VirtualCluster) -> None:
     bench.at_broker(
         lambda: bench.broker.service.topics.create("t-counts-changelog", b"i" * 16, 3, {})
     )
@@ -215,7 +223,7 @@ def test_uncompacted_changelog_is_refused_with_a_remedy(bench: Bench) -> None:
 
 
 def test_missing_source_topic_is_warned_of_but_app_made_topics_are_not(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A misspelled name made the topic, in a line as of any other, and nothing was ever read."""
     app = app_of()
@@ -242,7 +250,7 @@ def test_missing_source_topic_is_warned_of_but_app_made_topics_are_not(
     assert str(started["directory"]).endswith("t")
 
 
-def test_app_with_timers_only_needs_no_group(bench: Bench) -> None:
+def test_app_with_timers_only_needs_no_group(bench: VirtualCluster) -> None:
     app = app_of()
     ticks: list[float] = []
 
@@ -258,7 +266,7 @@ def test_app_with_timers_only_needs_no_group(bench: Bench) -> None:
     assert 3 <= len(ticks) <= 5
 
 
-def test_app_tasks_start_when_the_first_tasks_are_restored(bench: Bench) -> None:
+def test_app_tasks_start_when_the_first_tasks_are_restored(bench: VirtualCluster) -> None:
     app = counting()
     began: list[bool] = []
 
@@ -272,7 +280,7 @@ def test_app_tasks_start_when_the_first_tasks_are_restored(bench: Bench) -> None
 
 
 def test_broker_silent_beyond_the_session_costs_no_task_for_good(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
@@ -289,7 +297,7 @@ def test_broker_silent_beyond_the_session_costs_no_task_for_good(
     ]  # fmt: skip
 
 
-def test_work_before_losing_tasks_is_not_counted_twice(bench: Bench) -> None:
+def test_work_before_losing_tasks_is_not_counted_twice(bench: VirtualCluster) -> None:
     """It is frozen over its session; the other one goes on from what was committed."""
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: works(first, second))
@@ -307,7 +315,7 @@ def test_work_before_losing_tasks_is_not_counted_twice(bench: Bench) -> None:
     assert lost["reason"] == "the group went on without this member"
 
 
-def test_end_of_the_control_thread_ends_the_worker(bench: Bench) -> None:
+def test_end_of_the_control_thread_ends_the_worker(bench: VirtualCluster) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
     control = station.process.threads[1]
@@ -318,7 +326,7 @@ def test_end_of_the_control_thread_ends_the_worker(bench: Bench) -> None:
     assert "control thread" in str(station.main.error)
 
 
-def test_second_worker_on_one_directory_is_refused(bench: Bench) -> None:
+def test_second_worker_on_one_directory_is_refused(bench: VirtualCluster) -> None:
     first = start(bench, counting(), "w1")
     bench.until(lambda: works(first))
     second = start(bench, counting(), "w1")
@@ -328,7 +336,7 @@ def test_second_worker_on_one_directory_is_refused(bench: Bench) -> None:
 
 
 def test_restarted_worker_does_not_wait_for_the_old_session(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """It ends the membership of its predecessor, which it knows to be dead."""
     first = start(bench, counting(session_timeout=60, rebalance_timeout=60))
@@ -343,7 +351,7 @@ def test_restarted_worker_does_not_wait_for_the_old_session(
 
 
 def test_only_repartition_topics_are_purged_after_commits(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     app = app_of()
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
@@ -378,7 +386,7 @@ def hosted(**settings: Any) -> Any:
     return app
 
 
-def test_code_outside_tasks_reads_local_stores_and_may_send(bench: Bench) -> None:
+def test_code_outside_tasks_reads_local_stores_and_may_send(bench: VirtualCluster) -> None:
     app = hosted()
     station = start(bench, app)
     bench.until(lambda: works(station))
@@ -396,7 +404,7 @@ def test_code_outside_tasks_reads_local_stores_and_may_send(bench: Bench) -> Non
     assert bench.read(TopicPartition("words", 2)) == [(None, b"b")]
 
 
-def test_too_many_unsent_records_outside_tasks_are_refused(bench: Bench) -> None:
+def test_too_many_unsent_records_outside_tasks_are_refused(bench: VirtualCluster) -> None:
     app = hosted(buffer_memory="64KiB")
     station = start(bench, app)
     bench.until(lambda: app.host)
@@ -416,7 +424,7 @@ def test_too_many_unsent_records_outside_tasks_are_refused(bench: Bench) -> None
     assert "too much is unsent: words" in str(refused)
 
 
-def test_worker_batches_carry_producer_id_and_sequence(bench: Bench) -> None:
+def test_worker_batches_carry_producer_id_and_sequence(bench: VirtualCluster) -> None:
     """Without them a batch that is sent again is there twice."""
     station = start(bench, counting())
     for _ in range(2):
@@ -430,7 +438,7 @@ def test_worker_batches_carry_producer_id_and_sequence(bench: Bench) -> None:
     assert producer >= 0
 
 
-def test_worker_back_after_a_lost_session_continues(bench: Bench) -> None:
+def test_worker_back_after_a_lost_session_continues(bench: VirtualCluster) -> None:
     """Its thread counts a loss as its data loop does, or nothing would run any more."""
     station = start(bench, counting())
     bench.until(lambda: works(station))
@@ -442,7 +450,7 @@ def test_worker_back_after_a_lost_session_continues(bench: Bench) -> None:
 
 
 def test_join_is_fresh_only_until_the_first_assignment(
-    bench: Bench,
+    bench: VirtualCluster,
 ) -> None:
     """A mark ends when its instance joins fresh: later joins would end it each time."""
     said = list[bool]()
@@ -464,7 +472,7 @@ def test_join_is_fresh_only_until_the_first_assignment(
     assert said[before:] == [False]
 
 
-def test_worker_without_a_group_ends_on_a_permanent_error(bench: Bench) -> None:
+def test_worker_without_a_group_ends_on_a_permanent_error(bench: VirtualCluster) -> None:
     """No thread of a member is there that could be asked to leave."""
     app = app_of(on_produce_error="stop")
     out = app.topic("out", partitions=1, value_serializer="raw")

@@ -21,7 +21,7 @@ from streamsx.protocol import wire
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.record_batch import scan
 from streamsx.protocol.wire import Api
-from tests.support.desk import classic
+from tests.support.coordinator_harness import classic
 from tests.unit.broker.conftest import Client, Run, batch, produced, until
 
 SIZE = len(batch(b"x" * 100))

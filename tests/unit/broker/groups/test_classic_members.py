@@ -11,11 +11,11 @@ from streamsx.broker.metadata_rows import ConsumerGroupKey, GroupKey
 from streamsx.model import TopicPartition
 from streamsx.protocol.consumer_protocol import Assignment, Subscription
 from streamsx.protocol.error_codes import ErrorCode as E
-from tests.support.desk import Desk, topic_id
+from tests.support.coordinator_harness import CoordinatorHarness, topic_id
 from tests.unit.broker.groups.test_consumer_group import code, commits, given
 
 
-class Shaky(Desk):
+class Shaky(CoordinatorHarness):
     """Its coordinator crashes behind each request that can wait for nobody."""
 
     def ask(self, api: int, *args: Any, **about: Any) -> int:
@@ -25,18 +25,18 @@ class Shaky(Desk):
         return waiter
 
 
-@pytest.fixture(params=[Desk, Shaky])
-def desk(request: pytest.FixtureRequest) -> Desk:
-    desk: Desk = request.param()
-    desk.set_topics(t=4)
-    return desk
+@pytest.fixture(params=[CoordinatorHarness, Shaky])
+def harness(request: pytest.FixtureRequest) -> CoordinatorHarness:
+    harness: CoordinatorHarness = request.param()
+    harness.set_topics(t=4)
+    return harness
 
 
 @pytest.fixture
-def calm() -> Desk:
-    desk = Desk()
-    desk.set_topics(t=4)
-    return desk
+def calm() -> CoordinatorHarness:
+    harness = CoordinatorHarness()
+    harness.set_topics(t=4)
+    return harness
 
 
 def says(generation: int, *owned: int) -> dict[str, bytes]:
@@ -44,58 +44,60 @@ def says(generation: int, *owned: int) -> dict[str, bytes]:
     return {"range": Subscription(("t",), owned=held, generation=generation).write()}
 
 
-def join(desk: Desk, member: str, generation: int, *owned: int, **about: Any) -> dict[str, Any]:
+def join(
+    harness: CoordinatorHarness, member: str, generation: int, *owned: int, **about: Any
+) -> dict[str, Any]:
     asked: dict[str, Any] = {"version": 3, "protocols": says(generation, *owned)}
-    return desk.replies[desk.join(member, **asked | about)]
+    return harness.replies[harness.join(member, **asked | about)]
 
 
-def sync(desk: Desk, member: str, generation: int) -> int | list[int]:
-    told = desk.replies[desk.sync(member, generation)]
+def sync(harness: CoordinatorHarness, member: str, generation: int) -> int | list[int]:
+    told = harness.replies[harness.sync(member, generation)]
     has = Assignment.read(told.get("assignment", b"")).partitions
     return int(told.get("error_code", 0)) or [tp.partition for tp in has]
 
 
-def alone(desk: Desk, **about: Any) -> str:
+def alone(harness: CoordinatorHarness, **about: Any) -> str:
     """A classic member that has all of t at generation 1."""
-    member = str(join(desk, "", -1, **about)["member_id"])
+    member = str(join(harness, "", -1, **about)["member_id"])
     everything = Assignment(tuple(TopicPartition("t", p) for p in range(4))).write()
-    desk.sync(member, 1, assignments={member: everything})
+    harness.sync(member, 1, assignments={member: everything})
     return member
 
 
-def mixed(desk: Desk, **about: Any) -> str:
+def mixed(harness: CoordinatorHarness, **about: Any) -> str:
     """It has 0 and 1 at epoch 2, n of the consumer protocol has the others."""
-    member = alone(desk, **about)
-    assert given(desk.beat("n", 0)) == (2, [])
-    assert desk.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
-    assert join(desk, member, 1, 0, 1, 2, 3, **about)["generation_id"] == 1
-    assert sync(desk, member, 1) == [0, 1]
-    assert desk.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
-    assert join(desk, member, 1, 0, 1, **about)["generation_id"] == 2
-    assert sync(desk, member, 2) == [0, 1]
-    assert given(desk.beat("n", 2)) == (2, [2, 3])
+    member = alone(harness, **about)
+    assert given(harness.beat("n", 0)) == (2, [])
+    assert harness.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert join(harness, member, 1, 0, 1, 2, 3, **about)["generation_id"] == 1
+    assert sync(harness, member, 1) == [0, 1]
+    assert harness.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert join(harness, member, 1, 0, 1, **about)["generation_id"] == 2
+    assert sync(harness, member, 2) == [0, 1]
+    assert given(harness.beat("n", 2)) == (2, [2, 3])
     return member
 
 
-def test_upgraded_group_keeps_assignments_of_classic_members(desk: Desk) -> None:
-    member = alone(desk)
-    desk.beat("n", 0)
-    assert GroupKey("g") not in desk.disk
-    held = desk.consumers().held
+def test_upgraded_group_keeps_assignments_of_classic_members(harness: CoordinatorHarness) -> None:
+    member = alone(harness)
+    harness.beat("n", 0)
+    assert GroupKey("g") not in harness.disk
+    held = harness.consumers().held
     assert set(held.members[member].assigned.values()) == {1}  # the generation (KIP-1251)
-    assert desk.consumers().listed()["group_state"] == "Reconciling"
-    assert commits(desk, member, 1, 3, version=8) == {E.NONE}
+    assert harness.consumers().listed()["group_state"] == "Reconciling"
+    assert commits(harness, member, 1, 3, version=8) == {E.NONE}
 
 
-def test_classic_member_reconciles_to_target_generation(desk: Desk) -> None:
-    member = mixed(desk)
-    assert desk.heartbeat(member, 2)["error_code"] == E.NONE
-    assert commits(desk, member, 1, 0, version=8) == {E.NONE}
-    assert commits(desk, member, 1, 2, version=8) == {E.ILLEGAL_GENERATION}
-    assert commits(desk, member, 3, 0, version=8) == {E.ILLEGAL_GENERATION}
+def test_classic_member_reconciles_to_target_generation(harness: CoordinatorHarness) -> None:
+    member = mixed(harness)
+    assert harness.heartbeat(member, 2)["error_code"] == E.NONE
+    assert commits(harness, member, 1, 0, version=8) == {E.NONE}
+    assert commits(harness, member, 1, 2, version=8) == {E.ILLEGAL_GENERATION}
+    assert commits(harness, member, 3, 0, version=8) == {E.ILLEGAL_GENERATION}
 
 
-def test_parked_join_answered_rebalance_on_upgrade(calm: Desk) -> None:
+def test_parked_join_answered_rebalance_on_upgrade(calm: CoordinatorHarness) -> None:
     member = alone(calm)
     parked = calm.join(version=3, protocols=says(-1))
     calm.beat("n", 0)
@@ -104,7 +106,9 @@ def test_parked_join_answered_rebalance_on_upgrade(calm: Desk) -> None:
     assert calm.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
 
 
-def test_partitions_of_classic_members_not_free_until_rebalance_ends(calm: Desk) -> None:
+def test_partitions_of_classic_members_not_free_until_rebalance_ends(
+    calm: CoordinatorHarness,
+) -> None:
     """They go on reading until they hear of it."""
     member = alone(calm)
     calm.join(version=3, protocols=says(-1))
@@ -119,13 +123,15 @@ def test_partitions_of_classic_members_not_free_until_rebalance_ends(calm: Desk)
     assert given(calm.beat("n", 3))[1] is not None
 
 
-def test_group_with_unreadable_metadata_is_not_upgraded(calm: Desk) -> None:
+def test_group_with_unreadable_metadata_is_not_upgraded(calm: CoordinatorHarness) -> None:
     calm.join(version=3, protocols={"range": b"?"})
     assert code(calm.beat("n", 0)) == E.GROUP_ID_NOT_FOUND
     assert calm.round().state is GroupState.COMPLETING
 
 
-def test_partition_assigned_twice_belongs_to_one_member_after_upgrade(calm: Desk) -> None:
+def test_partition_assigned_twice_belongs_to_one_member_after_upgrade(
+    calm: CoordinatorHarness,
+) -> None:
     """A leader may give anything."""
     first = alone(calm)
     waiter = calm.join(version=3, protocols=says(-1))
@@ -137,7 +143,9 @@ def test_partition_assigned_twice_belongs_to_one_member_after_upgrade(calm: Desk
     assert calm.consumers().held.holders[topic_id("t"), 0] == first
 
 
-def test_classic_member_not_rejoining_removed_at_rebalance_timeout(calm: Desk) -> None:
+def test_classic_member_not_rejoining_removed_at_rebalance_timeout(
+    calm: CoordinatorHarness,
+) -> None:
     member = alone(calm, rebalance_ms=8000, session_ms=20_000)
     calm.beat("n", 0)
     calm.heartbeat(member, 1)
@@ -147,22 +155,24 @@ def test_classic_member_not_rejoining_removed_at_rebalance_timeout(calm: Desk) -
     assert calm.heartbeat(member, 1)["error_code"] == E.UNKNOWN_MEMBER_ID
 
 
-def test_classic_member_not_syncing_removed_at_rebalance_timeout(calm: Desk) -> None:
+def test_classic_member_not_syncing_removed_at_rebalance_timeout(calm: CoordinatorHarness) -> None:
     mixed(calm)
     late = str(join(calm, "", -1, rebalance_ms=8000, session_ms=20_000)["member_id"])
     calm.sleep(9)
     assert late not in calm.consumers().held.members
 
 
-def test_classic_requests_refused_for_consumer_member_except_admin_leave(desk: Desk) -> None:
+def test_classic_requests_refused_for_consumer_member_except_admin_leave(
+    harness: CoordinatorHarness,
+) -> None:
     """But put out by an admin."""
-    member = mixed(desk)
-    assert desk.heartbeat("n", 2)["error_code"] == E.UNKNOWN_MEMBER_ID
-    assert desk.leave(("x", None)) == [E.UNKNOWN_MEMBER_ID]
-    assert desk.leave((member, None)) == [E.NONE]
-    assert given(desk.beat("n", 2)) == (3, [0, 1, 2, 3])
-    assert desk.leave(("n", None)) == [E.NONE]
-    assert desk.beat("n", 3)["error_code"] == E.UNKNOWN_MEMBER_ID
+    member = mixed(harness)
+    assert harness.heartbeat("n", 2)["error_code"] == E.UNKNOWN_MEMBER_ID
+    assert harness.leave(("x", None)) == [E.UNKNOWN_MEMBER_ID]
+    assert harness.leave((member, None)) == [E.NONE]
+    assert given(harness.beat("n", 2)) == (3, [0, 1, 2, 3])
+    assert harness.leave(("n", None)) == [E.NONE]
+    assert harness.beat("n", 3)["error_code"] == E.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize(
@@ -175,20 +185,22 @@ def test_classic_requests_refused_for_consumer_member_except_admin_leave(desk: D
         ({"version": 5}, E.MEMBER_ID_REQUIRED),
     ],
 )
-def test_invalid_classic_join_refused(desk: Desk, about: dict[str, Any], expected: E) -> None:
-    mixed(desk)
-    assert join(desk, "", -1, **about)["error_code"] == expected
-    assert len(desk.consumers().members()) == 2
+def test_invalid_classic_join_refused(
+    harness: CoordinatorHarness, about: dict[str, Any], expected: E
+) -> None:
+    mixed(harness)
+    assert join(harness, "", -1, **about)["error_code"] == expected
+    assert len(harness.consumers().members()) == 2
 
 
-def test_classic_member_changes_assignor_by_offering_both(desk: Desk) -> None:
+def test_classic_member_changes_assignor_by_offering_both(harness: CoordinatorHarness) -> None:
     """As in a classic group, and in Kafka."""
-    member = mixed(desk)
+    member = mixed(harness)
     other = {"sticky": says(2, 0, 1)["range"]}
-    told = join(desk, member, 2, protocols=other)
+    told = join(harness, member, 2, protocols=other)
     assert told["error_code"] == E.INCONSISTENT_GROUP_PROTOCOL
-    assert join(desk, member, 2, protocols=says(2, 0, 1) | other)["generation_id"] == 2
-    assert join(desk, member, 2, protocols=other)["generation_id"] == 2
+    assert join(harness, member, 2, protocols=says(2, 0, 1) | other)["generation_id"] == 2
+    assert join(harness, member, 2, protocols=other)["generation_id"] == 2
 
 
 @pytest.mark.parametrize(
@@ -196,84 +208,90 @@ def test_classic_member_changes_assignor_by_offering_both(desk: Desk) -> None:
     [("", {"session_ms": 0}, E.INVALID_SESSION_TIMEOUT), ("x", {}, E.UNKNOWN_MEMBER_ID)],
 )
 def test_refused_join_leaves_empty_consumer_group_unconverted(
-    desk: Desk, member: str, about: dict[str, Any], expected: E
+    harness: CoordinatorHarness, member: str, about: dict[str, Any], expected: E
 ) -> None:
-    desk.beat("n", 0)
-    desk.beat("n", -1)
-    assert join(desk, member, -1, **about)["error_code"] == expected
-    assert desk.consumers().described()["group_epoch"] == 3
-    assert ConsumerGroupKey("g") in desk.disk
+    harness.beat("n", 0)
+    harness.beat("n", -1)
+    assert join(harness, member, -1, **about)["error_code"] == expected
+    assert harness.consumers().described()["group_epoch"] == 3
+    assert ConsumerGroupKey("g") in harness.disk
 
 
 def test_full_group_refuses_classic_member() -> None:
-    desk = Desk(GroupConfig(members_max=2))
-    desk.set_topics(t=4)
-    mixed(desk)
-    assert join(desk, "", -1)["error_code"] == E.GROUP_MAX_SIZE_REACHED
+    harness = CoordinatorHarness(GroupConfig(members_max=2))
+    harness.set_topics(t=4)
+    mixed(harness)
+    assert join(harness, "", -1)["error_code"] == E.GROUP_MAX_SIZE_REACHED
 
 
-def test_partitions_not_free_when_join_answer_was_lost(desk: Desk) -> None:
+def test_partitions_not_free_when_join_answer_was_lost(harness: CoordinatorHarness) -> None:
     """It has heard of generation 1 alone, and reads both."""
-    member = mixed(desk)
-    assert given(desk.beat("k", 0)) == (3, [])
-    told = join(desk, member, 1, 0, 1)
-    assert given(desk.beat("k", 3)) == (3, None)
-    assert sync(desk, member, told["generation_id"]) == [0]
-    join(desk, member, told["generation_id"], 0)
-    assert given(desk.beat("k", 3)) == (3, [1])
+    member = mixed(harness)
+    assert given(harness.beat("k", 0)) == (3, [])
+    told = join(harness, member, 1, 0, 1)
+    assert given(harness.beat("k", 3)) == (3, None)
+    assert sync(harness, member, told["generation_id"]) == [0]
+    join(harness, member, told["generation_id"], 0)
+    assert given(harness.beat("k", 3)) == (3, [1])
 
 
-def test_static_member_returns_as_classic_member(desk: Desk) -> None:
-    mixed(desk)
-    first = join(desk, "", -1, instance="i")
+def test_static_member_returns_as_classic_member(harness: CoordinatorHarness) -> None:
+    mixed(harness)
+    first = join(harness, "", -1, instance="i")
     assert first["generation_id"] == 3
-    again = join(desk, "", -1, instance="i")
-    assert (again["generation_id"], len(desk.consumers().members())) == (3, 3)
-    told = join(desk, first["member_id"], 3, instance="i")
+    again = join(harness, "", -1, instance="i")
+    assert (again["generation_id"], len(harness.consumers().members())) == (3, 3)
+    told = join(harness, first["member_id"], 3, instance="i")
     assert told["error_code"] == E.FENCED_INSTANCE_ID
 
 
-def test_removed_static_member_cannot_rejoin_under_old_member_id(desk: Desk) -> None:
+def test_removed_static_member_cannot_rejoin_under_old_member_id(
+    harness: CoordinatorHarness,
+) -> None:
     """As in a classic group: it is told that it is none any more, and gives up what it has."""
-    mixed(desk)
-    member = str(join(desk, "", -1, instance="i")["member_id"])
-    assert desk.leave(("", "i")) == [E.NONE]
-    assert join(desk, member, 3, instance="i")["error_code"] == E.UNKNOWN_MEMBER_ID
-    assert "error_code" not in join(desk, "", -1, instance="i")
+    mixed(harness)
+    member = str(join(harness, "", -1, instance="i")["member_id"])
+    assert harness.leave(("", "i")) == [E.NONE]
+    assert join(harness, member, 3, instance="i")["error_code"] == E.UNKNOWN_MEMBER_ID
+    assert "error_code" not in join(harness, "", -1, instance="i")
 
 
-def test_returning_static_member_gives_up_partitions_assigned_to_others(desk: Desk) -> None:
-    alone(desk, instance="i")
-    assert given(desk.beat("n", 0)) == (2, [])
-    again = join(desk, "", -1, instance="i")
+def test_returning_static_member_gives_up_partitions_assigned_to_others(
+    harness: CoordinatorHarness,
+) -> None:
+    alone(harness, instance="i")
+    assert given(harness.beat("n", 0)) == (2, [])
+    again = join(harness, "", -1, instance="i")
     assert again["generation_id"] == 2
-    assert sync(desk, again["member_id"], 2) == [0, 1]
-    assert given(desk.beat("n", 2)) == (2, [2, 3])
+    assert sync(harness, again["member_id"], 2) == [0, 1]
+    assert given(harness.beat("n", 2)) == (2, [2, 3])
 
 
-def test_returning_static_member_receives_partitions_awaited_before(desk: Desk) -> None:
-    assert given(desk.beat("n", 0)) == (2, [0, 1, 2, 3])
-    assert join(desk, "", -1, instance="i")["generation_id"] == 3
-    member = str(join(desk, "", -1, instance="i")["member_id"])
-    assert given(desk.beat("n", 2)) == (2, [0, 1])
-    assert given(desk.beat("n", 2, owned=[("t", 0), ("t", 1)])) == (3, None)
-    assert desk.heartbeat(member, 3, instance="i")["error_code"] == E.REBALANCE_IN_PROGRESS
-    assert join(desk, member, 3, instance="i")["generation_id"] == 3
-    assert sync(desk, member, 3) == [2, 3]
+def test_returning_static_member_receives_partitions_awaited_before(
+    harness: CoordinatorHarness,
+) -> None:
+    assert given(harness.beat("n", 0)) == (2, [0, 1, 2, 3])
+    assert join(harness, "", -1, instance="i")["generation_id"] == 3
+    member = str(join(harness, "", -1, instance="i")["member_id"])
+    assert given(harness.beat("n", 2)) == (2, [0, 1])
+    assert given(harness.beat("n", 2, owned=[("t", 0), ("t", 1)])) == (3, None)
+    assert harness.heartbeat(member, 3, instance="i")["error_code"] == E.REBALANCE_IN_PROGRESS
+    assert join(harness, member, 3, instance="i")["generation_id"] == 3
+    assert sync(harness, member, 3) == [2, 3]
 
 
 def test_group_downgrades_when_last_consumer_member_leaves(
-    desk: Desk,
+    harness: CoordinatorHarness,
 ) -> None:
-    member = mixed(desk)
-    desk.beat("n", -1)
-    assert ConsumerGroupKey("g") not in desk.disk
-    assert [key for key in desk.disk if isinstance(key, GroupKey)] == [GroupKey("g")]
-    told = join(desk, member, 2, 0, 1)
+    member = mixed(harness)
+    harness.beat("n", -1)
+    assert ConsumerGroupKey("g") not in harness.disk
+    assert [key for key in harness.disk if isinstance(key, GroupKey)] == [GroupKey("g")]
+    told = join(harness, member, 2, 0, 1)
     assert (told["generation_id"], told["leader"]) == (4, member)
 
 
-def test_epochs_stay_valid_until_members_rejoin_after_downgrade(calm: Desk) -> None:
+def test_epochs_stay_valid_until_members_rejoin_after_downgrade(calm: CoordinatorHarness) -> None:
     """Refused as of an old generation they would report their partitions lost, and read again."""
     member = mixed(calm)
     second = str(join(calm, "", -1)["member_id"])
@@ -287,14 +305,16 @@ def test_epochs_stay_valid_until_members_rejoin_after_downgrade(calm: Desk) -> N
     assert calm.heartbeat(member, 2)["error_code"] == E.ILLEGAL_GENERATION
 
 
-def test_group_downgrades_when_session_of_last_consumer_member_expires(calm: Desk) -> None:
+def test_group_downgrades_when_session_of_last_consumer_member_expires(
+    calm: CoordinatorHarness,
+) -> None:
     member = mixed(calm, session_ms=600_000, rebalance_ms=600_000)
     calm.sleep(50)
     assert calm.round().state is GroupState.PREPARING
     assert [m.id for m in calm.round().members.values()] == [member]
 
 
-def test_zero_rebalance_timeout_member_awaited_after_downgrade(calm: Desk) -> None:
+def test_zero_rebalance_timeout_member_awaited_after_downgrade(calm: CoordinatorHarness) -> None:
     """Without a pause the timer of a static one rang again and again until its session was over."""
     calm.beat("n", 0)
     join(calm, "", -1, instance="i", rebalance_ms=0)
@@ -303,7 +323,7 @@ def test_zero_rebalance_timeout_member_awaited_after_downgrade(calm: Desk) -> No
     assert calm.wakes["g"] > calm.now
 
 
-def test_offsets_kept_when_zero_timeout_members_downgrade(calm: Desk) -> None:
+def test_offsets_kept_when_zero_timeout_members_downgrade(calm: CoordinatorHarness) -> None:
     """The group was empty since 1970."""
     calm.commit("", -1, {("t", 0): 7})
     calm.beat("n", 0)
@@ -314,7 +334,7 @@ def test_offsets_kept_when_zero_timeout_members_downgrade(calm: Desk) -> None:
     assert calm.round().saved_ms >= 1_000_000
 
 
-def test_downgrade_completed_after_crash_between_writes(calm: Desk) -> None:
+def test_downgrade_completed_after_crash_between_writes(calm: CoordinatorHarness) -> None:
     member = mixed(calm)
     calm.consumers().held.remove(calm.consumers().held.members["n"], "left")
     for effect in calm.consumers().held.changes():
@@ -326,22 +346,24 @@ def test_downgrade_completed_after_crash_between_writes(calm: Desk) -> None:
     assert calm.round().state is GroupState.PREPARING
 
 
-def test_classic_member_switches_to_consumer_protocol_in_place(desk: Desk) -> None:
-    member = mixed(desk)
-    assert given(desk.beat(member, 0, owned=())) == (2, [0, 1])
-    assert desk.consumers().held.members[member].state is Reconciliation.STABLE
-    assert desk.heartbeat(member, 2)["error_code"] == E.UNKNOWN_MEMBER_ID
+def test_classic_member_switches_to_consumer_protocol_in_place(harness: CoordinatorHarness) -> None:
+    member = mixed(harness)
+    assert given(harness.beat(member, 0, owned=())) == (2, [0, 1])
+    assert harness.consumers().held.members[member].state is Reconciliation.STABLE
+    assert harness.heartbeat(member, 2)["error_code"] == E.UNKNOWN_MEMBER_ID
 
 
-def test_refused_consumer_heartbeat_leaves_classic_group_unchanged(desk: Desk) -> None:
+def test_refused_consumer_heartbeat_leaves_classic_group_unchanged(
+    harness: CoordinatorHarness,
+) -> None:
     """All of them had to join again, at each try of its client."""
-    member = alone(desk, instance="i")
-    assert code(desk.beat("n", 0, instance="i")) == E.UNRELEASED_INSTANCE_ID
-    assert desk.heartbeat(member, 1, instance="i")["error_code"] == E.NONE
-    assert GroupKey("g") in desk.disk
+    member = alone(harness, instance="i")
+    assert code(harness.beat("n", 0, instance="i")) == E.UNRELEASED_INSTANCE_ID
+    assert harness.heartbeat(member, 1, instance="i")["error_code"] == E.NONE
+    assert GroupKey("g") in harness.disk
 
 
-def test_leader_elected_after_crash_following_downgrade(calm: Desk) -> None:
+def test_leader_elected_after_crash_following_downgrade(calm: CoordinatorHarness) -> None:
     """Members that come as they were heard the old generation, and of no leader."""
     member = mixed(calm)
     calm.beat("n", -1)
@@ -351,7 +373,7 @@ def test_leader_elected_after_crash_following_downgrade(calm: Desk) -> None:
     assert joined["leader"] == member
 
 
-def test_members_asked_to_rejoin_after_crash_following_downgrade(calm: Desk) -> None:
+def test_members_asked_to_rejoin_after_crash_following_downgrade(calm: CoordinatorHarness) -> None:
     """Where no epoch was new, they heard nothing for a whole rebalance time-out."""
     calm.beat("n", 0, instance="i")
     member = str(join(calm, "", -1)["member_id"])

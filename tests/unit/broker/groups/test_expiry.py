@@ -7,7 +7,7 @@ from streamsx.broker.groups.coordinator_events import ExpireOffsets
 from streamsx.broker.groups.group import GroupConfig
 from streamsx.protocol.consumer_protocol import Subscription
 from streamsx.protocol.error_codes import ErrorCode
-from tests.support.desk import Desk
+from tests.support.coordinator_harness import CoordinatorHarness
 
 NONE = ErrorCode.NONE
 WEEK_MS = GroupConfig().offsets_retention_ms
@@ -15,50 +15,52 @@ READS_T = Subscription(("t",)).write()
 
 
 @pytest.fixture
-def desk() -> Desk:
-    desk = Desk()
-    desk.set_topics(t=4, u=1)
-    return desk
+def harness() -> CoordinatorHarness:
+    harness = CoordinatorHarness()
+    harness.set_topics(t=4, u=1)
+    return harness
 
 
-def alone(desk: Desk, subscription: bytes = READS_T, kind: str = "consumer") -> str:
+def alone(
+    harness: CoordinatorHarness, subscription: bytes = READS_T, kind: str = "consumer"
+) -> str:
     """The only member of a group in STABLE, at generation 1."""
-    waiter = desk.join(version=3, protocols={"range": subscription}, kind=kind)
-    member = str(desk.replies[waiter]["member_id"])
-    desk.sync(member, 1, assignments={member: b"all"})
-    assert desk.round().state is GroupState.STABLE
+    waiter = harness.join(version=3, protocols={"range": subscription}, kind=kind)
+    member = str(harness.replies[waiter]["member_id"])
+    harness.sync(member, 1, assignments={member: b"all"})
+    assert harness.round().state is GroupState.STABLE
     return member
 
 
-def expire(desk: Desk, later_ms: int) -> None:
+def expire(harness: CoordinatorHarness, later_ms: int) -> None:
     """As long after the present."""
-    desk.step(ExpireOffsets(int(desk.now * 1000) + later_ms))
+    harness.step(ExpireOffsets(int(harness.now * 1000) + later_ms))
 
 
-def test_offsets_of_empty_group_are_deleted(desk: Desk) -> None:
-    desk.commit("", -1, {("t", 0): 1, ("t", 1): 1, ("u", 0): 1})
-    assert desk.delete_offsets(("t", 0), ("t", 2), ("t", 9), ("no", 0)) == {
+def test_offsets_of_empty_group_are_deleted(harness: CoordinatorHarness) -> None:
+    harness.commit("", -1, {("t", 0): 1, ("t", 1): 1, ("u", 0): 1})
+    assert harness.delete_offsets(("t", 0), ("t", 2), ("t", 9), ("no", 0)) == {
         "t": [NONE, NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
         "no": [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
     }
-    assert desk.committed() == {("t", 1): 1, ("u", 0): 1}
-    desk.crash()
-    assert desk.committed() == {("t", 1): 1, ("u", 0): 1}
-    desk.delete_offsets(("t", 1), ("u", 0))
-    assert (desk.disk, desk.machine.groups) == ({}, {})
+    assert harness.committed() == {("t", 1): 1, ("u", 0): 1}
+    harness.crash()
+    assert harness.committed() == {("t", 1): 1, ("u", 0): 1}
+    harness.delete_offsets(("t", 1), ("u", 0))
+    assert (harness.disk, harness.machine.groups) == ({}, {})
 
 
-def test_offsets_of_subscribed_topic_are_not_deleted(desk: Desk) -> None:
-    member = alone(desk)
-    desk.commit(member, 1, {("t", 0): 1, ("u", 0): 1})
-    assert desk.delete_offsets(("t", 0), ("u", 0)) == {
+def test_offsets_of_subscribed_topic_are_not_deleted(harness: CoordinatorHarness) -> None:
+    member = alone(harness)
+    harness.commit(member, 1, {("t", 0): 1, ("u", 0): 1})
+    assert harness.delete_offsets(("t", 0), ("u", 0)) == {
         "t": [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC],
         "u": [NONE],
     }
-    assert desk.committed() == {("t", 0): 1}
-    desk.leave((member, None))
-    assert desk.delete_offsets(("t", 0)) == {"t": [NONE]}
-    assert desk.committed() == {}
+    assert harness.committed() == {("t", 0): 1}
+    harness.leave((member, None))
+    assert harness.delete_offsets(("t", 0)) == {"t": [NONE]}
+    assert harness.committed() == {}
 
 
 @pytest.mark.parametrize(
@@ -69,55 +71,59 @@ def test_offsets_of_subscribed_topic_are_not_deleted(desk: Desk) -> None:
     ],
 )
 def test_unreadable_subscription_protects_all_offsets(
-    desk: Desk, kind: str, subscription: bytes, told: dict[str, list[int]]
+    harness: CoordinatorHarness, kind: str, subscription: bytes, told: dict[str, list[int]]
 ) -> None:
-    member = alone(desk, subscription, kind)
-    desk.commit(member, 1, {("t", 0): 1})
-    assert desk.delete_offsets(("t", 0)) == told
-    expire(desk, 2 * WEEK_MS)
-    assert desk.committed() == {("t", 0): 1}
+    member = alone(harness, subscription, kind)
+    harness.commit(member, 1, {("t", 0): 1})
+    assert harness.delete_offsets(("t", 0)) == told
+    expire(harness, 2 * WEEK_MS)
+    assert harness.committed() == {("t", 0): 1}
 
 
-def test_delete_offsets_of_absent_group_answered_not_found(desk: Desk) -> None:
-    assert desk.delete_offsets(("t", 0)) == {"": [ErrorCode.GROUP_ID_NOT_FOUND]}
+def test_delete_offsets_of_absent_group_answered_not_found(harness: CoordinatorHarness) -> None:
+    assert harness.delete_offsets(("t", 0)) == {"": [ErrorCode.GROUP_ID_NOT_FOUND]}
 
 
-def test_offsets_without_members_expire_by_commit_time(desk: Desk) -> None:
-    desk.commit("", -1, {("t", 0): 1})
-    desk.sleep(10)
-    desk.commit("", -1, {("u", 0): 1})
-    expire(desk, WEEK_MS - 10_001)
-    assert desk.committed() == {("t", 0): 1, ("u", 0): 1}
-    expire(desk, WEEK_MS - 10_000)
-    assert desk.committed() == {("u", 0): 1}
-    expire(desk, WEEK_MS)
-    assert (desk.disk, desk.machine.groups) == ({}, {})
+def test_offsets_without_members_expire_by_commit_time(harness: CoordinatorHarness) -> None:
+    harness.commit("", -1, {("t", 0): 1})
+    harness.sleep(10)
+    harness.commit("", -1, {("u", 0): 1})
+    expire(harness, WEEK_MS - 10_001)
+    assert harness.committed() == {("t", 0): 1, ("u", 0): 1}
+    expire(harness, WEEK_MS - 10_000)
+    assert harness.committed() == {("u", 0): 1}
+    expire(harness, WEEK_MS)
+    assert (harness.disk, harness.machine.groups) == ({}, {})
 
 
-def test_offsets_of_emptied_group_expire_since_last_member_left(desk: Desk) -> None:
-    member = alone(desk)
-    desk.commit(member, 1, {("t", 0): 1})
-    desk.sleep(8)
-    desk.heartbeat(member, 1)
-    desk.leave((member, None))
-    desk.crash()  # since when it is empty is on the disk
-    desk.sleep(5)
-    expire(desk, WEEK_MS - 5001)
-    assert desk.committed() == {("t", 0): 1}
-    expire(desk, WEEK_MS - 5000)
-    assert (desk.disk, desk.machine.groups) == ({}, {})
+def test_offsets_of_emptied_group_expire_since_last_member_left(
+    harness: CoordinatorHarness,
+) -> None:
+    member = alone(harness)
+    harness.commit(member, 1, {("t", 0): 1})
+    harness.sleep(8)
+    harness.heartbeat(member, 1)
+    harness.leave((member, None))
+    harness.crash()  # since when it is empty is on the disk
+    harness.sleep(5)
+    expire(harness, WEEK_MS - 5001)
+    assert harness.committed() == {("t", 0): 1}
+    expire(harness, WEEK_MS - 5000)
+    assert (harness.disk, harness.machine.groups) == ({}, {})
 
 
-def test_offsets_of_active_group_expire_for_unsubscribed_topics_only(desk: Desk) -> None:
-    member = alone(desk)
-    desk.commit(member, 1, {("t", 0): 1, ("u", 0): 1})
-    expire(desk, WEEK_MS - 1)
-    assert desk.committed() == {("t", 0): 1, ("u", 0): 1}
-    desk.join(member, protocols={"range": Subscription(("t", "u")).write()})
-    expire(desk, WEEK_MS)  # in a round nobody knows
-    assert desk.committed() == {("t", 0): 1, ("u", 0): 1}
-    desk.join(member, protocols={"range": READS_T})
-    desk.sync(member, desk.round().generation, assignments={member: b"all"})
-    expire(desk, WEEK_MS)
-    assert desk.committed() == {("t", 0): 1}
-    assert desk.heartbeat(member, desk.round().generation)["error_code"] == NONE
+def test_offsets_of_active_group_expire_for_unsubscribed_topics_only(
+    harness: CoordinatorHarness,
+) -> None:
+    member = alone(harness)
+    harness.commit(member, 1, {("t", 0): 1, ("u", 0): 1})
+    expire(harness, WEEK_MS - 1)
+    assert harness.committed() == {("t", 0): 1, ("u", 0): 1}
+    harness.join(member, protocols={"range": Subscription(("t", "u")).write()})
+    expire(harness, WEEK_MS)  # in a round nobody knows
+    assert harness.committed() == {("t", 0): 1, ("u", 0): 1}
+    harness.join(member, protocols={"range": READS_T})
+    harness.sync(member, harness.round().generation, assignments={member: b"all"})
+    expire(harness, WEEK_MS)
+    assert harness.committed() == {("t", 0): 1}
+    assert harness.heartbeat(member, harness.round().generation)["error_code"] == NONE

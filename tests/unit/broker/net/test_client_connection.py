@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from streamsx.broker.groups.coordinator_events import ReplyBody
+from streamsx.broker.metrics import BrokerCounts
 from streamsx.broker.net.client_connection import (
     SLICE_S,
     ClientConnection,
@@ -15,6 +16,7 @@ from streamsx.broker.net.client_connection import (
     ConnectionLoad,
     ServedRequest,
 )
+from streamsx.metrics import MetricRegistry
 from streamsx.protocol.frames import LARGE_BYTES, Frame
 from streamsx.protocol.wire import Api
 
@@ -68,7 +70,8 @@ class Peers:
     """Connections of one broker. Frames of b"wait..." are parked, others come back as they are."""
 
     def __init__(self, **limits: Any) -> None:
-        self.limits, self.traffic = ConnectionLimits(**limits), ConnectionLoad()
+        self.limits = ConnectionLimits(**limits)
+        self.traffic = ConnectionLoad(BrokerCounts(MetricRegistry()))
         self.now = 0.0
         self.parked: list[ServedRequest] = []
         self.gone: list[ServedRequest] = []

@@ -29,7 +29,7 @@ from streamsx.errors import (
 from streamsx.group import member as machine
 from streamsx.group import requests
 from streamsx.group.admin import describe, observer
-from streamsx.group.admin.observer import tell
+from streamsx.group.admin.observer import send_marks
 from streamsx.model import TopicPartition
 from streamsx.protocol.consumer_protocol import Assignment, Subscription
 from streamsx.protocol.wire import Api
@@ -115,7 +115,7 @@ def embedded(story: Story, folder: Path, groups: GroupConfig | None = None) -> N
 
 
 def tool(cluster: Cluster, timeout_s: float = 5.0) -> "asyncio.Task[bool]":
-    told = tell(cluster, SystemClock(), GROUP, MARKS, timeout_s)
+    told = send_marks(cluster, SystemClock(), GROUP, MARKS, timeout_s)
     return asyncio.create_task(told, name="tool")
 
 

@@ -7,7 +7,7 @@ from streamsx.model import TopicPartition
 
 
 @dataclass(frozen=True)
-class Given:
+class ClientArguments:
     """`name`: of this process alone. `identity`: what it hands on to who comes in its place, as the
     id of its transactions. `made`: the topic to which records are copied.
     `transaction_ms`: how long a transaction may be open.

@@ -87,7 +87,7 @@ class AnsweredOnce:
     def __init__(self) -> None:
         self.open: set[int] = set()
 
-    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
+    def after(self, harness: "CoordinatorHarness", event: Event, effects: Iterable[Effect]) -> None:
         if isinstance(event, ClientRequest):
             self.open.add(event.waiter)
         if isinstance(event, ClientGone):
@@ -96,7 +96,7 @@ class AnsweredOnce:
             if isinstance(effect, ClientReply):
                 hold(effect.waiter in self.open, f"waiter {effect.waiter} is answered again")
                 self.open.remove(effect.waiter)
-        groups = desk.machine.groups.values()
+        groups = harness.machine.groups.values()
         members = [m for g in groups if isinstance(g, ClassicGroup) for m in g.members()]
         parked = {w for m in members for w in (m.join, m.sync) if w is not None}
         hold(parked == self.open, f"parked {sorted(parked)}, not answered {sorted(self.open)}")
@@ -108,12 +108,12 @@ class GenerationsRise:
     def __init__(self) -> None:
         self.seen: dict[tuple[str, str], int] = {}
 
-    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
+    def after(self, harness: "CoordinatorHarness", event: Event, effects: Iterable[Effect]) -> None:
         now = {
             (g.id, g.kind): g.held.epoch
             if isinstance(g, ConsumerGroup)
             else classic(g).round.generation
-            for g in desk.machine.groups.values()
+            for g in harness.machine.groups.values()
         }
         for group_id in now.keys() & self.seen.keys():
             hold(now[group_id] >= self.seen[group_id], f"{group_id} fell to {now[group_id]}")
@@ -123,14 +123,14 @@ class GenerationsRise:
 class PersistedBeforeTold:
     """What a client was told must survive a crash that comes right behind the answer."""
 
-    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
-        disk = dict(desk.disk_before)
+    def after(self, harness: "CoordinatorHarness", event: Event, effects: Iterable[Effect]) -> None:
+        disk = dict(harness.disk_before)
         for effect in effects:
             if isinstance(effect, Persist):
                 disk |= dict(effect.puts)
                 disk = {key: row for key, row in disk.items() if key not in effect.deletes}
             elif isinstance(effect, ClientReply) and not effect.body.get("error_code"):
-                self._check(desk.asked[effect.waiter], effect.body, disk)
+                self._check(harness.asked[effect.waiter], effect.body, disk)
 
     def _check(self, request: ClientRequest, body: ReplyBody, disk: dict[Key, Value]) -> None:
         group_id = getattr(request.body, "group_id", "")
@@ -180,24 +180,24 @@ class NothingForgotten:
     def __init__(self) -> None:
         self.armed: dict[str, float] = {}
 
-    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
+    def after(self, harness: "CoordinatorHarness", event: Event, effects: Iterable[Effect]) -> None:
         if isinstance(event, BrokerTick):
             self.armed.pop(event.group, None)
         if isinstance(event, Load):
             self.armed.clear()
         self.armed |= {e.group: e.at for e in effects if isinstance(e, Wake)}
-        for group_id, group in desk.machine.groups.items():
+        for group_id, group in harness.machine.groups.items():
             due = earliest(group)
             hold(self.armed.get(group_id, inf) <= due, f"{group_id} sleeps beyond {due}")
-            late = isinstance(event, BrokerTick) and event.group == group_id and due <= desk.now
-            hold(not late, f"{group_id} was not done at {desk.now}")
+            late = isinstance(event, BrokerTick) and event.group == group_id and due <= harness.now
+            hold(not late, f"{group_id} was not done at {harness.now}")
 
 
 class HeldByOne:
     """A partition is of one member at most, and its epoch is older than what it stands for."""
 
-    def after(self, desk: "Desk", event: Event, effects: Iterable[Effect]) -> None:
-        for group in desk.machine.groups.values():
+    def after(self, harness: "CoordinatorHarness", event: Event, effects: Iterable[Effect]) -> None:
+        for group in harness.machine.groups.values():
             if not isinstance(group, ConsumerGroup):
                 continue
             held = [(p, m.id) for m in group.members() for p in (*m.assigned, *m.revoking)]
@@ -224,7 +224,7 @@ def remembered(group: CoordinatedGroup) -> object:
 Place = tuple[str, int]
 
 
-class DeskLog:
+class FakeLog:
     """What producers have written to one partition."""
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ class DeskLog:
         self.ended[commit] += written
 
 
-class Desk:
+class CoordinatorHarness:
     """Drives a coordinator by hand. `replies` is by waiter; who is not in it, waits."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
@@ -254,7 +254,7 @@ class Desk:
         self.story: list[str] = []
         self.topics: dict[str, tuple[bytes, int]] = {}
         self.wakes: dict[str, float] = {}
-        self.logs: defaultdict[Place, DeskLog] = defaultdict(DeskLog)
+        self.logs: defaultdict[Place, FakeLog] = defaultdict(FakeLog)
         self.can_mark: Callable[[Place], bool] = lambda _: True
         self.invariants = (
             AnsweredOnce(), GenerationsRise(), PersistedBeforeTold(), NothingForgotten(),

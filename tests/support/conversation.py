@@ -80,7 +80,7 @@ class Parked:
         return int(self.answer().error_code) if told else None
 
 
-class Talk:
+class Conversation:
     """One client that speaks bare requests; `ours`: to the embedded broker."""
 
     def __init__(self, bootstrap: str, *, ours: bool) -> None:
@@ -186,7 +186,7 @@ class Talk:
 class Group:
     """One group of a talk; what a member asks is answered at once, or parked."""
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: Conversation) -> None:
         self.talk, self.id = talk, f"{talk.name}-{uuid.uuid4()}"
 
     def joining(self, member_id: str = "", **about: Any) -> Parked:
@@ -298,7 +298,7 @@ class Group:
 class Consumers:
     """One such group of a talk, and a topic that its coordinator has heard of."""
 
-    def __init__(self, talk: Talk, partitions: int = 4) -> None:
+    def __init__(self, talk: Conversation, partitions: int = 4) -> None:
         self.talk, self.topic = talk, talk.topic(partitions)
         self.topic_id = talk.topic_id(self.topic)
         self.id, everything = f"{talk.name}-before-{uuid.uuid4()}", [*range(partitions)]

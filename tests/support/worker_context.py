@@ -10,12 +10,12 @@ from streamsx.clock import SystemClock
 from streamsx.group.member_events import ControlMessage
 from streamsx.journal import Journal
 from streamsx.state.directory import StateDirectory
-from streamsx.tasks.worker_context import WorkerContext
+from streamsx.worker.wiring import WorkerContext
 
 NOWHERE = "127.0.0.1:9"
 
 
-class Nobody:
+class IdleOwner:
     """A worker whose loop does not run: nothing is asked of it."""
 
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
@@ -36,9 +36,9 @@ class Nobody:
         return Cluster(NOWHERE)
 
 
-def given_of(app: App, directory: StateDirectory) -> WorkerContext:
+def context_of(app: App, directory: StateDirectory) -> WorkerContext:
     clock = SystemClock()
     return WorkerContext(
-        Nobody(), app.topology(), app.conf, directory, Journal("a", clock), clock,
+        IdleOwner(), app.topology(), app.conf, directory, Journal("a", clock), clock,
         Cluster(NOWHERE),
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Jars from Maven, copied once per machine.
 
-pip cannot install Spark's own connector, nor the Java programs that a test runs beside streamsx. A
-pom names the jars. This module does not know how the jars are used.
+pip cannot install Apache Kafka and the other Java programs that tests run beside streamsx. A pom
+names the jars. This module does not know how the jars are used.
 """
 
 import fcntl
@@ -12,12 +12,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from streamsx.errors import WorldError
-
 COPY_TIMEOUT_S = 300.0
 
 
-class JarsMissing(WorldError):
+class JarsMissing(Exception):
     """Error of Maven's copying: `mvn` is not installed, or the registry does not answer."""
 
 
@@ -56,7 +54,7 @@ def _copy(pom: Path, folder: Path) -> None:
         "-DincludeScope=runtime", f"-DoutputDirectory={begun}",
     ]  # fmt: skip
     try:
-        done = subprocess.run(  # noqa: S603  # the command is written above
+        done = subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=COPY_TIMEOUT_S
         )
         if done.returncode or not any(begun.glob("*.jar")):

@@ -6,7 +6,7 @@ For stories of pauses and beats that touch no socket: nobody waits, and no machi
 import asyncio
 
 
-class JumpingLoop(asyncio.SelectorEventLoop):
+class AutojumpLoop(asyncio.SelectorEventLoop):
     now = 0.0
 
     def time(self) -> float:

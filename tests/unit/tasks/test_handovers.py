@@ -1,4 +1,4 @@
-"""tasks/task_driver.py: how long hand-overs took, and which of them there were."""
+"""tasks/handovers.py: how long hand-overs took, and which of them there were."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from streamsx.model import TaskId
 from tests.unit.conftest import changelog, counting
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Bench, Station
+    from tests.unit.conftest import VirtualCluster, WorkerHarness
 
 T0 = TaskId(0, 0)
 MOMENT_S = 0.0002
 """What happens in one step of a loop."""
 
 
-def near(bench: Bench) -> Station:
+def near(bench: VirtualCluster) -> WorkerHarness:
     """A learner that is at the end of its changelog."""
     station = bench.begun(counting())
     bench.remember(changelog(0), 1)
@@ -28,21 +28,21 @@ def near(bench: Bench) -> Station:
     return station
 
 
-def first(station: Station, event: str, **fields: object) -> float:
+def first(station: WorkerHarness, event: str, **fields: object) -> float:
     """When it was told of an event with these fields."""
     return next(
         at for at, name, told in station.events if name == event and fields.items() <= told.items()
     )
 
 
-def promoted(station: Station, until: float) -> dict[str, object]:
+def promoted(station: WorkerHarness, until: float) -> dict[str, object]:
     """What is to be told of a hand-over that lasted until then; with a store at its end."""
     granted = first(station, "assigned", active=[str(T0)])
     ms = pytest.approx((until - granted) * 1000, abs=MOMENT_S * 1000)
     return {"task": str(T0), "lag": 0, "handover_ms": ms, "at": pytest.approx(until, abs=MOMENT_S)}
 
 
-def test_promotion_lasts_until_the_first_record_and_is_reported_once(bench: Bench) -> None:
+def test_promotion_lasts_until_the_first_record_and_is_reported_once(bench: VirtualCluster) -> None:
     station = near(bench)
     bench.feed(0, "a", "b")
     station.hand.plan(T0)
@@ -52,7 +52,7 @@ def test_promotion_lasts_until_the_first_record_and_is_reported_once(bench: Benc
     assert station.told("promoted") == [promoted(station, first(station, "first_record"))]
 
 
-def test_promotion_without_input_lasts_until_running(bench: Bench) -> None:
+def test_promotion_without_input_lasts_until_running(bench: VirtualCluster) -> None:
     station = near(bench)
     station.hand.plan(T0)
     bench.run(3.0)
@@ -62,7 +62,7 @@ def test_promotion_without_input_lasts_until_running(bench: Bench) -> None:
     assert len(station.told("promoted")) == 1
 
 
-def test_new_or_lost_task_reports_no_promotion(bench: Bench) -> None:
+def test_new_or_lost_task_reports_no_promotion(bench: VirtualCluster) -> None:
     station = near(bench)
     station.hand.plan(T0)
     station.hand.lose(T0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streamsx.spark.maven import JarsMissing, jars
+from tests.support.maven import JarsMissing, jars
 
 COPIES = """#!/bin/sh
 echo called >> "$LOG"

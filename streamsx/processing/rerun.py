@@ -1,0 +1,76 @@
+"""Rerun: the order that a task leaves behind when its work since the last commit is dropped.
+
+The task that ended makes the order (`Task.rerun`). Its driver drops the uncommitted work
+(`Task.aborted`) and makes another task from the last commit, and that task takes the order. Worker,
+test driver and Spark go back in this one way; docs/architecture.md has the sequence.
+
+    the reason                                                the next task
+    a seal has refused a value (ValueRefused)                 runs the interval carefully
+    the careful run has not found the value's record, or a
+    broker refuses a record for good (TaskStopped)            stops at the last commit
+
+Not here: reading the rows to put back, the closing and opening of tasks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from streamsx.errors import TaskStopped, ValueRefused
+
+StoreRows = Mapping[str, Mapping[bytes, bytes | None]]
+"""Rows by the name of their store."""
+Begins = Mapping[str, tuple[int, Mapping[str, int]]]
+"""Per topic, a position, and the positions of the readers that are ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """Interval to run again from the last commit, and the manner of the run.
+
+    `until`: per topic, the offset behind the interval. `careful`: each value is encoded as a record
+    sets it, so that the record of a value that cannot be encoded is found, and fails alone. `stop`:
+    the reason for which the task stops at the last commit instead of running. `rows`: per store,
+    the committed values of the rows that have left for the changelog since. A restore reads the
+    later values, so the next commit puts these back. Only a task that begins at the same commit may
+    do so: behind it, the rows of the interval are committed. `begins`: per topic, the positions of
+    all readers at that commit.
+    """
+
+    until: Mapping[str, int] = field(default_factory=dict)
+    careful: bool = False
+    stop: TaskStopped | None = None
+    rows: StoreRows = field(default_factory=dict)
+    begins: Begins = field(default_factory=dict)
+
+    def rows_at(self, begins: Begins) -> StoreRows:
+        """Return the rows to put back, for a task that begins at a place."""
+        return self.rows if begins == self.begins else {}
+
+    def careful_at(self, positions: Mapping[str, int]) -> bool:
+        """Return whether a task at these positions still has to encode each value as it is set.
+
+        A topic that the task no longer reads counts as run.
+        """
+        left = (positions.get(topic, end) < end for topic, end in self.until.items())
+        return self.careful and any(left)
+
+
+NO_RERUN: Final = Rerun()
+"""Order for a task that follows none here, or one that ended with all of its work committed."""
+
+
+def rerun_after(
+    why: ValueRefused | TaskStopped, taken: Mapping[str, int], rows: StoreRows, begins: Begins
+) -> Rerun:
+    """Return the order of a task that ends for a reason.
+
+    Args:
+        why: the reason.
+        taken: per topic, the offset behind the records that the task was given.
+        rows: the rows to put back.
+        begins: the place of the last commit.
+    """
+    if isinstance(why, TaskStopped):
+        return Rerun(stop=why, rows=rows, begins=begins)
+    return Rerun(dict(taken), careful=True, rows=rows, begins=begins)

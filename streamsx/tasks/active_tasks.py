@@ -1,0 +1,181 @@
+"""Active tasks of a worker: creation out of committed positions and open stores, and their end.
+
+Not here: the time of each step (`task_driver`), feeding (`worker/data_loop`), commits
+(`committer`).
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+
+from streamsx.client.producer import Producer
+from streamsx.client.rejected_batch import SourceRecords
+from streamsx.clock import Clock
+from streamsx.journal import LOG
+from streamsx.model import TaskId, TopicPartition
+from streamsx.processing.actor import GatedActor
+from streamsx.processing.failure_policy import Policy
+from streamsx.processing.rerun import Rerun
+from streamsx.processing.task import Task
+from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.state.api import Rows
+from streamsx.state.factory import make_store
+from streamsx.tasks.active_task import Active
+from streamsx.tasks.commit_cycle import place_of
+from streamsx.tasks.committer import WRITE_ROWS
+from streamsx.tasks.processing_gap import ProcessingGap
+from streamsx.topology.nodes import SubTopology
+
+CommittedPlace = tuple[int, OffsetMetadata]
+"""Committed offset of a partition, and the metadata beside it."""
+
+
+class ActiveTasks:
+    """Active tasks of one worker, which share the memory for decoded objects.
+
+    Attributes:
+        running: tasks that run, are suspended or have stopped.
+        closing: ended tasks whose stores are not closed yet.
+
+    Args:
+        plans: sub-topologies by number.
+        producer: takes the records that tasks send.
+        policy: consequences of records that fail.
+        wake: called when there is work for the data loop.
+        cache_bytes: memory for decoded objects of all tasks.
+        clock: time of the worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        plans: Mapping[int, SubTopology],
+        producer: Producer,
+        policy: Policy,
+        wake: Callable[[], None],
+        cache_bytes: int,
+        clock: Clock,
+    ) -> None:
+        self._plans = plans
+        self._producer = producer
+        self._policy = policy
+        self._wake = wake
+        self._cache_bytes = cache_bytes
+        self._clock = clock
+        self.running: dict[TaskId, Active] = {}
+        self.closing: dict[TaskId, Active] = {}
+
+    def run(
+        self,
+        task: TaskId,
+        found: Mapping[str, CommittedPlace],
+        rows: Mapping[str, Rows],
+        rerun: Rerun,
+    ) -> Active:
+        """Create a task.
+
+        Args:
+            task: the task.
+            found: committed place by source topic.
+            rows: open rows by store.
+            rerun: order of a task that was undone; NO_RERUN for any other.
+        """
+        plan = part_of(self._plans[task.subtopology], found.keys())
+        stores = {node.name: make_store(node, rows[node.name], 0) for node in plan.stores}
+        metadata = place_of(found)
+        warn_of_newer(plan, task.partition, found)
+        start = partial(GatedActor, self._wake)
+        outbox = self._producer.of(task, lambda: source_of(made))
+        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, rerun)
+        active = self.running[task] = Active(made, ProcessingGap(last=self._clock.now()))
+        self._share_cache()
+        return active
+
+    def _share_cache(self) -> None:
+        """Share the cache's memory equally among the stores of all active tasks."""
+        stores = [s for active in self.running.values() for s in active.task.stores.values()]
+        for store in stores:
+            store.share(self._cache_bytes // len(stores))
+
+    def gaps(self, now: float) -> dict[TaskId, float]:
+        """Return the longest gap of each task since the last call, in seconds.
+
+        Stopped tasks, whose bodies have ended, are left out.
+        """
+        return {t: a.gap.taken(now) for t, a in sorted(self.running.items()) if not a.why}
+
+    def stop(self, task: TaskId) -> None:
+        """End the bodies of a task that cannot go on; the task stays ours."""
+        halt(self.running[task])
+        self._wake()
+
+    def end(self, task: TaskId) -> None:
+        """End a task; committed rows may still have to be written before the stores close."""
+        active = self.running.pop(task)
+        halt(active)
+        self.closing[task] = active
+        self._share_cache()
+
+    def abort(self, task: TaskId, changelogs: Collection[TopicPartition]) -> None:
+        """Drop everything of an ended task that is not committed."""
+        self._producer.drop(changelogs)
+        if task in self.closing:  # else one of its stores failed before it ran
+            self.closing[task].task.aborted()
+
+    async def write_out(self, task: TaskId) -> None:
+        """Write all committed rows of an ended task to the stores, in slices."""
+        ended = self.closing.pop(task).task
+        for store in ended.stores.values():
+            store.stop_scans()
+        done = False
+        while not done:
+            done = ended.write_some(WRITE_ROWS)
+            await asyncio.sleep(0)
+
+    def forget(self, task: TaskId) -> None:
+        """Forget the records of a task that the producer still counts."""
+        self._producer.forget(task)
+
+
+def halt(active: Active) -> None:
+    """End the bodies of a task; the task is fed no more."""
+    active.suspended = True
+    active.task.close()
+
+
+def source_of(task: Task) -> SourceRecords | None:
+    """Return the records that a task is processing, as the origin of the records it sends.
+
+    Returns:
+        None while the task processes no record.
+    """
+    if (chunk := task.at_hand) is None or chunk.start == chunk.stop:
+        return None
+    batch = chunk.batch
+    offsets = chunk.batch.offsets
+    return SourceRecords(
+        batch.topic, batch.partition, offsets[chunk.start], offsets[chunk.stop - 1]
+    )
+
+
+def warn_of_newer(plan: SubTopology, partition: int, found: Mapping[str, CommittedPlace]) -> None:
+    """Log the agents that repeat records because a later release wrote metadata it alone reads."""
+    for source in plan.sources:
+        offset, beside = found[source.topic]
+        if beside.newer and len(source.readers) > 1:
+            LOG.warning(
+                "metadata_newer %s-%d: a later version of streamsx committed offset %d, this one "
+                "cannot read how far each agent was: those of %s that were ahead repeat records "
+                "from there: run the later version, or expect them twice",
+                source.topic, partition, offset, ", ".join(sorted(source.readers.values())),
+            )  # fmt: skip
+
+
+def part_of(plan: SubTopology, topics: Collection[str]) -> SubTopology:
+    """Return the plan with only the sources among `topics`.
+
+    Without state, a topic may have fewer partitions than others in its sub-topology: tasks with
+    higher numbers read fewer topics.
+    """
+    return replace(plan, sources=tuple(s for s in plan.sources if s.topic in topics))
