@@ -124,7 +124,7 @@ def _tree(step: Step, made: dict[int, Operator]) -> Operator:
     found = made.get(id(step))
     if found is None:
         below = tuple(_tree(each, made) for each in step.then)
-        found = made[id(step)] = replace(step.operator, then=below)
+        found = made[id(step)] = step.operator.above(below)
     return found
 
 

@@ -7,6 +7,8 @@ from typing import Any
 from streamsx.app.channel import Topic
 from streamsx.app.flow import Flow, check_function
 from streamsx.errors import TopologyError
+from streamsx.operators.operator import Operator
+from streamsx.operators.table import filter_table, map_table
 from streamsx.state.layout import StoreNode
 
 
@@ -41,18 +43,14 @@ class TableFlow:
     def filter(self, condition: Callable[[Any], Any]) -> "TableFlow":
         """Keep the rows whose value fulfils a condition; a row that no longer does is deleted."""
         check_function("filter", condition)
-        kind = self._changes.place.shape.value_type
-
-        def kept(value: Any) -> Any:
-            return value if value is not None and condition(value) else None
-
-        return TableFlow(self._changes.map_values(kept, value_type=kind), None)
+        return self._made(filter_table(condition), source=None)
 
     def map_values(self, fun: Callable[[Any], Any], *, value_type: Any = None) -> "TableFlow":
         """Replace each value by what a function makes of it."""
         check_function("map_values", fun)
 
-        def made(value: Any) -> Any:
-            return None if value is None else fun(value)
+        return self._made(map_table(fun), source=None, value_type=value_type)
 
-        return TableFlow(self._changes.map_values(made, value_type=value_type), None)
+    def _made(self, operator: Operator, **changes: Any) -> "TableFlow":
+        """Return the table that an operator makes of the changes, which has no store."""
+        return TableFlow(Flow(self._changes.place.then(operator, **changes)), None)

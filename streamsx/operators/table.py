@@ -1,6 +1,8 @@
 """Operators of tables: `put` keeps the newest value of each key, `join_table` looks a value up.
 
-The row of a key is the key's bytes.
+`filter_table` and `map_table` make another table of the changes of one, with the old value of each
+change. A row that a filter does not keep any more leaves as a deletion. The row of a key is the
+key's bytes.
 """
 
 from collections.abc import Callable
@@ -20,6 +22,33 @@ else:
 """,
     bind=BIND,
 )
+PUT_OLD: Final = Code(
+    """\
+if {key} is None:
+    {counts}.skipped += 1
+else:
+    {new_old} = {get}({key})
+    if {new_old} is None:
+        {new_old} = {load}({key})
+    elif {new_old} is GONE:
+        {new_old} = None
+    {hot}[{key}] = GONE if {value} is None else {value}
+    {then}
+""",
+    ("old",),
+    bind=BIND,
+)
+FILTER: Final = Code(
+    """\
+{new_value} = {value} if {value} is not None and {condition}({value}) else None
+{new_old} = {old} if {old} is not None and {condition}({old}) else None
+if {new_value} is not None or {new_old} is not None:
+    {then}
+""",
+    ("value", "old"),
+)
+MAP: Final = "{new_value} = None if {value} is None else {fun}({value})\n"
+MAP_OLD: Final = "{new_old} = None if {old} is None else {fun}({old})\n"
 FIND: Final = """\
 {found} = {get}({key})
 if {found} is None:
@@ -43,7 +72,16 @@ LEFT: Final = Code(
 
 
 def put(store: StoreNode) -> Operator:
-    return Operator("put", PUT, stores={"store": store})
+    return Operator("put", PUT, stores={"store": store}, with_old=PUT_OLD)
+
+
+def filter_table(condition: Callable[[Any], Any]) -> Operator:
+    return Operator("filter_table", FILTER, {"condition": condition})
+
+
+def map_table(fun: Callable[[Any], Any]) -> Operator:
+    code = Code(MAP, ("value",))
+    return Operator("map_table", code, {"fun": fun}, with_old=Code(MAP + MAP_OLD, ("value", "old")))
 
 
 def join_table(store: StoreNode, fun: Callable[[Any, Any], Any], *, left: bool) -> Operator:

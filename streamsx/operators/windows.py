@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from streamsx.operators.aggregate import BIND
+from streamsx.operators.change import keeper
 from streamsx.operators.operator import Code, Operator, indented
 from streamsx.serde.codec import Codec
 from streamsx.state.layout import StoreNode, time_bytes
@@ -57,16 +58,13 @@ else:
             continue
         {row} = {pack}({start}) + {key}
 """
-COUNT: Final = """\
-{total} = {get}({row})
-if {total} is None:
-    {total} = {load}({row}) or 0
-{new_value} = {hot}[{row}] = {total} + 1
-"""
-AGGREGATE: Final = """\
+TOTAL: Final = """\
 {total} = {get}({row})
 if {total} is None:
     {total} = {load}({row})
+"""
+COUNT: Final = "{new_value} = {hot}[{row}] = ({total} or 0) + 1\n"
+AGGREGATE: Final = """\
 {new_value} = {fun}({decoded}, {value}, {init}() if {total} is None else {total})
 {hot}[{row}] = {new_value}
 """
@@ -74,6 +72,19 @@ EMIT: Final = {
     "update": "{then}\n",
     "commit": "{pending}[{row}] = {start}, {key}, {new_value}, {timestamp}\n",
     "final": "",
+}
+KEEP: Final = {
+    "update": "{new_old} = {kept}({total})\n",
+    "commit": """\
+{held} = {pending}.get({row})
+{new_old} = {kept}({total}) if {held} is None else {held}[4]
+""",
+    "final": "",
+}
+"""Lines that keep the value before the change: at a commit, before the first one since the last."""
+EMIT_OLD: Final = {
+    **EMIT,
+    "commit": "{pending}[{row}] = {start}, {key}, {new_value}, {timestamp}, {new_old}\n",
 }
 IN_WINDOW: Final = {
     "decoded": "{windowed}({decode_key}({key}), {start}, {start} + {size})",
@@ -87,6 +98,14 @@ COMMIT: Final = Code(
     ("value", "timestamp"),
     OF_RESULT,
 )
+COMMIT_OLD: Final = Code(
+    """\
+for {start}, {plain_key}, {new_value}, {new_timestamp}, {new_old} in {pending}.values():
+    {then}
+""",
+    ("value", "timestamp", "old"),
+    OF_RESULT,
+)
 FINALS: Final = Code(
     """\
 for {part} in {store}.close({clock}, SLICE_ROWS):
@@ -95,26 +114,34 @@ for {part} in {store}.close({clock}, SLICE_ROWS):
     yield
 """,
     ("value",),
-    {**OF_RESULT, "timestamp": "{start} + {size} - 1"},
+    {**OF_RESULT, "timestamp": "{start} + {size} - 1", "old": "None"},
 )
 DROPS: Final = Code("for _ in {store}.drop({clock}, SLICE_ROWS):\n    yield\n")
 
 
-def _code(step: str, *, tumbling: bool, absent: str, emit: str) -> Code:
+def _code(step: str, *, tumbling: bool, absent: str, emit: str, old: bool) -> Code:
     head = (TUMBLING if tumbling else HOPPING).replace("@absent", absent)
-    block = head + indented(step + EMIT[emit], 8)
+    lines = TOTAL + (KEEP[emit] + step + EMIT_OLD[emit] if old else step + EMIT[emit])
+    updates = COMMIT_OLD if old else COMMIT
     return Code(
-        block,
-        ("value",),
+        head + indented(lines, 8),
+        ("value", "old") if old else ("value",),
         IN_WINDOW,
         bind=BIND + "{current} = -1\n",
-        commit=COMMIT if emit == "commit" else None,
+        commit=updates if emit == "commit" else None,
         close=FINALS if emit == "final" else DROPS,
     )
 
 
 def _operator(
-    kind: str, code: Code, store: StoreNode, keys: Codec, functions: dict[str, Callable[..., Any]]
+    kind: str,
+    step: str,
+    store: StoreNode,
+    keys: Codec,
+    functions: dict[str, Callable[..., Any]],
+    *,
+    absent: str,
+    emit: str,
 ) -> Operator:
     timing = store.timing
     assert timing is not None, store
@@ -123,16 +150,26 @@ def _operator(
         "windowed": WindowedKey,
         "encode_windowed": windowed_bytes,
         "decode_key": keys.decode,
+        "kept": keeper(store.values),
     }
+    code, with_old = (
+        _code(step, tumbling=timing.size == timing.step, absent=absent, emit=emit, old=old)
+        for old in (False, True)
+    )
     constants = {"size": timing.size, "step": timing.step, "stays": timing.stays}
-    return Operator(kind, code, helpers | functions, stores={"store": store}, constants=constants)
+    return Operator(
+        f"{kind}_{emit}",
+        code,
+        helpers | functions,
+        stores={"store": store},
+        constants=constants,
+        with_old=with_old,
+    )
 
 
 def count_windows(store: StoreNode, keys: Codec, *, absent: str, emit: str) -> Operator:
     """Return a counter of records by key and window."""
-    tumbling = store.timing is not None and store.timing.size == store.timing.step
-    code = _code(COUNT, tumbling=tumbling, absent=absent, emit=emit)
-    return _operator(f"window_count_{emit}", code, store, keys, {})
+    return _operator("window_count", COUNT, store, keys, {}, absent=absent, emit=emit)
 
 
 def aggregate_windows(
@@ -144,6 +181,8 @@ def aggregate_windows(
     emit: str,
 ) -> Operator:
     """Return an aggregate by key and window: `fun` takes key, value and aggregate."""
-    tumbling = store.timing is not None and store.timing.size == store.timing.step
-    code = _code(AGGREGATE, tumbling=tumbling, absent="{value} is None", emit=emit)
-    return _operator(f"window_aggregate_{emit}", code, store, keys, {"init": init, "fun": fun})
+    functions: dict[str, Callable[..., Any]] = {"init": init, "fun": fun}
+    absent = "{value} is None"
+    return _operator(
+        "window_aggregate", AGGREGATE, store, keys, functions, absent=absent, emit=emit
+    )
