@@ -10,7 +10,7 @@ from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
 from streamsx.state.join_buffer import JoinBuffer
 from streamsx.state.keyed import KeyedStore
-from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, WINDOW, StoreNode
+from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, TIMED, WINDOW, StoreNode
 from streamsx.state.session_store import SessionStore
 from streamsx.state.window_store import WindowStore
 
@@ -19,6 +19,7 @@ STORES: Final[dict[str, Callable[[StoreNode, Rows, int], CachedStore]]] = {
     WINDOW: WindowStore,
     SESSION: SessionStore,
     BUFFER: JoinBuffer,
+    TIMED: KeyedStore,
 }
 """Store of each kind: made from its node, its committed rows and a memory budget in bytes."""
 

@@ -256,10 +256,10 @@ class Flow:
             raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
         if within is not None or grace is not None:
             raise TopologyError(
-                f"within= and grace= with a table ({users_line()}): tables are joined as they are when "
-                "the record comes: leave them out"
+                f"within= and grace= with a table ({users_line()}): tables are joined as they are "
+                "when the record comes: leave them out"
             )
-        _check_kind(kind, TABLE_KINDS)
+        check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
         operator = join_table(store, fun, left=kind == "left")
         return Flow(self.place.keyed(name).then(operator, source=None, value_type=value_type))
@@ -273,7 +273,7 @@ class Flow:
         name: str,
         value_type: Any,
     ) -> "Flow":
-        _check_kind(kind, FLOW_KINDS)
+        check_kind(kind, FLOW_KINDS)
         if kind != "inner" and not reach.graced:
             raise TopologyError(
                 f"{kind} join without a grace ({users_line()}): a record that comes later finds no "
@@ -471,7 +471,7 @@ def _nothing() -> None:
     """Return None, the aggregate before the first value."""
 
 
-def _check_kind(kind: str, kinds: tuple[str, ...]) -> None:
+def check_kind(kind: str, kinds: tuple[str, ...]) -> None:
     if kind not in kinds:
         words = ", ".join(kinds)
         raise TopologyError(f"not a kind of join: {kind!r} ({users_line()}): write one of {words}")

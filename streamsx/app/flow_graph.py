@@ -17,7 +17,7 @@ from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator
 from streamsx.operators.send import send, send_windowed
 from streamsx.serde.codec import Codec, table_codec
-from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, WINDOW, StoreNode, Timing
+from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, TIMED, WINDOW, StoreNode, Timing
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 from streamsx.topology.nodes import Branch, Source, SubTopology
 
@@ -255,6 +255,11 @@ class Place:
             kind = SESSION if window.kind == "session" else WINDOW
             timing = Timing(window.size, window.step, window.size + window.grace)
         return self.graph.store(name, self.shape.keys, values, users_line(), kind, timing)
+
+    def rows(self, name: str) -> StoreNode:
+        """Make a store of the table here: the newest value of each key, with its time."""
+        values = table_codec(self.shape.value_type)
+        return self.graph.store(name, self.shape.keys, values, users_line(), TIMED, None)
 
     def buffer(self, name: str, timing: Timing) -> StoreNode:
         """Make a buffer of the records here, for a join."""

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamsx.app.channel import Topic
-from streamsx.app.flow import Flow, check_function
+from streamsx.app.compat import users_line
+from streamsx.app.flow import FLOW_KINDS, Flow, check_function, check_kind
 from streamsx.errors import TopologyError
+from streamsx.operators.join_tables import join_tables
 from streamsx.operators.operator import Operator
 from streamsx.operators.table import filter_table, map_table
 from streamsx.state.layout import StoreNode
@@ -50,6 +52,37 @@ class TableFlow:
         check_function("map_values", fun)
 
         return self._made(map_table(fun), source=None, value_type=value_type)
+
+    def join(
+        self,
+        other: "TableFlow",
+        fun: Callable[[Any, Any], Any],
+        *,
+        kind: str = "inner",
+        name: str = "",
+        value_type: Any = None,
+    ) -> "TableFlow":
+        """Join the rows of two tables by key: each change joins the other's newest value.
+
+        `kind` is `inner`, `left` or `outer`: which tables must have a row. `fun` takes both values,
+        None for a missing one. `name` names the stores of both sides.
+        """
+        check_function("join", fun, 2)
+        if not isinstance(other, TableFlow):
+            raise TypeError(f"not a table: {other!r} ({users_line()}): a table joins tables")
+        check_kind(kind, FLOW_KINDS)
+        if not name:
+            raise TopologyError(f"state without a name ({users_line()}): give the join a name=")
+        left = self._changes.place.keyed(name)
+        right = other.to_flow().place.keyed(name)
+        if left.shape.keys is not right.shape.keys:
+            raise TopologyError(
+                f"keys of other types ({users_line()}): give both tables the same key_type="
+            )
+        stores = left.rows(f"{name}-left"), right.rows(f"{name}-right")
+        one, two = join_tables(*stores, fun, kind)
+        made = left.then_both(one, right, two, source=None, value_type=value_type)
+        return TableFlow(Flow(made), None)
 
     def _made(self, operator: Operator, **changes: Any) -> "TableFlow":
         """Return the table that an operator makes of the changes, which has no store."""

@@ -161,7 +161,7 @@ class LoopText:
             for role in operator.stores
         )
         commits = [line for _, lines in sorted(self._commits.items()) for line in lines]
-        return text + (COMMIT + "\n".join(commits) + "\n" if commits else "")
+        return text + (COMMIT + self._binds() + "\n".join(commits) + "\n" if commits else "")
 
     def _clocks(self) -> list[int]:
         """Return the numbers of the branches with a clock."""

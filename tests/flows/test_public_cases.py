@@ -15,6 +15,7 @@ GROUPS = {
     "join-inner",
     "join-left",
     "join-outer",
+    "table-table",
 }
 CASES = [case for case in cases() if case["group"] in GROUPS]
 
