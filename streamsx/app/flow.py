@@ -386,10 +386,7 @@ class Grouped:
 
     def _check_emit(self, emit: str) -> None:
         window = self._window
-        emits = EMITS if window is None else WINDOW_EMITS
-        if emit not in emits:
-            words = " or ".join(emits)
-            raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
+        check_emit(emit, EMITS if window is None else WINDOW_EMITS)
         if emit == "final" and window is not None and window.given_grace is None:
             raise TopologyError(
                 f"final results without a grace ({users_line()}): what comes later is lost: write "
@@ -469,6 +466,12 @@ def begin_flow(app: "App", topic: Topic, time_of: Callable[[Any], Any] | None) -
 
 def _nothing() -> None:
     """Return None, the aggregate before the first value."""
+
+
+def check_emit(emit: str, emits: tuple[str, ...] = EMITS) -> None:
+    if emit not in emits:
+        words = " or ".join(emits)
+        raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
 
 
 def check_kind(kind: str, kinds: tuple[str, ...]) -> None:

@@ -225,7 +225,7 @@ class Place:
                 f"topic in between without a name ({users_line()}): the key was changed: give the "
                 "next operator with state a name=, or call repartition(name)"
             )
-        topic_name = f"{self.app.conf.id}-{name}-repartition"
+        topic_name = self.repartition_topic(name)
         source = self.shape.source
         if source is not None:
             topic = source.derived(topic_name, partitions, has_prefix=True)
@@ -237,6 +237,16 @@ class Place:
             )
             self.send(topic)
         return self.behind(topic, TopicKind.REPARTITION)
+
+    def repartition_topic(self, name: str) -> str:
+        """Return the name of a topic in between."""
+        return f"{self.app.conf.id}-{name}-repartition"
+
+    def internal(self, topic_name: str, values: Codec, partitions: int | None = None) -> Topic:
+        """Make a topic in between with a format of its own."""
+        topic = Topic(self.app, (topic_name,), partitions=partitions, allow_empty=True)
+        topic.value_codec = values
+        return topic
 
     def keyed(self, name: str) -> "Place":
         """Return a place where each record is in the partition of its key."""

@@ -6,11 +6,13 @@ from typing import Any
 
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
-from streamsx.app.flow import FLOW_KINDS, Flow, check_function, check_kind
+from streamsx.app.flow import FLOW_KINDS, Flow, check_function, check_kind, keys_of
+from streamsx.app.grouped_table import GroupedTable
 from streamsx.errors import TopologyError
 from streamsx.operators.join_tables import join_tables
 from streamsx.operators.operator import Operator
 from streamsx.operators.table import filter_table, map_table
+from streamsx.serde.codec import FlowKeys
 from streamsx.state.layout import StoreNode
 
 
@@ -52,6 +54,24 @@ class TableFlow:
         check_function("map_values", fun)
 
         return self._made(map_table(fun), source=None, value_type=value_type)
+
+    def group_by(
+        self,
+        key_of: Callable[[Any], Any],
+        name: str = "",
+        partitions: int | None = None,
+        *,
+        key_type: Any = None,
+    ) -> GroupedTable:
+        """Return groups of the rows by another key, text unless `key_type` is given.
+
+        `name` names the topic in between; without it the aggregate's name does. A value for which
+        the function returns None is in no group.
+        """
+        check_function("group_by", key_of)
+        keys = keys_of(key_type)
+        encoders = FlowKeys(keys.encoders, key_type or str, users_line())
+        return GroupedTable(self._changes.place, key_of, (keys, encoders), name, partitions)
 
     def join(
         self,

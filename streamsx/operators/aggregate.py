@@ -1,4 +1,4 @@
-"""Operators with a running value for each key: `count` and `aggregate`.
+"""Operators with a running value for each key: `count`, `aggregate` and `aggregate_changes`.
 
 The row of a key is the key's bytes. A record without a key or a value is counted as skipped and
 goes no further. Results leave as each value changes (`update`), or as the newest value of each key
@@ -30,6 +30,14 @@ if {total} is None:
 COUNT: Final = "{new_value} = {hot}[{key}] = ({total} or 0) + 1\n"
 AGGREGATE: Final = """\
 {new_value} = {fun}({decoded}, {value}, {init}() if {total} is None else {total})
+{hot}[{key}] = {new_value}
+"""
+CHANGES: Final = """\
+{new_value} = {init}() if {total} is None else {total}
+if {value}[0] is not None:
+    {new_value} = {subtract}({decoded}, {value}[0], {new_value})
+if {value}[1] is not None:
+    {new_value} = {fun}({decoded}, {value}[1], {new_value})
 {hot}[{key}] = {new_value}
 """
 EMIT: Final = {"update": "{then}\n", "commit": "{pending}[{key}] = {new_value}, {timestamp}\n"}
@@ -81,6 +89,23 @@ def aggregate(
     """Return an aggregate: `fun` takes key, value and the key's aggregate, first that of `init`."""
     functions: dict[str, Callable[..., Any]] = {"init": init, "fun": fun}
     return _operator("aggregate", AGGREGATE, store, functions, absent="{value} is None", emit=emit)
+
+
+def aggregate_changes(
+    store: StoreNode,
+    init: Callable[[], Any],
+    fun: Callable[[Any, Any, Any], Any],
+    subtract: Callable[[Any, Any, Any], Any],
+    *,
+    emit: str,
+) -> Operator:
+    """Return an aggregate of the changes of a table.
+
+    The old value of a change is taken out with `subtract`, the new one is put in with `fun`.
+    """
+    functions: dict[str, Callable[..., Any]] = {"init": init, "fun": fun, "subtract": subtract}
+    absent = "{value} is None"
+    return _operator("aggregate_changes", CHANGES, store, functions, absent=absent, emit=emit)
 
 
 def _operator(

@@ -65,7 +65,9 @@ def _written(key: Any) -> str:
 
 
 def _of_table(case: Case) -> bool:
-    """Return whether the results of a case are changes of a table."""
+    """Return whether the results of a case are changes of a table, maybe as a flow."""
+    if any(op["op"] == "to_flow" for op in case["ops"]):
+        return True
     made = {each["topic"]: each["kind"] != "stream" for each in case["sources"]}
     for op in case["ops"]:
         first = made.get(op["in"][0].split(".")[0], False)

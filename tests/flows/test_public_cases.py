@@ -16,6 +16,7 @@ GROUPS = {
     "join-left",
     "join-outer",
     "table-table",
+    "table-ops",
 }
 CASES = [case for case in cases() if case["group"] in GROUPS]
 
