@@ -57,6 +57,8 @@ class FlowGraph:
         self._app = app
         self._roots: list[Root] = []
         self.stores: dict[str, StoreNode] = {}
+        self.tables: dict[str, tuple[Topic, StoreNode]] = {}
+        """Global tables by name: the topic, and the store of each worker."""
 
     def root(self, topic: Topic, kind: TopicKind, keys: Codec) -> Root:
         """Return the root of a topic; one for all flows that read the topic in one way."""
@@ -79,8 +81,7 @@ class FlowGraph:
         """Make a store of keys in bytes. Raises NameClash, or TopologyError without a name."""
         if not name:
             raise TopologyError(f"state without a name: {made_at}: give it a name=")
-        if name in self.stores or name in self._app.tables:
-            raise NameClash(f"two of one name: table {name} ({made_at}): rename one of them")
+        self._refuse_twice(name, made_at)
         conf = self._app.conf
         changelog = changelog_name(conf.id, name)
         persistent = not conf.store.startswith("memory")
@@ -88,6 +89,18 @@ class FlowGraph:
             name, changelog, keys, values, bytes, persistent, kind, timing, by_bytes=True
         )
         self.stores[name] = node
+        return node
+
+    def _refuse_twice(self, name: str, made_at: str) -> None:
+        """Raise NameClash if a table has the name."""
+        if name in self.stores or name in self._app.tables or name in self.tables:
+            raise NameClash(f"two of one name: table {name} ({made_at}): rename one of them")
+
+    def table(self, name: str, topic: Topic, keys: Codec, made_at: str) -> StoreNode:
+        """Make a global table of a topic. Raises NameClash."""
+        self._refuse_twice(name, made_at)
+        node = StoreNode(name, topic.name, keys, topic.value_codec, bytes, False, by_bytes=True)
+        self.tables[name] = topic, node
         return node
 
     def stages(self) -> Iterator[SubTopology]:
@@ -113,6 +126,8 @@ class FlowGraph:
             for step in _walk(root.then):
                 if step.topic is not None and step.topic.topics not in read:
                     yield from step.topic.specs(TopicKind.OUTPUT)
+        for topic, _ in self.tables.values():
+            yield from topic.specs(TopicKind.SOURCE)
         replication = self._app.conf.topic_replication_factor
         config = dict(CONFIGS[TopicKind.CHANGELOG])
         for node in self.stores.values():

@@ -17,6 +17,20 @@ from streamsx.state.layout import StoreNode
 
 
 @dataclass(frozen=True)
+class GlobalTable:
+    """Table of all partitions of a topic, which each worker has whole. Made by `App.global_table`.
+
+    A worker reads all of the topic before its first task runs, and goes on reading meanwhile.
+    """
+
+    node: StoreNode
+    """Node of the store, for the modules of flows."""
+
+    def __repr__(self) -> str:
+        return f"<GlobalTable: {self.node.name}>"
+
+
+@dataclass(frozen=True)
 class TableFlow:
     """Table: made by `App.table`, `Flow.to_table` and aggregates.
 

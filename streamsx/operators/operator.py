@@ -81,7 +81,8 @@ class Operator:
     code calls, by the code's names for them; `topic`: destination of a send; `stores`: stores that
     the code uses, by the code's names for them; `constants`: numbers in the code; `then`: operators
     that receive the result, each on its own. `with_old` is the code where an operator below asks
-    for the old value of a table's change.
+    for the old value of a table's change. `tables` are global tables that the code reads, by the
+    code's names for them.
     """
 
     kind: str
@@ -92,6 +93,7 @@ class Operator:
     constants: Mapping[str, int] = field(default_factory=dict)
     then: tuple["Operator", ...] = ()
     with_old: Code | None = None
+    tables: Mapping[str, StoreNode] = field(default_factory=dict)
 
     def above(self, then: tuple["Operator", ...]) -> "Operator":
         """Return this operator with others below, which may ask for old values."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from streamsx.operators.aggregate import BIND
 from streamsx.operators.operator import Code, Operator, indented
+from streamsx.serde.codec import Encoders
 from streamsx.state.layout import StoreNode
 
 PUT: Final = Code(
@@ -88,3 +89,50 @@ def join_table(store: StoreNode, fun: Callable[[Any, Any], Any], *, left: bool) 
     """Return a join of a stream with a table: `fun` takes both values, the table's maybe None."""
     kind = "left_join_table" if left else "join_table"
     return Operator(kind, LEFT if left else INNER, {"fun": fun}, stores={"store": store})
+
+
+GLOBAL: Final = """\
+if {value} is None:
+    {counts}.skipped += 1
+else:
+    {found} = None
+    {at} = @key
+    if {at} is not None:
+        {found} = {load}({at})
+"""
+GLOBAL_INNER: Final = """\
+    if {found} is not None:
+        {new_value} = {fun}({value}, {found})
+        {then}
+    elif {at} is None:
+        {counts}.skipped += 1
+"""
+GLOBAL_LEFT: Final = """\
+    {new_value} = {fun}({value}, {found})
+    {then}
+"""
+KEY_MADE: Final = """\
+{at} = {key_of}({value})
+    {at} = {encode_key}[type({at})]({at})"""
+
+
+def join_global(
+    table: StoreNode,
+    fun: Callable[[Any, Any], Any],
+    key_of: Callable[[Any], Any] | None,
+    keys: Encoders,
+    *,
+    left: bool,
+) -> Operator:
+    """Return a join of a stream with a global table, by the key that `key_of` makes of the value.
+
+    Without `key_of` the record's key is that of the table.
+    """
+    block = GLOBAL + (GLOBAL_LEFT if left else GLOBAL_INNER)
+    block = block.replace("{at} = @key", "{at} = {key}" if key_of is None else KEY_MADE)
+    functions: dict[str, Any] = {"fun": fun}
+    if key_of is not None:
+        functions |= {"key_of": key_of, "encode_key": keys}
+    code = Code(block, ("value",), bind="{load} = {table}.load\n")
+    kind = "left_join_global" if left else "join_global"
+    return Operator(kind, code, functions, tables={"table": table})

@@ -15,6 +15,7 @@ import linecache
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from textwrap import dedent
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from streamsx.operators.body import BODY
@@ -62,6 +63,7 @@ class Wiring(NamedTuple):
     `send_to`: sender of a topic; `stores`: by name; `pending`: results that wait for a commit, for
     each operator by its id; `counts`: of each store's operators, by the name of the store;
     `clocks`: of the branches, by name. Loops over some branches share them with the loop over all.
+    `tables`: global tables, by name.
     """
 
     send_to: Callable[[str], Any]
@@ -69,6 +71,7 @@ class Wiring(NamedTuple):
     pending: dict[int, dict[bytes, Any]]
     counts: dict[str, Counts]
     clocks: dict[str, StreamClock]
+    tables: Mapping[str, CachedStore] = MappingProxyType({})
 
     def clock(self, branch: Branch) -> StreamClock:
         """Return the clock of a branch. Stores say up to where they have closed."""
@@ -197,6 +200,9 @@ class LoopText:
             names |= {f"{role}_{n}": number for role, number in operator.constants.items()}
             for role, node in operator.stores.items():
                 names[f"{role}_{n}"] = wiring.stores[node.name]
+                names[f"counts_{n}"] = wiring.counts.setdefault(node.name, Counts())
+            for role, node in operator.tables.items():
+                names[f"{role}_{n}"] = wiring.tables[node.name]
                 names[f"counts_{n}"] = wiring.counts.setdefault(node.name, Counts())
             if operator.code.commit is not None:
                 names[f"pending_{n}"] = wiring.pending.setdefault(id(operator), {})

@@ -73,7 +73,8 @@ class Task:
     not wired for.
 
     `checked`: offsets until which each value is encoded when set, because an earlier attempt
-    met a value that could not be encoded. So its record is found, and counts as failed.
+    met a value that could not be encoded. So its record is found, and counts as failed. `tables`:
+    global tables by name, which tasks only read.
     """
 
     def __init__(
@@ -86,10 +87,12 @@ class Task:
         policy: Policy,
         metadata: TaskMetadata,
         checked: Mapping[str, int] | None = None,
+        tables: Mapping[str, CachedStore] = MappingProxyType({}),
     ) -> None:
         self.id = TaskId(plan.number, partition)
         self.plan = plan
         self.stores = stores
+        self.tables = tables
         self.outbox = outbox
         self.start = start
         self.policy = policy

@@ -164,6 +164,10 @@ def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
         message = "the app lives in __main__: executors cannot import it: give it a module"
         reasons += [_reason(agent, message) for agent in app.agents.values()][:1]
     reasons += _jobs(app, {topic for each in topology.subtopologies for topic in each.topics})
+    reasons += [
+        Reason(f"global table {name!r}", "its topic", "nobody reads it there: run it in a worker")
+        for name in topology.tables
+    ]
     try:
         made = stages(topology, found or {}, app.conf.topic_partitions)
     except (PartitionMismatch, PartitionCountChanged) as error:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from streamsx.client.fetcher import Fetcher, limits_of
@@ -31,6 +32,7 @@ from streamsx.processing.failure_policy import Policy
 from streamsx.processing.task import Task
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.state.api import Rows
+from streamsx.state.cache import CachedStore
 from streamsx.state.factory import make_store
 from streamsx.state.layout import refuse_other_types
 from streamsx.tasks import state_machine as life
@@ -111,8 +113,10 @@ class TaskDriver:
         purging: RepartitionPurge,
         arrived: asyncio.Event,
         bounds: LogBounds,
+        tables: Mapping[str, CachedStore] = MappingProxyType({}),
     ) -> None:
         self._context = context
+        self._tables = tables
         self._plans = context.plans
         self._gateway = gateway
         self._stores = stores
@@ -363,7 +367,8 @@ class TaskDriver:
         start = partial(GatedActor, self._arrived.set)
         until, why = self._anew.pop(task, ({}, None))
         outbox = self._producer.of(task, lambda: source_of(made))
-        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, until)
+        about = stores, outbox, start, self._policy, metadata, until, self._tables
+        made = Task(plan, task.partition, *about)
         active = self.actives[task] = Active(made, ProcessingGap(last=self._context.clock.now()))
         self.sources.add(active)
         self._share_cache()

@@ -35,6 +35,7 @@ from streamsx.tasks.task_driver import TaskDriver
 from streamsx.tasks.worker_context import WorkerContext, sent_bytes
 from streamsx.topology.internal_topics import TopicKind
 from streamsx.worker.data_loop import DataLoop
+from streamsx.worker.global_tables import GlobalTables
 from streamsx.worker.host import KeyPlaces, WorkerHost
 from streamsx.worker.late_topics import LateTopics
 
@@ -74,9 +75,11 @@ class WorkerComponents:
         )  # fmt: skip
         gateway = GroupGateway(self.session, assignor, listening)
         bounds = bounds_of(context, partitions)
+        self.global_tables = GlobalTables(context, partitions)
         self.tasks = TaskDriver(
-            context, gateway, self.stores, self.producer, policy, self.purging, arrived, bounds
-        )
+            context, gateway, self.stores, self.producer, policy, self.purging, arrived, bounds,
+            self.global_tables.stores,
+        )  # fmt: skip
         self.rebalance_handler = RebalanceHandler(
             context, partitions, assignor, self.session, gateway, self.tasks, listening
         )

@@ -307,6 +307,7 @@ class Worker:
         await made.limits.learn([spec.name for spec in self._topology.topics])
         await made.producer.start()
         await made.host.producer.start()
+        await made.global_tables.fill()
         self._hosted(made.host)  # before listeners and bodies can use the host
         await made.tasks.dormant.begin(leftovers)
         made.rebalance_handler.publish()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from streamsx import App
 from streamsx.app.flow import Flow, Grouped
-from streamsx.app.table_flow import TableFlow
+from streamsx.app.table_flow import GlobalTable, TableFlow
 from streamsx.app.window import hopping, session, tumbling
 from streamsx.testing import TestDriver
 from tests.flows.expressions import evaluate, true
@@ -99,8 +99,10 @@ def _named(made: Mapping[str, Any], name: str) -> Any:
     return made[first][branch] if branch else made[first]
 
 
-def _source(app: App, source: Mapping[str, Any]) -> Flow | TableFlow:
+def _source(app: App, source: Mapping[str, Any]) -> Flow | TableFlow | GlobalTable:
     topic = source["topic"]
+    if source["kind"] == "global":
+        return app.global_table(topic)
     if source["kind"] == "table":
         return app.table(topic)
     time = source.get("timestamp")
@@ -176,6 +178,8 @@ def _aggregate(op: Case, groups: Any) -> TableFlow:
 def _join(op: Case, left: Any, right: Any) -> Any:
     expression = op.get("fn", {"l": "$l", "r": "$r"})
     how: dict[str, Any] = {}
+    if op.get("by", "$k") != "$k":
+        how["key"] = lambda value: _text(evaluate(op["by"], v=value))
     if "before" in op:
         how["within"] = (f"{op['before']}ms", f"{op['after']}ms")
         how["grace"] = f"{op['grace']}ms"

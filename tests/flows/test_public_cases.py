@@ -17,6 +17,7 @@ GROUPS = {
     "join-outer",
     "table-table",
     "table-ops",
+    "global",
 }
 CASES = [case for case in cases() if case["group"] in GROUPS]
 
