@@ -1,6 +1,7 @@
 """Codecs of rows that hold times beside values: sessions, buffered records, rows with a time.
 
-The row of a key with a time is the time, i64 big endian, and the encoded value: (time, value).
+The row of a key with a time is the time, i64 big endian, and the encoded value: (time, value). A
+value with a tag is 16 bytes and the encoded value: (tag, value).
 
 Other rows are lists of entries, one behind the other. An entry is a header, big endian, and the
 encoded value:
@@ -24,6 +25,8 @@ from streamsx.serde.roundtrip import LostPart, RoundTrip
 SESSION: Final = struct.Struct(">qqI")
 RECORD: Final = struct.Struct(">q?I")
 TIME: Final = struct.Struct(">q")
+TAG_BYTES: Final = 16
+TAG: Final = struct.Struct(f">{TAG_BYTES}s")
 
 
 def sessions_codec(values: Codec) -> Codec:
@@ -38,17 +41,27 @@ def entries_codec(values: Codec) -> Codec:
 
 def timed_codec(values: Codec) -> Codec:
     """Return the codec of values with a time in ms: pairs (time, value), never of None."""
+    return _headed(TIME, values)
+
+
+def tagged_codec(values: Codec) -> Codec:
+    """Return the codec of values with a tag: pairs (tag, value), never of None."""
+    return _headed(TAG, values)
+
+
+def _headed(header: struct.Struct, values: Codec) -> Codec:
+    """Return the codec of pairs: one field, and a value that is not None."""
     encoders = values.encoders
     decode = values.decode
 
-    def write(row: tuple[int, Any]) -> bytes:
-        at, value = row
-        return TIME.pack(at) + (encoders[type(value)](value) or b"")
+    def write(row: tuple[Any, Any]) -> bytes:
+        first, value = row
+        return header.pack(first) + (encoders[type(value)](value) or b"")
 
-    def read(data: bytes) -> tuple[int, Any]:
-        return TIME.unpack_from(data)[0], decode(data[TIME.size :])
+    def read(data: bytes) -> tuple[Any, Any]:
+        return header.unpack_from(data)[0], decode(data[header.size :])
 
-    check = None if values.check is None else TimedRoundTrip(values.check)
+    check = None if values.check is None else HeadedRoundTrip(values.check, header.size)
     return Codec(values.name, FramedEncoders(write), read, Quick(read), check)  # type: ignore[arg-type]
 
 
@@ -127,18 +140,19 @@ class EntriesRoundTrip(RoundTrip):
         return next((part for part in found if part is not None), None)
 
 
-class TimedRoundTrip(RoundTrip):
-    """Check of values with a time, each as a value of its own."""
+class HeadedRoundTrip(RoundTrip):
+    """Check of values in pairs, each as a value of its own."""
 
-    def __init__(self, values: RoundTrip) -> None:
+    def __init__(self, values: RoundTrip, header_bytes: int) -> None:
         self._values = values
+        self._header_bytes = header_bytes
 
     def all_come_back(self, values: Any, kinds: set[type], encoded: Any) -> bool:
-        raw = [data[TIME.size :] for data in encoded]
+        raw = [data[self._header_bytes :] for data in encoded]
         return self._values.first([value for _, value in values], raw) is None
 
     def comes_back(self, value: Any, data: bytes) -> bool:
-        return self._values.comes_back(value[1], data[TIME.size :])
+        return self._values.comes_back(value[1], data[self._header_bytes :])
 
     def lost(self, value: Any) -> LostPart | None:
         return self._values.lost(value[1])

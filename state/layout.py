@@ -7,6 +7,7 @@ A node knows the keys of its kind, so callers ask the node and know no tags;
 |---|---|---|---|
 | kv | key | key | value |
 | timed | key | key | time, i64 ms; value |
+| subscriptions | length of the foreign key, u32; foreign key; left key | the row key | time; tag |
 | window | start of the window, u64 ms; key | Faust's: JSON of `[key, [start, end]]` | value |
 | session | key | key | sessions of the key, framed (`framed`) |
 | buffer | start of the bucket, u64 ms; key | the row key | records of a join, framed (`framed`) |
@@ -41,6 +42,7 @@ WINDOW: Final = "window"
 SESSION: Final = "session"
 BUFFER: Final = "buffer"
 TIMED: Final = "timed"
+SUBSCRIPTIONS: Final = "subscriptions"
 """Kinds of stores, as the format text names them."""
 TIME_BYTES: Final = 8
 INDEXED_PER_GAP: Final = 4
@@ -271,6 +273,7 @@ def remedy(found: str, wanted: str) -> str:
 KINDS: Final = {
     KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key, timed=False),
     TIMED: Kind(0, timed_codec, _same_keys, _same_key, timed=False),
+    SUBSCRIPTIONS: Kind(0, timed_codec, _same_keys, _same_key, timed=False),
     WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust, timed=True),
     SESSION: Kind(0, sessions_codec, _same_keys, _same_key, timed=True),
     BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key, timed=True),

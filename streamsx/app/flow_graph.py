@@ -17,7 +17,17 @@ from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator
 from streamsx.operators.send import send, send_windowed
 from streamsx.serde.codec import Codec, table_codec
-from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, TIMED, WINDOW, StoreNode, Timing
+from streamsx.state.framed import tagged_codec
+from streamsx.state.layout import (
+    BUFFER,
+    KEY_VALUE,
+    SESSION,
+    SUBSCRIPTIONS,
+    TIMED,
+    WINDOW,
+    StoreNode,
+    Timing,
+)
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 from streamsx.topology.nodes import Branch, Source, SubTopology
 
@@ -211,10 +221,16 @@ class Place:
         return replace(self, at=step, shape=self.shape._replace(**changes))
 
     def then_both(
-        self, operator: Operator, other: "Place", second: Operator, **changes: Any
+        self,
+        operator: Operator,
+        other: "Place",
+        second: Operator,
+        *,
+        to: Topic | None = None,
+        **changes: Any,
     ) -> "Place":
         """Put one operator here and a second one elsewhere; the records of both go on as one."""
-        step = Step(operator)
+        step = Step(operator, to)
         self.at.then.append(step)
         other.at.then.append(Step(second, then=step.then))
         return replace(self, at=step, shape=self.shape._replace(**changes))
@@ -281,10 +297,17 @@ class Place:
             timing = Timing(window.size, window.step, window.size + window.grace)
         return self.graph.store(name, self.shape.keys, values, users_line(), kind, timing)
 
-    def rows(self, name: str) -> StoreNode:
+    def rows(self, name: str, *, tagged: bool = False) -> StoreNode:
         """Make a store of the table here: the newest value of each key, with its time."""
         values = table_codec(self.shape.value_type)
+        if tagged:
+            values = tagged_codec(values)
         return self.graph.store(name, self.shape.keys, values, users_line(), TIMED, None)
+
+    def subscriptions(self, name: str) -> StoreNode:
+        """Make a store of the subscriptions of a foreign-key join."""
+        raw = table_codec(bytes)
+        return self.graph.store(name, raw, raw, users_line(), SUBSCRIPTIONS, None)
 
     def buffer(self, name: str, timing: Timing) -> StoreNode:
         """Make a buffer of the records here, for a join."""

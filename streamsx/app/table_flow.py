@@ -6,14 +6,23 @@ from typing import Any
 
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
-from streamsx.app.flow import FLOW_KINDS, Flow, check_function, check_kind, keys_of
+from streamsx.app.flow import FLOW_KINDS, TABLE_KINDS, Flow, check_function, check_kind, keys_of
+from streamsx.app.flow_graph import Place
 from streamsx.app.grouped_table import GroupedTable
 from streamsx.errors import TopologyError
+from streamsx.operators.foreign_join import (
+    ForeignStores,
+    ForeignTopics,
+    answer_codec,
+    foreign_join,
+    subscription_codec,
+)
 from streamsx.operators.join_tables import join_tables
 from streamsx.operators.operator import Operator
-from streamsx.operators.table import filter_table, map_table
-from streamsx.serde.codec import FlowKeys
+from streamsx.operators.table import filter_table, map_table, put_changes
+from streamsx.serde.codec import FlowKeys, table_codec
 from streamsx.state.layout import StoreNode
+from streamsx.topology.internal_topics import TopicKind
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,7 @@ class TableFlow:
         other: "TableFlow",
         fun: Callable[[Any, Any], Any],
         *,
+        key: Callable[[Any], Any] | None = None,
         kind: str = "inner",
         name: str = "",
         value_type: Any = None,
@@ -100,15 +110,22 @@ class TableFlow:
 
         `kind` is `inner`, `left` or `outer`: which tables must have a row. `fun` takes both values,
         None for a missing one. `name` names the stores of both sides.
+
+        With `key`, a function of this table's value, rows join the row of the other table with that
+        key, their foreign key. `kind` is `inner` or `left` then. `name` names the topics in between
+        too.
         """
         check_function("join", fun, 2)
         if not isinstance(other, TableFlow):
             raise TypeError(f"not a table: {other!r} ({users_line()}): a table joins tables")
-        check_kind(kind, FLOW_KINDS)
+        check_kind(kind, FLOW_KINDS if key is None else TABLE_KINDS)
         if not name:
             raise TopologyError(f"state without a name ({users_line()}): give the join a name=")
         left = self._changes.place.keyed(name)
         right = other.to_flow().place.keyed(name)
+        if key is not None:
+            check_function("key=", key)
+            return join_foreign((left, right), fun, key, kind, name, value_type)
         if left.shape.keys is not right.shape.keys:
             raise TopologyError(
                 f"keys of other types ({users_line()}): give both tables the same key_type="
@@ -121,3 +138,41 @@ class TableFlow:
     def _made(self, operator: Operator, **changes: Any) -> "TableFlow":
         """Return the table that an operator makes of the changes, which has no store."""
         return TableFlow(Flow(self._changes.place.then(operator, **changes)), None)
+
+
+def join_foreign(
+    sides: tuple[Place, Place],
+    fun: Callable[[Any, Any], Any],
+    key_of: Callable[[Any], Any],
+    kind: str,
+    name: str,
+    value_type: Any,
+) -> TableFlow:
+    """Return the table of a foreign-key join of the tables at two places."""
+    left, right = sides
+    encoders = right.shape.keys.encoders.or_none()
+
+    def foreign(value: Any) -> bytes | None:
+        key = key_of(value)
+        return encoders[type(key)](key)
+
+    topics = ForeignTopics(
+        left.repartition_topic(f"{name}-subscription"), left.repartition_topic(f"{name}-response")
+    )
+    stores = ForeignStores(
+        left.rows(f"{name}-left", tagged=True),
+        right.rows(f"{name}-right"),
+        right.subscriptions(f"{name}-subscriptions"),
+    )
+    values = table_codec(left.shape.value_type), table_codec(right.shape.value_type)
+    steps = foreign_join(stores, topics, fun, foreign, *values, left=kind == "left")
+    asked = right.internal(topics.subscriptions, subscription_codec())
+    answered = left.internal(topics.answers, answer_codec(values[1]))
+    right.behind(asked, TopicKind.REPARTITION).then(steps.subscriptions, answered)
+    right.then(steps.right, answered)
+    back = left.behind(answered, TopicKind.REPARTITION)
+    made = left.then_both(
+        steps.left, back, steps.answers, to=asked, source=None, value_type=value_type
+    )
+    store = made.store(name, value_type)
+    return TableFlow(Flow(made.then(put_changes(store))), store)

@@ -39,6 +39,20 @@ else:
     ("old",),
     bind=BIND,
 )
+PUT_CHANGES: Final = Code(
+    """\
+{new_old} = {get}({key})
+if {new_old} is None:
+    {new_old} = {load}({key})
+elif {new_old} is GONE:
+    {new_old} = None
+if {value} is not None or {new_old} is not None:
+    {hot}[{key}] = GONE if {value} is None else {value}
+    {then}
+""",
+    ("old",),
+    bind=BIND,
+)
 FILTER: Final = Code(
     """\
 {new_value} = {value} if {value} is not None and {condition}({value}) else None
@@ -74,6 +88,11 @@ LEFT: Final = Code(
 
 def put(store: StoreNode) -> Operator:
     return Operator("put", PUT, stores={"store": store}, with_old=PUT_OLD)
+
+
+def put_changes(store: StoreNode) -> Operator:
+    """Return a `put` that passes no deletion on of a row that is not there."""
+    return Operator("put_changes", PUT_CHANGES, stores={"store": store})
 
 
 def filter_table(condition: Callable[[Any], Any]) -> Operator:

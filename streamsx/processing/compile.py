@@ -47,7 +47,7 @@ class Loop(NamedTuple):
     """
 
     run: Callable[[Iterable[tuple[Any, ...]], LoopFailed], Iterator[None] | None]
-    commit: Callable[[CommitFailed], None] | None
+    commit: Callable[[CommitFailed], Iterator[None] | None] | None
 
 
 @dataclass(slots=True)

@@ -290,7 +290,8 @@ class LoopRun:
         def failed(error: Exception, branch: int) -> None:
             self._scopes[branch].failed(batch, index, self._passed - 1, error, decode=False)
 
-        self._loop.commit(failed)
+        for _ in self._loop.commit(failed) or ():
+            pass  # a loop that pauses between slices does not pause here
 
     def reset(self, position: int, *, back: bool) -> None:
         """Continue as `AgentProgress.reset` does."""

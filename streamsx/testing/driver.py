@@ -501,7 +501,14 @@ class TestDriver:
         self._pass_over()
         if self._commits:
             self.commit()
+            if any(self._unread(id_) for id_ in self._tasks):
+                self._settle()  # results of a commit are input of other tasks
         self._raise_first()
+
+    def _unread(self, id_: TaskId) -> bool:
+        """Return whether a task has records that it was not offered."""
+        tps = (TopicPartition(topic, id_.partition) for topic in self._plans[id_].topics)
+        return any(self._logs.end(tp) > self._offered[tp] for tp in tps)
 
     def _pass_over(self) -> None:
         """Pass over the failures at the end of each topic that has been quiet for QUIET_S."""
