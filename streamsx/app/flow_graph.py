@@ -304,6 +304,12 @@ class Place:
             values = tagged_codec(values)
         return self.graph.store(name, self.shape.keys, values, users_line(), TIMED, None)
 
+    def held(self, name: str, wait_ms: int) -> StoreNode:
+        """Make a store of the changes of a table that wait: sessions that close at the wait."""
+        values = table_codec(self.shape.value_type)
+        timing = Timing(wait_ms, wait_ms, wait_ms - 1)
+        return self.graph.store(name, self.shape.keys, values, users_line(), SESSION, timing)
+
     def subscriptions(self, name: str) -> StoreNode:
         """Make a store of the subscriptions of a foreign-key join."""
         raw = table_codec(bytes)

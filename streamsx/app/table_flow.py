@@ -9,6 +9,7 @@ from streamsx.app.compat import users_line
 from streamsx.app.flow import FLOW_KINDS, TABLE_KINDS, Flow, check_function, check_kind, keys_of
 from streamsx.app.flow_graph import Place
 from streamsx.app.grouped_table import GroupedTable
+from streamsx.app.window import wait_ms
 from streamsx.errors import TopologyError
 from streamsx.operators.foreign_join import (
     ForeignStores,
@@ -19,6 +20,7 @@ from streamsx.operators.foreign_join import (
 )
 from streamsx.operators.join_tables import join_tables
 from streamsx.operators.operator import Operator
+from streamsx.operators.suppress import suppress
 from streamsx.operators.table import filter_table, map_table, put_changes
 from streamsx.serde.codec import FlowKeys, table_codec
 from streamsx.state.layout import StoreNode
@@ -44,11 +46,12 @@ class TableFlow:
     """Table: made by `App.table`, `Flow.to_table` and aggregates.
 
     `_changes` are the changes of the table. `_store` holds the values; None for a table that is
-    computed from another one and has no store.
+    computed from another one and has no store. `_knows_old`: changes have the value before them.
     """
 
     _changes: Flow
     _store: StoreNode | None
+    _knows_old: bool = True
 
     def store(self, made_at: str) -> StoreNode:
         """Return the store. Raises TopologyError if the table has none."""
@@ -70,6 +73,7 @@ class TableFlow:
     def filter(self, condition: Callable[[Any], Any]) -> "TableFlow":
         """Keep the rows whose value fulfils a condition; a row that no longer does is deleted."""
         check_function("filter", condition)
+        self._ask_old("filter")
         return self._made(filter_table(condition), source=None)
 
     def map_values(self, fun: Callable[[Any], Any], *, value_type: Any = None) -> "TableFlow":
@@ -92,6 +96,7 @@ class TableFlow:
         the function returns None is in no group.
         """
         check_function("group_by", key_of)
+        self._ask_old("group_by")
         keys = keys_of(key_type)
         encoders = FlowKeys(keys.encoders, key_type or str, users_line())
         return GroupedTable(self._changes.place, key_of, (keys, encoders), name, partitions)
@@ -137,7 +142,30 @@ class TableFlow:
 
     def _made(self, operator: Operator, **changes: Any) -> "TableFlow":
         """Return the table that an operator makes of the changes, which has no store."""
-        return TableFlow(Flow(self._changes.place.then(operator, **changes)), None)
+        place = self._changes.place.then(operator, **changes)
+        return TableFlow(Flow(place), None, self._knows_old)
+
+    def _ask_old(self, step: str) -> None:
+        """Refuse a step that needs the values before changes. Raises TopologyError."""
+        if not self._knows_old:
+            raise TopologyError(
+                f"{step} behind suppress ({users_line()}): nobody knows the rows before what is "
+                f"held: write {step} ahead of suppress, or .to_flow().to_table(name) in between"
+            )
+
+    def suppress(self, wait: object, *, name: str = "") -> "TableFlow":
+        """Give on at most one change of a key in a time, the newest one, by stream time.
+
+        `name` names the store of what is held, after the table's store unless given.
+        """
+        if not name and self._store is not None:
+            name = f"{self._store.name}-suppress"
+        if not name:
+            raise TopologyError(f"state without a name ({users_line()}): give suppress a name=")
+        place = self._changes.place.keyed(name)
+        store = place.held(name, wait_ms(wait))
+        made = place.then(suppress(store, place.shape.keys), source=None)
+        return TableFlow(Flow(made), None, _knows_old=False)
 
 
 def join_foreign(

@@ -53,7 +53,9 @@ class Code:
     `close` is code that runs when stream time has reached `due` of the operator's store, before the
     record that moved stream time. `{clock}` is the new stream time there. `{now}` is the stream
     time in the block. `yield` pauses the loop between two slices of results. `due` is the
-    expression of the time to close at; with `moves_due` records move that time too.
+    expression of the time to close at; with `moves_due` records move that time too. With `behind`
+    the code runs behind the block of the record that moved stream time. `{clock}` is the new
+    stream time in the block too, and `{now}` that of the last close.
     """
 
     block: str
@@ -65,6 +67,7 @@ class Code:
     close: "Code | None" = None
     due: str = "{store}.due"
     moves_due: bool = False
+    behind: bool = False
 
     @cached_property
     def uses(self) -> frozenset[str]:

@@ -114,6 +114,11 @@ CLOSE: Final = """\
         if clock_{branch} >= {due}:
 {lines}
         now_{n} = clock_{branch}"""
+CLOSE_BEHIND: Final = """\
+if clock_{branch} >= {due}:
+{lines}
+now_{n} = max(now_{n}, clock_{branch})"""
+"""Closing behind the block of a record, which may itself be what is due."""
 INDENT: Final = " " * 12
 Scope = Mapping[str, str | None]
 """Variables by the names that code uses for them; None for a key that is not decoded yet."""
@@ -153,8 +158,10 @@ class LoopText:
         """Return the text of the generated module; `names` defines the names in the text."""
         decodes = any("value" in each.code.uses for each in self.operators)
         branches = [
-            BRANCH.format(lines="\n".join(self._branch(n, branch.first)), number=n)
+            BRANCH.format(lines="\n".join(lines), number=n)
             for n, branch in enumerate(self._branches)
+            for lines in (self._branch(n, branch.first), self._behind(n, branch.first))
+            if lines
         ]
         text = RUN + self._binds() + LOOP + (DECODE if decodes else "") + "".join(branches)
         text += "".join(f"    time_{n}.now = clock_{n}\n" for n in self._clocks())
@@ -214,13 +221,15 @@ class LoopText:
         timed = _timed(first)
         if not timed:
             return self._lines(first, ROOT, INDENT, branch)
+        ahead = [each for each in timed if not each.code.behind]
+        scope = {**ROOT, "clock": f"clock_{branch}"}
         if first.kind != TIMESTAMP:
-            return self._move(branch, timed, ROOT) + self._lines(first, ROOT, INDENT, branch)
+            return self._move(branch, ahead, scope) + self._lines(first, scope, INDENT, branch)
         n = self._numbers[id(first)]
         names = _Names(ROOT, n)
-        scope = {**ROOT, "timestamp": f"timestamp_{n}"}
+        scope["timestamp"] = f"timestamp_{n}"
         lines = _filled(first.code.block, names, INDENT, lambda _here: [])
-        lines += self._move(branch, timed, scope)
+        lines += self._move(branch, ahead, scope)
         below = (self._lines(each, scope, INDENT, branch) for each in first.then)
         return lines + [line for each in below for line in each]
 
@@ -228,18 +237,32 @@ class LoopText:
         """Return the lines that move stream time, and close what is due operator by operator."""
         text = MOVE.format(timestamp=scope["timestamp"], branch=branch).splitlines()
         for operator in timed:
-            n = self._numbers[id(operator)]
-            close = operator.code.close
-            assert close is not None, operator.kind
-            names = _Names({**scope, "clock": f"clock_{branch}"}, n)
-            lines = self._results(operator, close, names, scope, branch, f"index, error, {branch}")
-            due = operator.code.due.format_map(names)
+            n, lines, due = self._closing(operator, branch, scope)
             if not operator.code.moves_due:
                 lines.append(f"    due_{n} = {due}")
             body = "\n".join(indented(line, 8) for line in lines)
             asked = due if operator.code.moves_due else f"due_{n}"
             text += CLOSE.format(branch=branch, n=n, due=asked, lines=body).splitlines()
         return [INDENT + line for line in text]
+
+    def _behind(self, branch: int, first: Operator) -> list[str]:
+        """Return the lines that close behind the record what is due, operator by operator."""
+        text = list[str]()
+        for operator in _timed(first):
+            if operator.code.behind:
+                n, lines, due = self._closing(operator, branch, ROOT)
+                body = "\n".join(lines)
+                text += CLOSE_BEHIND.format(branch=branch, n=n, due=due, lines=body).splitlines()
+        return [INDENT + line for line in text]
+
+    def _closing(self, operator: Operator, branch: int, scope: Scope) -> tuple[int, list[str], str]:
+        """Return an operator's number, the lines that close, and the time at which they are due."""
+        close = operator.code.close
+        assert close is not None, operator.kind
+        n = self._numbers[id(operator)]
+        names = _Names({**scope, "clock": f"clock_{branch}"}, n)
+        lines = self._results(operator, close, names, scope, branch, f"index, error, {branch}")
+        return n, lines, operator.code.due.format_map(names)
 
     def _results(
         self,

@@ -200,6 +200,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "aggregate": _aggregate,
     "join": _join,
     "to_table": lambda op, flow: flow.to_table(op["out"]),
+    "suppress": lambda op, table: table.suppress(f"{op['wait']}ms", name=op["out"]),
     "to_flow": lambda _op, table: table.to_flow(),
 }
 

@@ -19,6 +19,7 @@ GROUPS = {
     "table-ops",
     "global",
     "foreign-key",
+    "suppress",
 }
 MIXED = {"by-hand", "compose", "event-time"}
 """Groups with cases of many operators: those whose operators and windows exist are run."""
