@@ -127,13 +127,7 @@ class Task:
         """Records that operators did not take, by the name of their store."""
         self._loops: list[LoopRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
-        for source in plan.sources:
-            begins = metadata.readers.get(source.topic, {})
-            loops = [LoopRun(source, self, begins)] if source.branches else []
-            bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
-            self._readers[source.topic] = [*loops, *bodies]
-            self._loops += loops
-            self.bodies += bodies
+        self._begin_readers(metadata)
         self._changelog_of = {node.name: node.changelog for node in plan.stores}
         self._changelogs = {
             node.name: outbox.rows(node.changelog, partition) for node in plan.stores
@@ -141,6 +135,15 @@ class Task:
         self._limit_rows()
         self._check_values()
         self._noted = self._place()
+
+    def _begin_readers(self, metadata: TaskMetadata) -> None:
+        for source in self.plan.sources:
+            begins = metadata.readers.get(source.topic, {})
+            loops = [LoopRun(source, self, begins)] if source.branches else []
+            bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
+            self._readers[source.topic] = [*loops, *bodies]
+            self._loops += loops
+            self.bodies += bodies
 
     # -- records
 
