@@ -6,6 +6,8 @@ A node knows the keys of its kind, so callers ask the node and know no tags;
 | kind | row key | changelog key | value |
 |---|---|---|---|
 | kv | key | key | value |
+| timed | key | key | time, i64 ms; value |
+| subscriptions | length of the foreign key, u32; foreign key; left key | the row key | time; tag |
 | window | start of the window, u64 ms; key | Faust's: JSON of `[key, [start, end]]` | value |
 | session | key | key | sessions of the key, framed (`framed`) |
 | sliding | key | key | sliding windows and times of records of the key, framed (`framed`) |
@@ -35,7 +37,7 @@ from typing import Final, NamedTuple
 from streamsx.errors import IncompatibleStore
 from streamsx.serde.codec import Codec
 from streamsx.state.api import INDEX, ROW, Rows
-from streamsx.state.framed import entries_codec, second_times, sessions_codec
+from streamsx.state.framed import entries_codec, second_times, sessions_codec, timed_codec
 
 LAYOUT_VERSION = 1
 KEY_VALUE: Final = "kv"
@@ -43,6 +45,8 @@ WINDOW: Final = "window"
 SESSION: Final = "session"
 SLIDING: Final = "sliding"
 BUFFER: Final = "buffer"
+TIMED: Final = "timed"
+SUBSCRIPTIONS: Final = "subscriptions"
 """Kinds of stores, as the format text names them."""
 INDEXED: Final = (SESSION, SLIDING)
 """Kinds with index rows."""
@@ -279,6 +283,8 @@ KINDS: Final = {
     SESSION: Kind(0, sessions_codec, _same_keys, _same_key),
     SLIDING: Kind(0, sessions_codec, _same_keys, _same_key),
     BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key),
+    TIMED: Kind(0, timed_codec, _same_keys, _same_key),
+    SUBSCRIPTIONS: Kind(0, timed_codec, _same_keys, _same_key),
 }
 
 

@@ -72,6 +72,11 @@ def _window(kind: str, size: object, step: object, grace: object) -> Window:
     return Window(kind, size_ms, step_ms, grace_ms)
 
 
+def wait_ms(wait: object) -> int:
+    """Return the ms of the wait of `suppress`."""
+    return _ms("wait", wait)
+
+
 class JoinReach(NamedTuple):
     """Times of a join of streams, in ms; `graced`: whether a grace was given."""
 

@@ -86,7 +86,8 @@ class Task:
     not wired for.
 
     `rerun` is the order of the task that ended before this one at the same commit, if any. A task
-    does not obey its `stop`: the driver does.
+    does not obey its `stop`: the driver does. `tables` are the global tables by
+    name, which tasks only read.
     """
 
     def __init__(
@@ -100,23 +101,20 @@ class Task:
         metadata: TaskMetadata,
         rerun: Rerun = NO_RERUN,
         links: TimeLinks = NO_LINKS,
+        tables: Mapping[str, CachedStore] = MappingProxyType({}),
     ) -> None:
         self.id = TaskId(plan.number, partition)
         self.plan = plan
         self.stores = stores
+        self.tables = tables
         self.outbox = outbox
         self.start = start
         self.policy = policy
         self.stream_time = metadata.stream_time
         self.taken = dict(metadata.positions)
         """Topic -> next offset that no reader has been given yet."""
-        for name, store in stores.items():
-            if isinstance(store, TimedStore):
-                store.resume(metadata.closed.get(store_mark(name), -1))
-        self.progress = {
-            topic: Progress(writers, metadata.told.get(topic))
-            for topic, writers in links.writers.items()
-        }
+        self._resume_stores(metadata)
+        self.progress = {t: Progress(w, metadata.told.get(t)) for t, w in links.writers.items()}
         """Topic -> times that its writers have told."""
         self._teller = Teller(links, outbox)
         self.ended: StreamsxError | None = None
@@ -139,7 +137,20 @@ class Task:
         """Whether the changelogs may have rows that are newer than the last commit."""
         for name, rows in self._put_back.items():
             stores[name].put_back(rows)  # before a body reads them
-        self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
+        self._begin_readers(metadata)
+        self._changelog_of = {node.name: node.changelog for node in plan.stores}
+        self._changelogs = {n.name: outbox.rows(n.changelog, partition) for n in plan.stores}
+        self._limit_rows()
+        self._check_values()
+        self._noted = None if self._put_back else self._place()
+
+    def _resume_stores(self, metadata: TaskMetadata) -> None:
+        for name, store in self.stores.items():
+            if isinstance(store, TimedStore):
+                store.resume(metadata.closed.get(store_mark(name), -1))
+
+    def _begin_readers(self, metadata: TaskMetadata) -> None:
+        self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in self.plan.topics}
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, StreamTimes] = {}
         """Stream times of the chunk that was taken last, per topic."""
@@ -150,13 +161,8 @@ class Task:
         """Records that operators did not take, by the name of their store."""
         self._loops: list[LoopRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
-        for source in plan.sources:
+        for source in self.plan.sources:
             self._read(source, metadata.readers.get(source.topic, {}))
-        self._changelog_of = {node.name: node.changelog for node in plan.stores}
-        self._changelogs = {n.name: outbox.rows(n.changelog, partition) for n in plan.stores}
-        self._limit_rows()
-        self._check_values()
-        self._noted = None if self._put_back else self._place()
 
     def _read(self, source: Source, begins: Mapping[str, int]) -> None:
         """Make the readers of a source. `begins` are the positions of those that are ahead."""

@@ -20,6 +20,7 @@ from streamsx.processing.rerun import Rerun
 from streamsx.processing.task import Task
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.state.api import Rows
+from streamsx.state.cache import CachedStore
 from streamsx.state.factory import make_store
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.commit_cycle import place_of
@@ -40,6 +41,7 @@ class ActiveTasks:
 
     Args:
         plans: sub-topologies by number.
+        tables: global tables by name, which all tasks read.
         producer: takes the records that tasks send.
         policy: consequences of records that fail.
         wake: called when there is work for the data loop.
@@ -51,6 +53,7 @@ class ActiveTasks:
         self,
         *,
         plans: Mapping[int, SubTopology],
+        tables: Mapping[str, CachedStore],
         producer: Producer,
         policy: Policy,
         wake: Callable[[], None],
@@ -58,6 +61,7 @@ class ActiveTasks:
         clock: Clock,
     ) -> None:
         self._plans = plans
+        self._tables = tables
         self._producer = producer
         self._policy = policy
         self._wake = wake
@@ -87,7 +91,10 @@ class ActiveTasks:
         warn_of_newer(plan, task.partition, found)
         start = partial(GatedActor, self._wake)
         outbox = self._producer.of(task, lambda: source_of(made))
-        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, rerun)
+        made = Task(
+            plan, task.partition, stores, outbox, start, self._policy, metadata, rerun,
+            tables=self._tables,
+        )  # fmt: skip
         active = self.running[task] = Active(made, ProcessingGap(last=self._clock.now()))
         self._share_cache()
         return active

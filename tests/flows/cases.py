@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from streamsx import App
 from streamsx.app.flow import Flow, Grouped
-from streamsx.app.table_flow import TableFlow
+from streamsx.app.table_flow import GlobalTable, TableFlow
 from streamsx.app.window import hopping, session, sliding, tumbling
 from streamsx.operators.windows import WindowedKey
 from streamsx.testing import TestDriver
@@ -66,7 +66,9 @@ def _written(key: Any) -> str:
 
 
 def _of_table(case: Case) -> bool:
-    """Return whether the results of a case are changes of a table."""
+    """Return whether the results of a case are changes of a table, maybe as a flow."""
+    if any(op["op"] == "to_flow" for op in case["ops"]):
+        return True
     made = {each["topic"]: each["kind"] != "stream" for each in case["sources"]}
     for op in case["ops"]:
         first = made.get(op["in"][0].split(".")[0], False)
@@ -98,8 +100,10 @@ def _named(made: Mapping[str, Any], name: str) -> Any:
     return made[first][branch] if branch else made[first]
 
 
-def _source(app: App, source: Mapping[str, Any]) -> Flow | TableFlow:
+def _source(app: App, source: Mapping[str, Any]) -> Flow | TableFlow | GlobalTable:
     topic = source["topic"]
+    if source["kind"] == "global":
+        return app.global_table(topic)
     if source["kind"] == "table":
         return app.table(topic)
     time = source.get("timestamp")
@@ -189,6 +193,8 @@ def _aggregate(op: Case, groups: Any) -> Any:
 def _join(op: Case, left: Any, right: Any) -> Any:
     expression = op.get("fn", {"l": "$l", "r": "$r"})
     how: dict[str, Any] = {}
+    if op.get("by", "$k") != "$k":
+        how["key"] = lambda value: _text(evaluate(op["by"], v=value))
     if "before" in op:
         how["within"] = (f"{op['before']}ms", f"{op['after']}ms")
         how["grace"] = f"{op['grace']}ms"
@@ -210,6 +216,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "aggregate": _aggregate,
     "join": _join,
     "to_table": lambda op, flow: flow.to_table(op["out"]),
+    "suppress": lambda op, table: table.suppress(f"{op['wait']}ms", name=op["out"]),
     "to_flow": lambda _op, table: table.to_flow(),
 }
 
