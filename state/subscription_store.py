@@ -9,7 +9,9 @@ below yet are known by their foreign key, so that no look reads all changed rows
         ...
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from heapq import merge
+from operator import itemgetter
 from typing import Any, Final
 
 from streamsx.state.api import ROW, Rows
@@ -18,6 +20,7 @@ from streamsx.state.keyed import KeyedStore
 from streamsx.state.layout import StoreNode
 
 LENGTH_BYTES: Final = 4
+ROW_KEY: Final = itemgetter(0)
 RowsByPrefix = dict[bytes, dict[bytes, None]]
 """RowsByPrefix rows by the prefix of their foreign key."""
 
@@ -43,18 +46,24 @@ class SubscriptionStore(KeyedStore):
         self._changed.setdefault(prefix, {})[row] = None
 
     def subscribers(self, prefix: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-        """Yield left key, time in ms and tag of each row of a prefix, as of the first step."""
+        """Yield left key, time in ms and tag of each row of a prefix, by left key.
+
+        The rows are those as of the first step.
+        """
         ahead = {**self._unwritten.get(prefix, {}), **self._changed.get(prefix, {})}
-        found = [(row, self.get(row)) for row in ahead]
+        found = [(row, self.get(row)) for row in sorted(ahead)]
+        changed = ((row, value) for row, value in found if value is not None)
+        for row, value in merge(changed, self._below_of(prefix, ahead), key=ROW_KEY):
+            yield row[len(prefix) :], *value
+
+    def _below_of(self, prefix: bytes, ahead: Container[bytes]) -> Iterator[tuple[bytes, Any]]:
+        """Yield the rows of a prefix below, without those that have changed since."""
         start = ROW + prefix
         scan = self._scan_below(start, after(start))
-        for row, value in found:
-            if value is not None:
-                yield row[len(prefix) :], *value
         while part := scan.part(SCAN_ROWS):
             for key, raw in part:
                 if key[1:] not in ahead:
-                    yield key[len(start) :], *self._decoded(key, raw)
+                    yield key[1:], self._decoded(key, raw)
 
     def _set_aside(self) -> None:
         super()._set_aside()

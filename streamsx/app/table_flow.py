@@ -158,6 +158,7 @@ class TableFlow:
 
         `name` names the store of what is held, after the table's store unless given.
         """
+        self._ask_old("suppress")
         if not name and self._store is not None:
             name = f"{self._store.name}-suppress"
         if not name:

@@ -58,9 +58,11 @@ if {value} is not None or {row} is not None:
         if {was} is not None and {was} != {now_at}:
             {send}({was}, {subscription}(0, {tag}, {key}), {timestamp}, None)
         {send}({now_at}, {subscription}(3, {tag}, {key}), {timestamp}, None)
-    elif {was} is not None:
+    elif {was} is not None and @ends:
         {send}({was}, {subscription}(2, {tag}, {key}), {timestamp}, None)
     else:
+        if {was} is not None:
+            {send}({was}, {subscription}(0, {tag}, {key}), {timestamp}, None)
         {new_value} = @alone
         {then}
 """
@@ -137,6 +139,8 @@ def foreign_join(
     without a right one has a result too.
     """
     alone = "None if {value} is None else {fun}({value}, None)" if left else "None"
+    ends = "{value} is None" if left else "True"
+    changed = CHANGED.replace("@alone", alone).replace("@ends", ends)
     there = "{row} is not None" + ("" if left else " and {value}[1] is not None")
     result = f"{{fun}}({{row}}[1][1], {{value}}[1]) if {there} else None"
     answer = _answer_writer(right_values)
@@ -148,7 +152,7 @@ def foreign_join(
         Operator(
             FOREIGN_LEFT,
             Code(
-                KEYED + indented(FIND_LEFT + CHANGED.replace("@alone", alone)),
+                KEYED + indented(FIND_LEFT + changed),
                 made, plain, bind=BIND_LEFT,
             ),
             {"fun": fun, "foreign": foreign, "tag_of": _tagger(values), "subscription": written},

@@ -6,7 +6,8 @@ wait lets the newest value out, with the time of its own change: behind the reco
 time, which may still be a change of that key. What is held is a session of its key: start is the
 time of the value, end the place.
 
-A change that is older than stream time and the wait goes on at once, unless its key is held.
+A deletion of a row that is not there holds nothing. A change that is older than stream time and the
+wait goes on at once, unless its key is held.
 """
 
 from typing import Any, Final
@@ -19,11 +20,14 @@ from streamsx.state.layout import StoreNode
 HOLD: Final = """\
 if {key} is None:
     {counts}.skipped += 1
-else:
+elif {value} is not None or {old} is not None:
     {sessions} = {get}({key})
     if {sessions} is None:
         {sessions} = {load}({key}) or ()
-    {held} = {sessions}[-1] if {sessions} and {sessions}[-1][1] + {stays} >= {now} else None
+    {held} = None
+    for {entry} in {sessions}:
+        if {entry}[1] + {stays} >= {now}:
+            {held} = {entry}
     if {held} is not None:
         {held}[0] = {timestamp}
         {held}[2] = {value}

@@ -74,6 +74,19 @@ def test_left_join_has_rows_without_a_town(app: App) -> None:
         }
 
 
+def test_row_without_a_foreign_key_has_its_own_time_and_a_deletion_that_of_both(app: App) -> None:
+    """The result that ends has the newest time of the change and of the row that it had."""
+    orders, towns = app.table("orders"), app.table("towns")
+    orders.join(towns, pair, key=town, kind="left", name="left").to("out")
+    orders.join(towns, pair, key=town, name="inner").to("inner-out")
+    with TestDriver(app) as driver:
+        driver.pipe("towns", [("x", 1, 9.0)])
+        for n, order in enumerate([{"town": "x"}, {"town": None}, {"town": "x"}, None]):
+            driver.pipe("orders", [("a", order, 1.0 + n)])
+        assert [each.timestamp for each in driver.read("out")] == [9, 2, 9, 9]
+        assert [each.timestamp for each in driver.read("inner-out")] == [9, 9, 9, 9]
+
+
 def test_result_is_a_table_that_groups_and_flows_join(app: App) -> None:
     joined = app.table("orders").join(app.table("towns"), lambda _, n: n, key=town, name="both")
     joined.group_by(str).count("counts")
@@ -173,7 +186,7 @@ def test_subscribers_are_found_in_each_layer_of_the_store() -> None:
     one, other = prefix_of(b"\xff"), prefix_of(b"\xff\xff")
 
     def found(of: SubscriptionStore) -> list[tuple[bytes, int, bytes]]:
-        return sorted(of.subscribers(one))
+        return list(of.subscribers(one))
 
     store.put_row(other, other + b"k", (9, b"t"))
     for n in range(4):

@@ -62,6 +62,22 @@ def test_change_older_than_the_wait_leaves_at_once_unless_its_key_is_held(app: A
         assert results(driver) == [("b", 1, 15), ("c", 1, 15.1), ("a", 2, 3)]
 
 
+def test_key_whose_change_left_is_held_again_once(app: App) -> None:
+    """The change that left was the later one of the two, and stays for one more commit."""
+    app.table("in").suppress("5s").to("out")
+    with TestDriver(app, partitions={"in": 1}, commit=False) as driver:
+        driver.pipe("in", [("a", 1, 5.0), ("a", 2, 10.0), ("a", 3, 7.0), ("a", 4, 7.0)])
+        driver.pipe("in", [("b", 1, 12.0)])
+        assert results(driver) == [("a", 2, 10), ("a", 4, 7)]
+
+
+def test_deletion_of_a_row_that_is_not_there_holds_nothing(app: App) -> None:
+    app.table("in").suppress("5s").to("out")
+    with TestDriver(app, partitions={"in": 1}) as driver:
+        driver.pipe("in", [("a", None, 1.0), ("a", 1, 4.0), ("b", 1, 6.0), ("b", 1, 9.0)])
+        assert results(driver) == [("a", 1, 4)]
+
+
 def test_record_that_a_filter_drops_or_that_fails_moves_time(app: App) -> None:
     groups = app.flow("in").filter(lambda n: n < 10 and 1 / n).group_by_key()
     groups.count("counts", emit="update").suppress("5s").to("out")
