@@ -174,7 +174,7 @@ class LoopRun:
         topic = source.topic
         self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
         self._all = tuple(range(len(self._scopes)))
-        self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts, {})
+        self._wiring = Wiring(task.outbox.to, task.stores, task.pending, task.counts, {})
         self._loop = compiled(source, task.plan.number, self._wiring)
         self._passed = 0
         """Number of records read so far."""
