@@ -151,7 +151,10 @@ def test_killed_workers_lose_no_result_of_a_window_or_a_join(
             workers.until_event("commit", of="w", since=started, count=SECOND)
             for _ in range(CHUNKS_PER_LIFE):
                 shop.feed(CHUNK)
-            workers.until_event("commit", of="w", since=workers.now())
+            workers.until(lambda: shop.uncommitted() == 0, "all is committed")
+            fed = workers.now()
+            shop.feed(2 * CHUNK)
+            workers.until_event("commit", of="w", since=fed)
             shop.feed(CHUNK)
             workers.kill("w")
             repeated += shop.uncommitted()
