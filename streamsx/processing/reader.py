@@ -183,7 +183,9 @@ class LoopRun:
         self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
         self._all = tuple(range(len(self._scopes)))
         tells = task.plan.tells
-        self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts, {}, tells, task.tables)
+        self._wiring = Wiring(
+            task.outbox.to, task.stores, task.pending, task.counts, {}, tells, task.tables
+        )
         self._progress_of = task.progress.get(topic)
         self._loop = compiled(source, task.plan.number, self._wiring)
         self._clocked = [each for each in source.branches if has_clock(each, tells)]

@@ -159,6 +159,9 @@ class Task:
         self.bodies: list[AgentRun] = []
         self.counts: dict[str, Counts] = {}
         """Records that operators did not take, by the name of their store."""
+        self.pending: dict[int, dict[bytes, Any]] = {}
+        """Results that wait for a commit, by operator. Loops over several topics share them: the
+        newest result of a key leaves, whichever topic it came from."""
         self._loops: list[LoopRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         for source in self.plan.sources:

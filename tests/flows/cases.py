@@ -236,8 +236,13 @@ def run(
         results = driver.read(SINK)
         for found in results[seen:]:
             key = None if found.key is None else found.key.decode()
-            yield Result(n, _written(_plain(key)), found.value, round(found.timestamp * 1000))
+            yield result_of(n, key, found.value, round(found.timestamp * 1000))
         seen = len(results)
+
+
+def result_of(cause: int, key: str | None, value: Any, at_ms: int) -> Result:
+    """Return a record of the topic of results as a result."""
+    return Result(cause, _written(_plain(key)), value, at_ms)
 
 
 def _plain(key: str | None) -> Any:
