@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamsx import App
+from streamsx import App, hopping, session, tumbling
 from streamsx.app.flow import Flow, Grouped
 from streamsx.app.table_flow import TableFlow
-from streamsx.app.window import hopping, session, tumbling
 from streamsx.testing import TestDriver
 from tests.flows.expressions import evaluate, true
 
