@@ -46,6 +46,11 @@ class Branch:
     first: Operator
     keys: Codec | None = None
 
+    @property
+    def of_flow(self) -> bool:
+        """Return whether the branch is a flow, and not a part of an agent."""
+        return self.keys is not None
+
 
 @dataclass(frozen=True, slots=True)
 class AgentNode:
