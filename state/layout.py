@@ -8,11 +8,13 @@ A node knows the keys of its kind, so callers ask the node and know no tags;
 | kv | key | key | value |
 | window | start of the window, u64 ms; key | Faust's: JSON of `[key, [start, end]]` | value |
 | session | key | key | sessions of the key, framed (`framed`) |
+| sliding | key | key | sliding windows and times of records of the key, framed (`framed`) |
 | buffer | start of the bucket, u64 ms; key | the row key | records of a join, framed (`framed`) |
 
 Rows with the time first lie in the order in which they expire, so one range deletes what has
-expired. Sessions have index rows beside their rows: tag INDEX, u64 ms, key. Index rows are in no
-changelog: whoever writes the row of a session writes its index rows too (`StoreNode.indexed`).
+expired. Sessions and sliding windows have index rows beside their rows: tag INDEX, u64 ms, key.
+Index rows are in no changelog: whoever writes the row of a session writes its index rows too
+(`StoreNode.indexed`).
 
 Keys of a key-value store and of its changelog differ by the tag byte, and values are the same
 bytes: a value is encoded once for Kafka and for the disk. Keys and values of tables are those of
@@ -39,8 +41,11 @@ LAYOUT_VERSION = 1
 KEY_VALUE: Final = "kv"
 WINDOW: Final = "window"
 SESSION: Final = "session"
+SLIDING: Final = "sliding"
 BUFFER: Final = "buffer"
 """Kinds of stores, as the format text names them."""
+INDEXED: Final = (SESSION, SLIDING)
+"""Kinds with index rows."""
 TIME_BYTES: Final = 8
 MARK_DIGITS: Final = 8
 INDEXED_PER_GAP: Final = 4
@@ -159,7 +164,7 @@ class StoreNode:
 
         Every writer of rows below a store's cache calls this method: seals and restores alike.
         """
-        if self.kind != SESSION:
+        if self.kind not in INDEXED:
             return rows
         width = index_width(self)
         index = {
@@ -272,6 +277,7 @@ KINDS: Final = {
     KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key),
     WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust),
     SESSION: Kind(0, sessions_codec, _same_keys, _same_key),
+    SLIDING: Kind(0, sessions_codec, _same_keys, _same_key),
     BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key),
 }
 

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
 from streamsx.app.flow_graph import Place, Shape, merged
-from streamsx.app.window import JoinReach, Window, join_reach
+from streamsx.app.window import JoinReach, Window, dedup_timing, join_reach
 from streamsx.errors import TopologyError
 from streamsx.operators import aggregate as aggregates
 from streamsx.operators.branch import branch, on_branch
+from streamsx.operators.deduplicate import deduplicate
 from streamsx.operators.filter import filter_values
 from streamsx.operators.join_streams import Sides, join_streams
 from streamsx.operators.map import flat_map, flat_map_values, map_records, map_values
@@ -34,6 +35,7 @@ from streamsx.operators.operator import Operator
 from streamsx.operators.peek import peek
 from streamsx.operators.select_key import select_key
 from streamsx.operators.sessions import sessions
+from streamsx.operators.sliding import sliding
 from streamsx.operators.table import join_table, put
 from streamsx.operators.timestamp import set_timestamp
 from streamsx.operators.windows import aggregate_windows, count_windows
@@ -176,9 +178,29 @@ class Flow:
     def merge(self, *others: "Flow") -> "Flow":
         """Return the records of this flow and of others, in the order in which they arrive."""
         places = [each.place for each in (self, *others)]
-        if len({place.shape.keys.name for place in places}) > 1:
+        if len({id(place.shape.keys) for place in places}) > 1:
             raise TopologyError(f"keys of other types ({users_line()}): rekey one of the flows")
         return Flow(merged(places))
+
+    def deduplicate(
+        self,
+        *,
+        key: Callable[..., Any],
+        within: object,
+        name: str,
+        grace: object = None,
+        metadata: bool = False,
+    ) -> "Flow":
+        """Keep the first record of each id, and drop those of the same id `within` a duration.
+
+        `key` is a function that finds the id, of any type that JSON has; a record without an id
+        passes. Ids are those of one partition: group or rekey the flow by the id if records of one
+        id may be in several. `grace` is how long an id is kept beyond `within`, in stream time, for
+        records that come late.
+        """
+        check_function("deduplicate", key, metadata=metadata)
+        store = self.place.ids(name, dedup_timing(within, grace))
+        return self._then(deduplicate(store, key, metadata=metadata))
 
     # -- topics
 
@@ -256,8 +278,8 @@ class Flow:
             raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
         if within is not None or grace is not None:
             raise TopologyError(
-                f"within= and grace= with a table ({users_line()}): tables are joined as they are when "
-                "the record comes: leave them out"
+                f"within= and grace= with a table ({users_line()}): tables are joined as they are "
+                "when the record comes: leave them out"
             )
         _check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
@@ -300,7 +322,7 @@ class Grouped:
     _window: Window | None = None
 
     def window(self, window: Window) -> "Grouped":
-        """Return groups by key and window: `tumbling` or `hopping`."""
+        """Return groups by key and window: `tumbling`, `hopping`, `sliding` or `session`."""
         if not isinstance(window, Window):
             raise TypeError(f"not a window: {window!r} ({users_line()}): write tumbling('1h')")
         return Grouped(self._place, window)
@@ -376,13 +398,24 @@ class Grouped:
 
         window = self._window
         self._check_emit(emit)
+        self._check_grace()
         place = self._place.keyed(name)
         store = place.store(name, wanted.value_type, window)
         operator = OPERATORS[window.kind if window else ""](place, store, wanted, emit)
-        made = place.then(
-            operator, source=None, value_type=wanted.value_type, windowed=window is not None
-        )
+        changes: dict[str, Any] = {"source": None, "value_type": wanted.value_type}
+        if window is not None and emit == "final":
+            changes["behind"] = window.behind
+        made = place.then(operator, windowed=window is not None, **changes)
         return TableFlow(Flow(made), store)
+
+    def _check_grace(self) -> None:
+        """Refuse a window that would have closed before the finals of another one come."""
+        behind = self._place.shape.behind
+        if self._window is not None and self._window.grace < behind:
+            raise TopologyError(
+                f"window behind final results closes before they come ({users_line()}): results "
+                f"are up to {behind} ms behind: write {self._window.kind}(..., grace='{behind}ms')"
+            )
 
     def _check_emit(self, emit: str) -> None:
         window = self._window
@@ -404,6 +437,8 @@ class Aggregate(NamedTuple):
     fun: Callable[[Any, Any, Any], Any]
     merge: Callable[[Any, Any, Any], Any] | None
     value_type: Any
+    unkeyed: Callable[[Any, Any], Any] | None = None
+    """`fun` without its key, if it has no use for one."""
 
 
 COUNT: Final = Aggregate(
@@ -416,24 +451,34 @@ def _reducing(
 ) -> Aggregate:
     """Return an aggregate that begins with the first value."""
 
-    def step(_key: Any, value: Any, so_far: Any) -> Any:
+    def step(value: Any, so_far: Any) -> Any:
         found = of(value)
         return found if so_far is None else merge(so_far, found)
 
-    return Aggregate(_nothing, step, lambda _key, a, b: merge(a, b), value_type)
+    return Aggregate(
+        _nothing,
+        lambda _key, value, so_far: step(value, so_far),
+        lambda _key, earlier, later: merge(earlier, later),
+        value_type,
+        step,
+    )
 
 
 def _by_key(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
     if wanted is COUNT:
         return aggregates.count(store, absent=_absent(place.shape), emit=emit)
-    return aggregates.aggregate(store, wanted.init, wanted.fun, emit=emit)
+    fun = wanted.unkeyed or wanted.fun
+    keyed = wanted.unkeyed is None
+    return aggregates.aggregate(store, wanted.init, fun, emit=emit, keyed=keyed)
 
 
 def _by_window(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
     keys = place.shape.keys
     if wanted is COUNT:
         return count_windows(store, keys, absent=_absent(place.shape), emit=emit)
-    return aggregate_windows(store, keys, wanted.init, wanted.fun, emit=emit)
+    fun = wanted.unkeyed or wanted.fun
+    keyed = wanted.unkeyed is None
+    return aggregate_windows(store, keys, wanted.init, fun, emit=emit, keyed=keyed)
 
 
 def _by_session(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
@@ -447,11 +492,18 @@ def _by_session(place: Place, store: StoreNode, wanted: Aggregate, emit: str) ->
     return sessions(store, place.shape.keys, *functions, absent=absent, emit=emit)
 
 
+def _by_sliding(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
+    absent = _absent(place.shape) if wanted is COUNT else "{value} is None"
+    keys = place.shape.keys
+    return sliding(store, keys, wanted.fun, wanted.init, absent=absent, emit=emit)
+
+
 OPERATORS: Final[Mapping[str, Callable[[Place, StoreNode, Aggregate, str], Operator]]] = {
     "": _by_key,
     "tumbling": _by_window,
     "hopping": _by_window,
     "session": _by_session,
+    "sliding": _by_sliding,
 }
 """Maker of the operator of an aggregate, by the kind of the window; "" without one."""
 

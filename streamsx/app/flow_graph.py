@@ -16,8 +16,8 @@ from streamsx.errors import NameClash, TopologyError
 from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator
 from streamsx.operators.send import send, send_windowed
-from streamsx.serde.codec import Codec, table_codec
-from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, WINDOW, StoreNode, Timing
+from streamsx.serde.codec import Codec, table_codec, table_key_codec
+from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, SLIDING, WINDOW, StoreNode, Timing
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 from streamsx.topology.nodes import Branch, Source, SubTopology
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from streamsx.app.window import Window
 
 PASS: Final = Code("pass")
+ID: Final = table_key_codec(None)
+"""Codec of the ids of `deduplicate`: JSON."""
+STORE_KINDS: Final = {"session": SESSION, "sliding": SLIDING}
+"""Kinds of the stores of windows, beside WINDOW."""
 
 
 @dataclass(eq=False)
@@ -170,7 +174,8 @@ class Shape(NamedTuple):
 
     `keys`: codec of the keys; `source`: topic whose bytes the values still are, None where a step
     has made other values; `value_type`: type of the values; `keyed`: whether a record is in the
-    partition of its key; `windowed`: whether keys are those of windows.
+    partition of its key; `windowed`: whether keys are those of windows; `behind`: ms by which
+    results of windows that have closed are behind stream time, at most.
     """
 
     keys: Codec
@@ -178,6 +183,7 @@ class Shape(NamedTuple):
     value_type: Any
     keyed: bool = True
     windowed: bool = False
+    behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -215,7 +221,7 @@ class Place:
     def behind(self, topic: Topic, kind: TopicKind) -> "Place":
         """Return the place behind a topic that the flow has sent to."""
         keys = self.shape.keys
-        shape = Shape(keys, topic, topic.value_type)
+        shape = Shape(keys, topic, topic.value_type, behind=self.shape.behind)
         return replace(self, at=self.graph.root(topic, kind, keys), shape=shape)
 
     def between(self, name: str, partitions: int | None = None) -> "Place":
@@ -252,9 +258,13 @@ class Place:
         kind = KEY_VALUE
         timing = None
         if window is not None:
-            kind = SESSION if window.kind == "session" else WINDOW
-            timing = Timing(window.size, window.step, window.size + window.grace)
+            kind = STORE_KINDS.get(window.kind, WINDOW)
+            timing = Timing(window.size, window.step, window.stays)
         return self.graph.store(name, self.shape.keys, values, users_line(), kind, timing)
+
+    def ids(self, name: str, timing: Timing) -> StoreNode:
+        """Make a store of ids, for `deduplicate`."""
+        return self.graph.store(name, ID, table_codec(None), users_line(), SESSION, timing)
 
     def buffer(self, name: str, timing: Timing) -> StoreNode:
         """Make a buffer of the records here, for a join."""
@@ -276,5 +286,6 @@ def merged(places: Sequence[Place]) -> Place:
         source=first.source if same else None,
         value_type=first.value_type if one_type else None,
         keyed=all(shape.keyed for shape in shapes),
+        behind=max(shape.behind for shape in shapes),
     )
     return replace(places[0], at=step, shape=shape)

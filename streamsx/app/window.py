@@ -26,6 +26,16 @@ class Window(NamedTuple):
     def grace(self) -> int:
         return self.given_grace or 0
 
+    @property
+    def behind(self) -> int:
+        """Return the ms by which final results are behind stream time, at most."""
+        return self.size + self.grace if self.kind == "session" else self.grace
+
+    @property
+    def stays(self) -> int:
+        """Return the ms for which a window stays: from its start, or a sliding one's end."""
+        return self.grace if self.kind == "sliding" else self.size + self.grace
+
 
 def tumbling(size: object, *, grace: object = None) -> Window:
     """Return windows of a size, one behind the other.
@@ -38,6 +48,11 @@ def tumbling(size: object, *, grace: object = None) -> Window:
 def hopping(size: object, step: object, *, grace: object = None) -> Window:
     """Return windows of a size that begin each step: a record is in several of them."""
     return _window("hopping", size, step, grace)
+
+
+def sliding(size: object, *, grace: object = None) -> Window:
+    """Return windows of a size, both ends inclusive, that end at a record or begin behind one."""
+    return _window("sliding", size, size, grace)
 
 
 def session(gap: object, *, grace: object = None) -> Window:
@@ -91,6 +106,12 @@ def join_reach(within: object, grace: object) -> JoinReach:
     before, after = (_ms("within", each, least=0) for each in pair)
     grace_ms = 0 if grace is None else _ms("grace", grace, least=0)
     return JoinReach(before, after, grace_ms, grace is not None)
+
+
+def dedup_timing(within: object, grace: object) -> Timing:
+    """Return the times of the ids of `deduplicate`."""
+    size = _ms("within", within)
+    return Timing(size, size, size + (0 if grace is None else _ms("grace", grace, least=0)))
 
 
 def _ms(what: str, duration: object, *, least: int = 1) -> int:

@@ -31,7 +31,7 @@ AGGREGATE: Final = """\
 {total} = {get}({key})
 if {total} is None:
     {total} = {load}({key})
-{new_value} = {fun}({decoded}, {value}, {init}() if {total} is None else {total})
+{new_value} = {fun}(@key{value}, {init}() if {total} is None else {total})
 {hot}[{key}] = {new_value}
 """
 EMIT: Final = {"update": "{then}\n", "commit": "{pending}[{key}] = {new_value}, {timestamp}\n"}
@@ -54,8 +54,17 @@ def count(store: StoreNode, *, absent: str, emit: str) -> Operator:
 
 
 def aggregate(
-    store: StoreNode, init: Callable[[], Any], fun: Callable[[Any, Any, Any], Any], *, emit: str
+    store: StoreNode,
+    init: Callable[[], Any],
+    fun: Callable[..., Any],
+    *,
+    emit: str,
+    keyed: bool = True,
 ) -> Operator:
-    """Return an aggregate: `fun` takes key, value and the key's aggregate, first that of `init`."""
-    code = _code(AGGREGATE, absent="{value} is None", emit=emit)
+    """Return an aggregate: `fun` takes key, value and the key's aggregate, first that of `init`.
+
+    Without `keyed`, `fun` takes no key, and no key is decoded.
+    """
+    step = AGGREGATE.replace("@key", "{decoded}, " if keyed else "")
+    code = _code(step, absent="{value} is None", emit=emit)
     return Operator("aggregate", code, {"init": init, "fun": fun}, stores={"store": store})

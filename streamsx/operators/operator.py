@@ -31,7 +31,7 @@ METADATA: Final = "{value}, {decoded}, {timestamp}, {headers} or []"
 class Counts:
     """Numbers of records that an operator with state did not take, since its task began.
 
-    `skipped`: records without a key or a value; `late`: records whose windows are closed.
+    `skipped`: records without a key, a value or a time; `late`: records whose windows are closed.
     """
 
     skipped: int = 0

@@ -19,7 +19,7 @@ from streamsx.serde.codec import Codec
 from streamsx.state.layout import StoreNode
 
 SKIP: Final = """\
-if {key} is None or @absent:
+if {key} is None or {timestamp} < 0 or @absent:
     {counts}.skipped += 1
 else:
 """

@@ -2,7 +2,7 @@
 
 A window is [start, end). Starts are multiples of the step since 1970, and none is below 0. A window
 closes when stream time reaches its end and its grace. A record is late for a window that has
-closed. The row of a window is its start, packed, and the key's bytes (`streamsx.state`).
+closed. A record without a key, a value or a time is counted as skipped. The row of a window is its start, packed, and the key's bytes (`streamsx.state`).
 
 Results leave as each value changes (`update`), as the newest value of each window at a commit
 (`commit`), or once, when the window closes (`final`), in the order of the ends and then of the
@@ -34,7 +34,7 @@ def windowed_bytes(key: Any, start: int, end: int) -> bytes:
 
 
 TUMBLING: Final = """\
-if {key} is None or @absent:
+if {key} is None or {timestamp} < 0 or @absent:
     {counts}.skipped += 1
 else:
     {start} = {timestamp} - {timestamp} % {size}
@@ -42,12 +42,12 @@ else:
         {counts}.late += 1
     else:
         if {start} != {current}:
-            {current} = {start}
             {prefix} = {pack}({start})
+            {current} = {start}
         {row} = {prefix} + {key}
 """
 HOPPING: Final = """\
-if {key} is None or @absent:
+if {key} is None or {timestamp} < 0 or @absent:
     {counts}.skipped += 1
 else:
     {first} = max(0, ({timestamp} - {size}) // {step} * {step} + {step})
@@ -67,7 +67,7 @@ AGGREGATE: Final = """\
 {total} = {get}({row})
 if {total} is None:
     {total} = {load}({row})
-{new_value} = {fun}({decoded}, {value}, {init}() if {total} is None else {total})
+{new_value} = {fun}(@key{value}, {init}() if {total} is None else {total})
 {hot}[{row}] = {new_value}
 """
 EMIT: Final = {
@@ -139,11 +139,16 @@ def aggregate_windows(
     store: StoreNode,
     keys: Codec,
     init: Callable[[], Any],
-    fun: Callable[[Any, Any, Any], Any],
+    fun: Callable[..., Any],
     *,
     emit: str,
+    keyed: bool = True,
 ) -> Operator:
-    """Return an aggregate by key and window: `fun` takes key, value and aggregate."""
+    """Return an aggregate by key and window: `fun` takes key, value and aggregate.
+
+    Without `keyed`, `fun` takes no key, and no key is decoded.
+    """
     tumbling = store.timing is not None and store.timing.size == store.timing.step
-    code = _code(AGGREGATE, tumbling=tumbling, absent="{value} is None", emit=emit)
+    step = AGGREGATE.replace("@key", "{decoded}, " if keyed else "")
+    code = _code(step, tumbling=tumbling, absent="{value} is None", emit=emit)
     return _operator(f"window_aggregate_{emit}", code, store, keys, {"init": init, "fun": fun})

@@ -35,6 +35,7 @@ from streamsx.state.cache import CachedStore
 from streamsx.topology.internal_topics import TopicSpec
 from streamsx.topology.nodes import AgentNode, Source
 
+
 class Send(Protocol):
     """Sender of key, value, timestamp in ms, and headers; never awaits.
 

@@ -29,17 +29,21 @@ from streamsx.processing.compile import SLICE_ROWS
 from streamsx.processing.failure_policy import Failure, FailureAction, FailureStreak, Policy
 from streamsx.processing.inbox import Outbox, SendRows, StartActor
 from streamsx.processing.merge import Merge
+from streamsx.processing.progress import Progress, separated
 from streamsx.processing.reader import AgentRun, LoopRun
 from streamsx.processing.rerun import NO_RERUN, Begins, Rerun, StoreRows, rerun_after
+from streamsx.processing.teller import Teller
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.state.layout import store_mark
 from streamsx.state.timed_store import TimedStore
-from streamsx.topology.nodes import SubTopology
+from streamsx.topology.nodes import Source, SubTopology
+from streamsx.topology.time_links import TimeLinks, Writer
 
 if TYPE_CHECKING:
     from streamsx.operators.operator import Counts
 
+NO_LINKS = TimeLinks()
 WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
 """Errors of an app that was not wired for a topic or table: the next record would meet them too, as
 with a fault of a store."""
@@ -53,7 +57,8 @@ class TaskMetadata(NamedTuple):
     previous seal; `high`: highest timestamp taken from each topic, kept by Spark and by no worker;
     `readers`: per topic, the next offset of each reader that is ahead of the position; `closed`:
     stream time up to which the windows of each store have closed, by the mark of the store, which
-    may be ahead of the position's stream time;
+    may be ahead of the position's stream time; `told`: per topic, the times that its writers had
+    told (`progress`);
     `topic_ids`: id of the topic to which each position belongs, where brokers have ids.
     """
 
@@ -64,6 +69,7 @@ class TaskMetadata(NamedTuple):
     readers: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     topic_ids: Mapping[str, str] = MappingProxyType({})
     closed: Mapping[str, int] = MappingProxyType({})
+    told: Mapping[str, Mapping[Writer, int | None]] = MappingProxyType({})
 
     @property
     def begins(self) -> Begins:
@@ -93,6 +99,7 @@ class Task:
         policy: Policy,
         metadata: TaskMetadata,
         rerun: Rerun = NO_RERUN,
+        links: TimeLinks = NO_LINKS,
     ) -> None:
         self.id = TaskId(plan.number, partition)
         self.plan = plan
@@ -106,6 +113,12 @@ class Task:
         for name, store in stores.items():
             if isinstance(store, TimedStore):
                 store.resume(metadata.closed.get(store_mark(name), -1))
+        self.progress = {
+            topic: Progress(writers, metadata.told.get(topic))
+            for topic, writers in links.writers.items()
+        }
+        """Topic -> times that its writers have told."""
+        self._teller = Teller(links, outbox)
         self.ended: StreamsxError | None = None
         """Error that the next `run` raises."""
         self._closed = False
@@ -138,17 +151,20 @@ class Task:
         self._loops: list[LoopRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         for source in plan.sources:
-            begins = metadata.readers.get(source.topic, {})
-            loops = [LoopRun(source, self, begins)] if source.branches else []
-            bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
-            self._readers[source.topic] = [*loops, *bodies]
-            self._loops += loops
-            self.bodies += bodies
+            self._read(source, metadata.readers.get(source.topic, {}))
         self._changelog_of = {node.name: node.changelog for node in plan.stores}
         self._changelogs = {n.name: outbox.rows(n.changelog, partition) for n in plan.stores}
         self._limit_rows()
         self._check_values()
         self._noted = None if self._put_back else self._place()
+
+    def _read(self, source: Source, begins: Mapping[str, int]) -> None:
+        """Make the readers of a source. `begins` are the positions of those that are ahead."""
+        loops = [LoopRun(source, self, begins)] if source.branches else []
+        bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
+        self._readers[source.topic] = [*loops, *bodies]
+        self._loops += loops
+        self.bodies += bodies
 
     # -- records
 
@@ -158,6 +174,8 @@ class Task:
         position = self.wanted(batch.topic)
         if batch.next_offset <= position:
             return
+        if batch.topic in self.progress:
+            batch = separated(batch)
         start = bisect_left(batch.offsets, position)
         queue.append(Chunk(batch, start, len(batch.offsets)))
 
@@ -221,7 +239,7 @@ class Task:
             chunk = self._merge.next(limit - done, caught_up)
             if chunk is None:
                 break
-            done += chunk.stop - chunk.start
+            done += chunk.work
             self._run(chunk)
             if self.ended is not None:
                 raise self.ended
@@ -260,8 +278,9 @@ class Task:
                 readers[topic] = ahead
         stores = self.stores.items()
         closed = {store_mark(n): s.closed for n, s in stores if isinstance(s, TimedStore)}
+        told = {topic: dict(progress.times) for topic, progress in self.progress.items()}
         return TaskMetadata(
-            positions, readers=readers, topic_ids=dict(self.topic_ids), closed=closed
+            positions, readers=readers, topic_ids=dict(self.topic_ids), closed=closed, told=told
         )
 
     @property
@@ -404,6 +423,9 @@ class Task:
             yield None
         for loop in self._loops:
             loop.commit()
+        for topic in self._teller.topics:
+            times = [loop.told(topic) for loop in self._loops]
+            self._teller.tell(topic, times)
         place = self._place()
         careful = self._careful
         records = self.records

@@ -57,6 +57,7 @@ from streamsx.state.memory import MemoryRows
 from streamsx.testing.watched import ValuesHandedOut, WatchedStore
 from streamsx.topology.internal_topics import TopicSpec
 from streamsx.topology.partitions import resolve_partition_counts
+from streamsx.topology.time_links import time_links
 from streamsx.worker.driver_loop import INSTANT_S, DriverLoop
 
 START_S: Final = 1_700_000_000.0
@@ -219,6 +220,14 @@ class TestDriver:
         self._rows: defaultdict[tuple[str, int], MemoryRows] = defaultdict(MemoryRows)
         plans = {each.number: each for each in self.topology.subtopologies}
         self._plans = {task: plans[task.subtopology] for task in made.ids()}
+        self._stages = [
+            [id_ for id_ in self._plans if id_.subtopology == number] for number in plans
+        ]
+        """Tasks of each sub-topology."""
+        self._links = {
+            id_: time_links(plans.values(), plan, id_.partition, made.counts, made.tasks)
+            for id_, plan in self._plans.items()
+        }
         self._tasks: dict[TaskId, Task] = {}
         self._offered: dict[TopicPartition, int] = {}
         self._fed_s: dict[TopicPartition, float] = {}
@@ -325,12 +334,20 @@ class TestDriver:
 
         A value that cannot be encoded fails the record that set the value, and no other record.
         """
-        for id_ in self._plans:
-            try:
-                _commit(self._tasks[id_], self._logs)
-            except ValueRefused as why:
-                self._undone(id_, why)
+        for _ in range(ROUNDS_MAX):
+            for id_ in self._plans:
+                try:
+                    _commit(self._tasks[id_], self._logs)
+                except ValueRefused as why:
+                    self._undone(id_, why)
+            if not self._unread():
+                break
+            self._run()
         self._raise_first()
+
+    def _unread(self) -> bool:
+        """Return whether a commit has sent records that tasks have not read."""
+        return any(self._logs.end(tp) > at for tp, at in self._offered.items())
 
     def _undone(self, id_: TaskId, why: ValueRefused) -> None:
         """Run a task again from the last commit, as a worker does, and commit that run."""
@@ -457,7 +474,9 @@ class TestDriver:
             stores[node.name] = made = WatchedStore(node, rows, CACHE_BYTES)
             made.watch(handed, id_.partition)
         start = partial(GatedActor, _nothing)
-        return Task(plan, id_.partition, stores, self._logs, start, self._policy, metadata, rerun)
+        links = self._links[id_]
+        about = plan, id_.partition, stores, self._logs, start, self._policy, metadata, rerun
+        return Task(*about, links)
 
     def _stop(self) -> None:
         for task in self._tasks.values():
@@ -495,12 +514,17 @@ class TestDriver:
     def _run(self) -> None:
         for _ in range(ROUNDS_MAX):
             self._loop.run_ready()
-            if not self._loop.call(lambda: sum(map(self._step, self._tasks))):
+            if not self._loop.call(lambda: sum(map(self._slowest, self._stages))):
                 return
         raise UsageError(
             f"never settles: {self._app!r}: its agents feed each other without end, or need "
             f"more than {ROUNDS_MAX} rounds: pipe fewer records"
         )
+
+    def _slowest(self, tasks: Sequence[TaskId]) -> bool:
+        """Run the task of a sub-topology that is behind the others in event time and has work."""
+        by_time = sorted(tasks, key=lambda id_: self._tasks[id_].stream_time)
+        return any(map(self._step, by_time))
 
     def _step(self, id_: TaskId) -> bool:
         """Give one task its new records, and return whether the task handled any."""

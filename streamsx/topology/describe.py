@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from streamsx.operators.operator import Operator
-from streamsx.state.layout import BUFFER, SESSION, WINDOW, StoreNode, Timing
+from streamsx.state.layout import BUFFER, SESSION, SLIDING, WINDOW, StoreNode, Timing
 from streamsx.topology.build import Topology, outline
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import Layout
@@ -78,7 +78,10 @@ def _steps(each: SubTopology) -> Iterator[str]:
         word = "buffer" if store.kind == BUFFER else "table"
         times = "".join(f", {text}" for text in _times(store))
         yield f"{word:7} {store.name}: {codecs}{times}, {where}, changelog {store.changelog}"
-    yield from (f"sends   {topic}" for topic in sorted(each.outputs))
+    for topic in sorted(each.outputs):
+        yield f"sends   {topic}" + (
+            ", with the event time of each task" if topic in each.tells else ""
+        )
 
 
 def _below(operator: Operator, seen: set[int]) -> Iterator[str]:
@@ -113,7 +116,11 @@ def _window(timing: Timing) -> list[str]:
 
 
 def _session(timing: Timing) -> list[str]:
-    return [f"session {_time(timing.size)}", f"grace {_time(timing.stays - timing.size)}"]
+    return [f"gap {_time(timing.size)}", f"grace {_time(timing.stays - timing.size)}"]
+
+
+def _sliding(timing: Timing) -> list[str]:
+    return [f"sliding {_time(timing.size)}", f"grace {_time(timing.stays)}"]
 
 
 def _buffer(timing: Timing) -> list[str]:
@@ -121,7 +128,7 @@ def _buffer(timing: Timing) -> list[str]:
 
 
 TIMES: Final[Mapping[str, Callable[[Timing], list[str]]]] = {
-    WINDOW: _window, SESSION: _session, BUFFER: _buffer,
+    WINDOW: _window, SESSION: _session, SLIDING: _sliding, BUFFER: _buffer,
 }  # fmt: skip
 """Words for the times of a store, by its kind."""
 
@@ -139,9 +146,11 @@ def as_mermaid(topology: Topology) -> Iterator[str]:
     names = {spec.name: f"t{n}" for n, spec in enumerate(topology.topics)}
     yield "flowchart LR"
     changelogs = {store.changelog for each in topology.subtopologies for store in each.stores}
+    tells = {topic for each in topology.subtopologies for topic in each.tells}
     for spec in topology.topics:
         if spec.name not in changelogs:
-            yield f'  {names[spec.name]}[/"{spec.name}"/]'
+            times = "<br>with event time" if spec.name in tells else ""
+            yield f'  {names[spec.name]}[/"{spec.name}{times}"/]'
     for each in topology.subtopologies:
         boxes, arrows = _drawn(each, names)
         yield f'  subgraph s{each.number}["sub-topology {each.number}"]'

@@ -62,13 +62,17 @@ class AgentNode:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Topic that a task reads, with its readers: branches first, then bodies, each on its own."""
+    """Topic that a task reads, with its readers: branches first, then bodies, each on its own.
+
+    `writers`: numbers of the sub-topologies whose tasks tell their stream time through the topic.
+    """
 
     topic: str
     keys: Codec
     values: Codec
     branches: tuple[Branch, ...] = ()
     agents: tuple[AgentNode, ...] = ()
+    writers: tuple[int, ...] = ()
 
     @property
     def readers(self) -> dict[str, str]:
@@ -94,12 +98,14 @@ class SubTopology:
     """Sub-topology, run by one task per partition number.
 
     `number` is the first half of a task id. `outputs` are the topics that the tasks send to.
+    `tells` are those of them to which the tasks tell their stream time.
     """
 
     number: int
     sources: tuple[Source, ...]
     stores: tuple[StoreNode, ...] = ()
     outputs: frozenset[str] = frozenset()
+    tells: frozenset[str] = frozenset()
 
     @property
     def topics(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamsx import App, hopping, session, tumbling
+from streamsx import App, WindowedKey, hopping, session, sliding, tumbling
 from streamsx.app.flow import Flow, Grouped
 from streamsx.app.table_flow import TableFlow
 from streamsx.testing import TestDriver
@@ -140,7 +140,21 @@ def _text(value: Any) -> str | None:
 
 
 def _rekey(op: Case, flow: Flow) -> Flow:
-    return flow.rekey(lambda value: _text(evaluate(op["fn"], v=value)))
+    if "$k" not in json.dumps(op["fn"]):
+        return flow.rekey(lambda value: _text(evaluate(op["fn"], v=value)))
+
+    def key_of(value: Any, key: Any, _at: int, _headers: Any) -> str | None:
+        plain = key._asdict() if isinstance(key, WindowedKey) else key
+        return _text(evaluate(op["fn"], k=plain, v=value))
+
+    return flow.rekey(key_of, metadata=True)
+
+
+def _deduplicate(op: Case, flow: Flow) -> Flow:
+    def id_of(value: Any, key: Any, _at: int, _headers: Any) -> Any:
+        return evaluate(op["by"], k=key, v=value)
+
+    return flow.deduplicate(key=id_of, within=f"{op['within']}ms", name=op["out"], metadata=True)
 
 
 def _group_by(op: Case, flow: Flow) -> Grouped:
@@ -153,7 +167,7 @@ def _window(window: Case) -> Any:
 
 
 WINDOWS: Mapping[str, Callable[..., Any]] = {
-    "tumbling": tumbling, "hopping": hopping, "session": session,
+    "tumbling": tumbling, "hopping": hopping, "session": session, "sliding": sliding,
 }  # fmt: skip
 
 
@@ -182,6 +196,7 @@ def _join(op: Case, left: Any, right: Any) -> Any:
 
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "deduplicate": _deduplicate,
     "filter": _filter,
     "map_values": _map_values,
     "flat_map_values": _flat_map_values,

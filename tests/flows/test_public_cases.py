@@ -6,12 +6,15 @@ from streamsx.testing import TestDriver
 from tests.flows.cases import Case, app_of, by_key, cases, expected, run
 
 GROUPS = {
+    "event-time",
     "stateless",
     "aggregate",
     "stream-table",
     "tumbling",
     "hopping",
     "session",
+    "sliding",
+    "deduplicate",
     "join-inner",
     "join-left",
     "join-outer",

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from streamsx import App, hopping, session, tumbling
+from streamsx import App, hopping, session, sliding, tumbling
 from streamsx.examples.wordcount import app
 from streamsx.operators.forward import forward
 from streamsx.operators.rekey import rekey
@@ -134,7 +134,7 @@ def test_text_names_stores_and_times_of_flows() -> None:
             "  table   per-hour: ..., tumbling 1h, grace 1500ms, in memory, "
             "changelog shop-per-hour-changelog"
         ),
-        "  table   visits: ..., session 30m, grace 1d, in memory, changelog shop-visits-changelog",
+        "  table   visits: ..., gap 30m, grace 1d, in memory, changelog shop-visits-changelog",
     ]
 
 
@@ -149,3 +149,15 @@ def test_diagram_shows_the_operators_stores_and_topics_of_flows() -> None:
         "s0f1 --> s0f3", "s0f3 <--> s0d2", "s0f1 --> s0f4", "s0f4 <--> s0d4",
         "t2 --> s0f5", "s0f5 <--> s0d0", "s0f5 <--> s0d1", "s0f5 --> t3", "t2 --> s0f1",
     ]  # fmt: skip
+
+
+def test_topic_that_carries_event_time_is_shown_as_such() -> None:
+    made = App("shop", store="memory://")
+    groups = made.flow("orders").group_by(len)
+    groups.window(sliding("1h", grace="5m")).count("per-hour")
+    topology = made.topology()
+    partitions = resolve_partition_counts(topology, {}, default=1, declare=True)
+    lines = [line.strip() for line in as_text(topology, partitions)]
+    assert "sends   shop-per-hour-repartition, with the event time of each task" in lines
+    assert any("sliding 1h, grace 5m" in line for line in lines)
+    assert '  t2[/"shop-per-hour-repartition<br>with event time"/]' in as_mermaid(topology)
