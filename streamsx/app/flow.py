@@ -20,6 +20,7 @@ from inspect import iscoroutinefunction, signature
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from streamsx.app.absent_steps import OF_FLOW, OF_GROUPS, AbsentSteps
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
 from streamsx.app.flow_graph import Place, Shape, merged
@@ -65,9 +66,10 @@ TEXT: Final = topic_codec(str, None, "raw", key=True)
 
 
 @dataclass(frozen=True)
-class Flow:
+class Flow(AbsentSteps):
     """Records of a topic behind some steps. Made by `App.flow` and by the calls below."""
 
+    _absent = OF_FLOW
     place: Place
     """Place in the graph, for the modules of flows."""
 
@@ -315,9 +317,10 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(AbsentSteps):
     """Records of a flow by key. Each call makes a table; its name names the table's store."""
 
+    _absent = OF_GROUPS
     _place: Place
     _window: Window | None = None
 
@@ -421,7 +424,7 @@ class Grouped:
         window = self._window
         emits = EMITS if window is None else WINDOW_EMITS
         if emit not in emits:
-            words = " or ".join(emits)
+            words = " or ".join(emits) + ("; final needs a window" if window is None else "")
             raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
         if emit == "final" and window is not None and window.given_grace is None:
             raise TopologyError(

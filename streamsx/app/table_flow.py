@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from streamsx.app.absent_steps import OF_TABLE, AbsentSteps
 from streamsx.app.channel import Topic
 from streamsx.app.flow import Flow, check_function
 from streamsx.errors import TopologyError
@@ -11,13 +12,14 @@ from streamsx.state.layout import StoreNode
 
 
 @dataclass(frozen=True)
-class TableFlow:
+class TableFlow(AbsentSteps):
     """Table: made by `App.table`, `Flow.to_table` and aggregates.
 
     `_changes` are the changes of the table. `_store` holds the values; None for a table that is
     computed from another one and has no store.
     """
 
+    _absent = OF_TABLE
     _changes: Flow
     _store: StoreNode | None
 

@@ -115,7 +115,10 @@ def dedup_timing(within: object, grace: object) -> Timing:
 
 
 def _ms(what: str, duration: object, *, least: int = 1) -> int:
-    made = seconds(duration) * 1000
+    try:
+        made = seconds(duration) * 1000
+    except ValueError:
+        made = float("inf")
     if not least <= made < float("inf") or abs(made - round(made)) > ROUNDING:
         raise TopologyError(
             f"not a {what} of a window: {duration!r} ({users_line()}): write whole milliseconds, "
