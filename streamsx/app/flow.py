@@ -15,7 +15,7 @@ Not here: the effect of a step (`streamsx.operators`), tables as results (`table
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction, signature
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,7 +24,7 @@ from streamsx.app.absent_steps import OF_FLOW, OF_GROUPS, AbsentSteps
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
 from streamsx.app.flow_graph import Place, Shape, merged
-from streamsx.app.window import JoinReach, Window, dedup_timing, join_reach
+from streamsx.app.window import JoinReach, Window, dedup_timing, idle_time, join_reach
 from streamsx.errors import TopologyError
 from streamsx.operators import aggregate as aggregates
 from streamsx.operators.branch import branch, on_branch
@@ -256,6 +256,7 @@ class Flow(AbsentSteps):
         kind: str = "inner",
         within: object = None,
         grace: object = None,
+        idle: object = None,
         name: str = "",
         value_type: Any = None,
     ) -> "Flow":
@@ -269,19 +270,21 @@ class Flow(AbsentSteps):
         a pair (before, after) says how much earlier and later than this flow's record the other's
         may be. `kind` is `inner`, `left` or `outer`. A record without a match leaves with None for
         the other value when nothing can match any more: `grace` is how long the join waits for
-        late records. `name` names the buffers.
+        late records. `idle` is how long both inputs may be without any record, in time on the
+        wall, before such records leave all the same. `name` names the buffers.
         """
         from streamsx.app.table_flow import TableFlow
 
         check_function("join", fun, 2)
         if isinstance(other, Flow):
-            return self._join_flow(other, fun, kind, join_reach(within, grace), name, value_type)
+            reach = join_reach(within, grace)
+            return self._join_flow(other, fun, kind, reach, name, value_type, idle_time(idle))
         if not isinstance(other, TableFlow):
             raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
-        if within is not None or grace is not None:
+        if within is not None or grace is not None or idle is not None:
             raise TopologyError(
-                f"within= and grace= with a table ({users_line()}): tables are joined as they are "
-                "when the record comes: leave them out"
+                f"within=, grace= or idle= with a table ({users_line()}): tables are joined as "
+                "they are when the record comes: leave them out"
             )
         _check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
@@ -296,6 +299,7 @@ class Flow(AbsentSteps):
         reach: JoinReach,
         name: str,
         value_type: Any,
+        idle: int | None,
     ) -> "Flow":
         _check_kind(kind, FLOW_KINDS)
         if kind != "inner" and not reach.graced:
@@ -309,7 +313,8 @@ class Flow(AbsentSteps):
         right = other.place.keyed(f"{name}-right")
         stores = left.buffer(f"{name}-left", reach.left), right.buffer(f"{name}-right", reach.right)
         sides = Sides(kind != "inner", kind == "outer", reach.before, reach.after)
-        one, two = join_streams(*stores, fun, sides, left.shape.keys.decode)
+        made = join_streams(*stores, fun, sides, left.shape.keys.decode)
+        one, two = (replace(operator, idle_ms=idle) for operator in made)
         return Flow(left.then_both(one, right, two, source=None, value_type=value_type))
 
     def __repr__(self) -> str:
@@ -408,6 +413,8 @@ class Grouped(AbsentSteps):
         changes: dict[str, Any] = {"source": None, "value_type": wanted.value_type}
         if window is not None and emit == "final":
             changes["behind"] = window.behind
+        if window is not None:
+            operator = replace(operator, idle_ms=window.idle)
         made = place.then(operator, windowed=window is not None, **changes)
         return TableFlow(Flow(made), store)
 

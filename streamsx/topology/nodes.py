@@ -112,6 +112,21 @@ class SubTopology:
         return tuple(source.topic for source in self.sources)
 
     @property
+    def operators(self) -> tuple[Operator, ...]:
+        """Return the operators of all sources."""
+        return tuple(operator for source in self.sources for operator in source.operators)
+
+    @property
+    def inputs(self) -> dict[str, set[str]]:
+        """Return for each store the topics whose records reach it by operators."""
+        found: dict[str, set[str]] = {}
+        for source in self.sources:
+            for operator in source.operators:
+                for node in operator.stores.values():
+                    found.setdefault(node.name, set()).add(source.topic)
+        return found
+
+    @property
     def stateful(self) -> bool:
         return bool(self.stores)
 
