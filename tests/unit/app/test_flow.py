@@ -54,7 +54,7 @@ GRAPHS: dict[str, Callable[[Flow], object]] = {
     "not a kind of join": lambda flow: flow.join(
         flow, lambda a, b: a, within=1, kind="full", name="j"
     ),
-    "within= and grace= with a table": lambda flow: flow.join(
+    "within=, grace= or idle= with a table": lambda flow: flow.join(
         flow.place.app.table("users"), lambda a, b: a, within=1
     ),
     "state by windowed keys": lambda flow: (
