@@ -48,7 +48,7 @@ OF_TABLE: Final = _by_name(
         "outer_join": OUTER,
         "rekey peek foreach branch merge map flat_map flat_map_values through repartition "
         "group_by_key deduplicate": "use to_flow ahead of it",
-        "count sum min max reduce aggregate collect window": "write to_flow and group_by ahead",
+        "count sum min max reduce aggregate collect window": "write group_by ahead of it",
     }
 )
 

@@ -116,7 +116,8 @@ def _window(timing: Timing) -> list[str]:
 
 
 def _session(timing: Timing) -> list[str]:
-    return [f"gap {_time(timing.size)}", f"grace {_time(timing.stays - timing.size)}"]
+    grace = timing.stays - timing.size
+    return [f"gap {_time(timing.size)}", *([f"grace {_time(grace)}"] if grace >= 0 else [])]
 
 
 def _sliding(timing: Timing) -> list[str]:
