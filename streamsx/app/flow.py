@@ -15,15 +15,16 @@ Not here: the effect of a step (`streamsx.operators`), tables as results (`table
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction, signature
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from streamsx.app.absent_steps import OF_FLOW, OF_GROUPS, AbsentSteps
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
 from streamsx.app.flow_graph import Place, Shape, merged
-from streamsx.app.window import JoinReach, Window, dedup_timing, join_reach
+from streamsx.app.window import JoinReach, Window, dedup_timing, idle_time, join_reach
 from streamsx.errors import TopologyError
 from streamsx.operators import aggregate as aggregates
 from streamsx.operators.branch import branch, on_branch
@@ -65,9 +66,10 @@ TEXT: Final = topic_codec(str, None, "raw", key=True)
 
 
 @dataclass(frozen=True)
-class Flow:
+class Flow(AbsentSteps):
     """Records of a topic behind some steps. Made by `App.flow` and by the calls below."""
 
+    _absent = OF_FLOW
     place: Place
     """Place in the graph, for the modules of flows."""
 
@@ -255,6 +257,7 @@ class Flow:
         key: Callable[[Any], Any] | None = None,
         within: object = None,
         grace: object = None,
+        idle: object = None,
         name: str = "",
         value_type: Any = None,
     ) -> "Flow":
@@ -271,13 +274,14 @@ class Flow:
         a pair (before, after) says how much earlier and later than this flow's record the other's
         may be. `kind` is `inner`, `left` or `outer`. A record without a match leaves with None for
         the other value when nothing can match any more: `grace` is how long the join waits for
-        late records. `name` names the buffers.
+        late records. `idle` is how long both inputs may be without any record, in time on the
+        wall, before such records leave all the same. `name` names the buffers.
         """
         from streamsx.app.table_flow import GlobalTable, TableFlow
 
         check_function("join", fun, 2)
         if isinstance(other, GlobalTable):
-            _refuse_reach(within, grace)
+            _refuse_reach(within, grace, idle)
             return self._join_global(other, fun, key, kind, value_type)
         if key is not None:
             raise TopologyError(
@@ -285,10 +289,11 @@ class Flow:
                 "rekey the flow, or make it with app.global_table"
             )
         if isinstance(other, Flow):
-            return self._join_flow(other, fun, kind, join_reach(within, grace), name, value_type)
+            reach = join_reach(within, grace)
+            return self._join_flow(other, fun, kind, reach, name, value_type, idle_time(idle))
         if not isinstance(other, TableFlow):
             raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
-        _refuse_reach(within, grace)
+        _refuse_reach(within, grace, idle)
         check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
         operator = join_table(store, fun, left=kind == "left")
@@ -324,6 +329,7 @@ class Flow:
         reach: JoinReach,
         name: str,
         value_type: Any,
+        idle: int | None,
     ) -> "Flow":
         check_kind(kind, FLOW_KINDS)
         if kind != "inner" and not reach.graced:
@@ -337,7 +343,8 @@ class Flow:
         right = other.place.keyed(f"{name}-right")
         stores = left.buffer(f"{name}-left", reach.left), right.buffer(f"{name}-right", reach.right)
         sides = Sides(kind != "inner", kind == "outer", reach.before, reach.after)
-        one, two = join_streams(*stores, fun, sides, left.shape.keys.decode)
+        made = join_streams(*stores, fun, sides, left.shape.keys.decode)
+        one, two = (replace(operator, idle_ms=idle) for operator in made)
         return Flow(left.then_both(one, right, two, source=None, value_type=value_type))
 
     def __repr__(self) -> str:
@@ -345,9 +352,10 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(AbsentSteps):
     """Records of a flow by key. Each call makes a table; its name names the table's store."""
 
+    _absent = OF_GROUPS
     _place: Place
     _window: Window | None = None
 
@@ -435,6 +443,8 @@ class Grouped:
         changes: dict[str, Any] = {"source": None, "value_type": wanted.value_type}
         if window is not None and emit == "final":
             changes["behind"] = window.behind
+        if window is not None:
+            operator = replace(operator, idle_ms=window.idle)
         made = place.then(operator, windowed=window is not None, **changes)
         return TableFlow(Flow(made), store)
 
@@ -550,17 +560,17 @@ def _nothing() -> None:
     """Return None, the aggregate before the first value."""
 
 
-def _refuse_reach(within: object, grace: object) -> None:
-    if within is not None or grace is not None:
+def _refuse_reach(within: object, grace: object, idle: object) -> None:
+    if (within, grace, idle) != (None, None, None):
         raise TopologyError(
-            f"within= and grace= with a table ({users_line()}): tables are joined as they are when "
-            "the record comes: leave them out"
+            f"within=, grace= or idle= with a table ({users_line()}): tables are joined as they "
+            "are when the record comes: leave them out"
         )
 
 
 def check_emit(emit: str, emits: tuple[str, ...] = EMITS) -> None:
     if emit not in emits:
-        words = " or ".join(emits)
+        words = " or ".join(emits) + ("" if "final" in emits else "; final needs a window")
         raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from streamsx.app.absent_steps import OF_TABLE, AbsentSteps
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
 from streamsx.app.flow import FLOW_KINDS, TABLE_KINDS, Flow, check_function, check_kind, keys_of
@@ -42,13 +43,14 @@ class GlobalTable:
 
 
 @dataclass(frozen=True)
-class TableFlow:
+class TableFlow(AbsentSteps):
     """Table: made by `App.table`, `Flow.to_table` and aggregates.
 
     `_changes` are the changes of the table. `_store` holds the values; None for a table that is
     computed from another one and has no store. `_knows_old`: changes have the value before them.
     """
 
+    _absent = OF_TABLE
     _changes: Flow
     _store: StoreNode | None
     _knows_old: bool = True

@@ -82,10 +82,11 @@ class Operator:
 
     `kind`: name of the step, a part of the topology's signature; `functions`: functions that the
     code calls, by the code's names for them; `topic`: destination of a send; `stores`: stores that
-    the code uses, by the code's names for them; `constants`: numbers in the code; `then`: operators
-    that receive the result, each on its own. `with_old` is the code where an operator below asks
-    for the old value of a table's change. `tables` are global tables that the code reads, by the
-    code's names for them.
+    the code uses, by the code's names for them; `constants`: numbers in the code; `idle_ms`: time
+    without input after which the operator closes everything, None for never; `then`: operators that
+    receive the result, each on its own. `with_old` is the code where an operator below asks for the
+    old value of a table's change. `tables` are global tables that the code reads, by the code's
+    names for them.
     """
 
     kind: str
@@ -94,6 +95,7 @@ class Operator:
     topic: str | None = None
     stores: Mapping[str, StoreNode] = field(default_factory=dict)
     constants: Mapping[str, int] = field(default_factory=dict)
+    idle_ms: int | None = None
     then: tuple["Operator", ...] = ()
     with_old: Code | None = None
     tables: Mapping[str, StoreNode] = field(default_factory=dict)

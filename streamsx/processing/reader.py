@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.processing.batch import Batch, Chunk
-from streamsx.processing.compile import Loop, Wiring, compiled, has_clock
+from streamsx.processing.compile import Loop, LoopText, Wiring, compiled, has_clock
 from streamsx.processing.failure_policy import Failure, FailureStreak
 from streamsx.processing.inbox import Inbox, TaskContext, Values
 from streamsx.processing.progress import NOTHING
+from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import AgentNode, Source, reader_name
 
 if TYPE_CHECKING:
@@ -188,6 +189,8 @@ class LoopRun:
         )
         self._progress_of = task.progress.get(topic)
         self._loop = compiled(source, task.plan.number, self._wiring)
+        self.topic = topic
+        self._operators = LoopText(source.branches).operators
         self._clocked = [each for each in source.branches if has_clock(each, tells)]
         self._move_clocks()
         self._passed = 0
@@ -266,6 +269,39 @@ class LoopRun:
         offset = max(self._reached - 1, 0)
         ordinal = max(self._passed - 1, 0)
         self._scopes[branch].failed_at(offset, ordinal, error, decode=False)
+
+    def close_idle(self, quiet_ms: Mapping[str, float], newest: int) -> bool:
+        """Close everything in operators whose input is idle; return whether there is any.
+
+        `quiet_ms`: for how long the input of each store has been quiet; `newest`: newest timestamp.
+        """
+        if self.paused or self._loop.advance is None:
+            return False
+        ahead: dict[int, int] = {}
+        for n, operator in enumerate(self._operators):
+            names = [node.name for node in operator.stores.values()]
+            if operator.idle_ms is None or min(quiet_ms[each] for each in names) < operator.idle_ms:
+                continue
+            stores = [self._task.stores[name] for name in names]
+            timed = [store for store in stores if isinstance(store, TimedStore)]
+            newest = max(newest, *(clock.now for clock in self._wiring.clocks.values()))
+            end = max(store.all_closed(newest) for store in timed)
+            if newest >= 0 and end > max(store.closed for store in timed):
+                ahead[n] = newest = end
+        if ahead:
+            self._left = self._advance(ahead)
+            self.go_on()
+        return bool(ahead)
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Return a value that changes with each record, and when stream time is told to move."""
+        told = NOTHING if self._progress_of is None else self._progress_of.time
+        return self._passed, told
+
+    def feeds(self, topic: str) -> bool:
+        """Return whether records go from here to a topic."""
+        return any(each.topic == topic for each in self._operators)
 
     def told(self, topic: str) -> int | None:
         """Return the stream time of the records that have been sent to a topic.

@@ -4,7 +4,7 @@ A task tells with each commit, behind the records of that commit and to each par
 has moved since it told last. A task that begins tells its time anew.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from streamsx.errors import RecordRefused
 from streamsx.processing.inbox import Outbox, Send
@@ -19,18 +19,38 @@ class Teller:
         self._links = links
         self._outbox = outbox
         self._told: dict[str, Told] = {}
+        self._idle: set[str] = set()
         self._sends: dict[str, list[Send]] = {}
 
     @property
     def topics(self) -> Iterable[str]:
         return self._links.partitions
 
-    def tell(self, topic: str, times: Iterable[int | None]) -> None:
-        """Tell the newest of the times of a topic's records; nothing if one of them is None."""
+    @property
+    def idle_ms(self) -> Mapping[str, int]:
+        """Return the time without input after which a topic is told that the task is idle."""
+        return self._links.idle_ms
+
+    def awake(self) -> None:
+        """Note that the task has input."""
+        self._idle.clear()
+
+    def rests(self, topic: str) -> bool:
+        """Note that the task is idle for a topic; return False if that was known."""
+        known = topic in self._idle
+        self._idle.add(topic)
+        return not known
+
+    def tell(self, topic: str, times: Sequence[int | None]) -> None:
+        """Tell the newest of the times of a topic's records.
+
+        Nothing is told if one of the times is None, or if nothing has changed. A task that has told
+        that it is idle is so until it has input.
+        """
         found = [each for each in times if each is not None]
-        told = Told(self._links.writer, max(found, default=NOTHING))
-        last = self._told.get(topic)
-        if None in (*times,) or told.time == NOTHING or (last is not None and told <= last):
+        told = Told(self._links.writer, max(found, default=NOTHING), topic in self._idle)
+        last = self._told.get(topic, Told(told.writer, NOTHING))
+        if len(found) < len(times) or (told.idle == last.idle and told.time <= last.time):
             return
         self._told[topic] = told
         self._send(topic, told)

@@ -36,6 +36,8 @@ class Active:
     why: str = ""
     """Reason for which the task has stopped; empty while it runs."""
     preloaded: bool = False
+    passed: int = 0
+    """Turns in a row whose time was over before it was this task's."""
     first: bool = True
     """The task has processed nothing yet."""
     cost_s: float | None = None

@@ -230,7 +230,7 @@ class TestDriver:
         ]
         """Tasks of each sub-topology."""
         self._links = {
-            id_: time_links(plans.values(), plan, id_.partition, made.counts, made.tasks)
+            id_: time_links(plans.values(), plan, id_.partition, made.counts)
             for id_, plan in self._plans.items()
         }
         self._tasks: dict[TaskId, Task] = {}
@@ -516,6 +516,10 @@ class TestDriver:
         self._pass_over()
         if self._commits:
             self.commit()
+        while self._look_for_idle():
+            self._run()
+            if self._commits:
+                self.commit()
         self._raise_first()
 
     def _find_changed(self) -> None:
@@ -530,6 +534,15 @@ class TestDriver:
                 quiet_s = self._loop.now_s - self._fed_s[TopicPartition(topic, id_.partition)]
                 if quiet_s >= QUIET_S and task.holds(topic):
                     task.give_up(topic)
+
+    def _look_for_idle(self) -> bool:
+        """Let tasks close what waits for input; return whether there was any."""
+        found = False
+        for id_, task in self._tasks.items():
+            tps = (TopicPartition(topic, id_.partition) for topic in task.plan.topics)
+            at_end = [tp.topic for tp in tps if self._offered[tp] == self._logs.end(tp)]
+            found = self._loop.call(partial(task.look_for_idle, self._loop.now_s, at_end)) or found
+        return found
 
     def _run(self) -> None:
         for _ in range(ROUNDS_MAX):

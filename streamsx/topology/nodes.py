@@ -46,6 +46,11 @@ class Branch:
     first: Operator
     keys: Codec | None = None
 
+    @property
+    def of_flow(self) -> bool:
+        """Return whether the branch is a flow, and not a part of an agent."""
+        return self.keys is not None
+
 
 @dataclass(frozen=True, slots=True)
 class AgentNode:
@@ -105,6 +110,21 @@ class SubTopology:
     @property
     def topics(self) -> tuple[str, ...]:
         return tuple(source.topic for source in self.sources)
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """Return the operators of all sources."""
+        return tuple(operator for source in self.sources for operator in source.operators)
+
+    @property
+    def inputs(self) -> dict[str, set[str]]:
+        """Return for each store the topics whose records reach it by operators."""
+        found: dict[str, set[str]] = {}
+        for source in self.sources:
+            for operator in source.operators:
+                for node in operator.stores.values():
+                    found.setdefault(node.name, set()).add(source.topic)
+        return found
 
     @property
     def stateful(self) -> bool:

@@ -25,12 +25,14 @@ class TimeLinks(NamedTuple):
     """Links of one task to others by topics that carry times.
 
     `writer` is the task itself; `partitions`: number of partitions of each topic to which the task
-    tells its time; `writers`: tasks that tell theirs, by source topic.
+    tells its time; `writers`: tasks that tell theirs, by source topic; `idle_ms`: time without
+    input after which the task tells a topic that it is idle, as an operator below asks.
     """
 
     writer: Writer = Writer(0, 0)
     partitions: Mapping[str, int] = MappingProxyType({})
     writers: Mapping[str, Collection[Writer]] = MappingProxyType({})
+    idle_ms: Mapping[str, int] = MappingProxyType({})
 
 
 def linked(plans: Collection[SubTopology], between: Collection[str]) -> tuple[SubTopology, ...]:
@@ -85,13 +87,10 @@ def time_links(
     plan: SubTopology,
     partition: int,
     counts: Mapping[str, int],
-    tasks: Mapping[int, int],
 ) -> TimeLinks:
-    """Return the links of a task.
-
-    `counts`: numbers of partitions of topics; `tasks`: numbers of tasks of sub-topologies.
-    """
+    """Return the links of a task. `counts` are the numbers of partitions of topics."""
     stages = {each.number: stage_of(each) for each in plans}
+    tasks = {each.number: max(counts.get(topic, 0) for topic in each.topics) for each in plans}
     return TimeLinks(
         Writer(stages[plan.number], partition),
         {topic: counts[topic] for topic in sorted(plan.tells)},
@@ -102,4 +101,21 @@ def time_links(
             for source in plan.sources
             if source.writers
         },
+        {topic: ms for topic in plan.tells if (ms := idle_below(plans, topic)) is not None},
     )
+
+
+def idle_below(plans: Collection[SubTopology], topic: str) -> int | None:
+    """Return the least time, in ms, after which an operator below a topic takes input for idle."""
+    seen = {topic}
+    left = [topic]
+    found: list[int] = []
+    while left:
+        each = left.pop()
+        sources = (s for plan in plans for s in plan.sources if s.topic == each)
+        operators = [operator for source in sources for operator in source.operators]
+        found += [operator.idle_ms for operator in operators if operator.idle_ms is not None]
+        further = {o.topic for o in operators if o.topic is not None} - seen
+        seen |= further
+        left += further
+    return min(found, default=None)

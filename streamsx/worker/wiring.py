@@ -118,7 +118,7 @@ class WorkerComponents:
         self._join_group(assignor)
         self._read_and_send(partitions)
         self._keep_stores(partitions)
-        self._own_tasks()
+        self._own_tasks(partitions)
         self._follow_group(assignor, partitions)
         self._run_users(partitions)
 
@@ -213,7 +213,7 @@ class WorkerComponents:
             registry=self.registry,
         )
 
-    def _own_tasks(self) -> None:
+    def _own_tasks(self, partitions: Mapping[str, int]) -> None:
         """Create the parts that run and commit tasks, and the driver of their life."""
         context = self._context
         config = context.config
@@ -224,6 +224,7 @@ class WorkerComponents:
         self.active_tasks = ActiveTasks(
             plans=context.plans,
             tables=tables,
+            partitions=partitions,
             producer=self.producer,
             policy=policy_of(config, self.failures),
             wake=self.arrived.set,

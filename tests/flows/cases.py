@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamsx import App
+from streamsx import App, WindowedKey, hopping, session, sliding, tumbling
 from streamsx.app.flow import Flow, Grouped
 from streamsx.app.table_flow import GlobalTable, TableFlow
-from streamsx.app.window import hopping, session, sliding, tumbling
-from streamsx.operators.windows import WindowedKey
 from streamsx.testing import TestDriver
 from tests.flows.expressions import evaluate, true
 

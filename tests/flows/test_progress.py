@@ -16,10 +16,10 @@ HOUR = 3600
 PARTITIONS = 4
 
 
-def app_of(emit: str = "final", **settings: Any) -> App:
+def app_of(emit: str = "final", idle: str | None = None, **settings: Any) -> App:
     app = App("catch-up", topic_partitions=PARTITIONS, store="memory://", **settings)
     groups = app.flow("in").group_by(lambda value: value["user"])
-    groups.window(tumbling("10s", grace=0)).count("counts", emit=emit).to("out")
+    groups.window(tumbling("10s", grace=0, idle=idle)).count("counts", emit=emit).to("out")
     return app
 
 
