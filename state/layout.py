@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streamsx.errors import IncompatibleStore
 from streamsx.serde.codec import Codec
@@ -80,13 +80,15 @@ class Kind(NamedTuple):
 
     `key_at`: place of the key in a row, behind the tag; `codec`: codec of a row's value, made from
     that of the node; `to_changelog`: changelog keys of rows without tags; `from_changelog`: the
-    same keys back.
+    same keys back; `entries`: keys and values in a row as people know them, of its decoded key, its
+    row key without tag, and its decoded value.
     """
 
     key_at: int
     codec: Callable[[Codec], Codec]
     to_changelog: Callable[["StoreNode", list[bytes]], list[bytes]]
     from_changelog: Callable[["StoreNode", bytes], bytes]
+    entries: Callable[["StoreNode", Any, bytes, Any], Iterable[tuple[Any, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,14 @@ class StoreNode:
     def key_of(self, row: bytes) -> bytes:
         """Return the encoded key in a row, without tag and time."""
         return row[1 + KINDS[self.kind].key_at :]
+
+    def entries(self, row: bytes, raw: bytes) -> Iterable[tuple[Any, Any]]:
+        """Return keys and values in a row as people know them: sessions of a row one by one.
+
+        The key of a window or session is [key, start, end], that of a joined record [key, time].
+        """
+        key = self.keys.decode(self.key_of(row))
+        return KINDS[self.kind].entries(self, key, row[1:], self.row_values.decode(raw))
 
     def indexed(self, rows: Mapping[bytes, bytes | None]) -> Mapping[bytes, bytes | None]:
         """Return the rows with the index rows that belong to them, ascending.
@@ -248,6 +258,27 @@ def _of_another(node: StoreNode, what: str) -> IncompatibleStore:
     )
 
 
+# -- entries of rows, by kind
+
+
+def _one(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    return ((key, value),)
+
+
+def _of_window(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    assert node.timing is not None, node
+    start = int.from_bytes(row[:TIME_BYTES], "big")
+    return (([key, start, start + node.timing.size], value),)
+
+
+def _of_sessions(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    return (([key, start, end], each) for start, end, each in value)
+
+
+def _of_buffer(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    return (([key, at], each) for at, _, each in value)
+
+
 RENEWED: Final = "give it a new name, or raise the app's version, which begins with empty stores"
 """Remedy for a store whose kind or size was changed under its name."""
 IN_CHANGELOG: Final = ("store", "size", "step")
@@ -269,10 +300,10 @@ def remedy(found: str, wanted: str) -> str:
 
 
 KINDS: Final = {
-    KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key),
-    WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust),
-    SESSION: Kind(0, sessions_codec, _same_keys, _same_key),
-    BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key),
+    KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key, _one),
+    WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust, _of_window),
+    SESSION: Kind(0, sessions_codec, _same_keys, _same_key, _of_sessions),
+    BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key, _of_buffer),
 }
 
 

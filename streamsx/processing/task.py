@@ -8,7 +8,7 @@ Not here: any Kafka client, fetching, the time of commits, the meaning of a role
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,6 +69,15 @@ class TaskMetadata(NamedTuple):
     def begins(self) -> Begins:
         """Return the positions of all readers by topic, to compare two places."""
         return {t: (at, dict(self.readers.get(t, {}))) for t, at in self.positions.items()}
+
+
+def latest(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the latest time of each store; a topic without a newer commit has an older one."""
+    found: dict[str, int] = {}
+    for table in tables:
+        for store, at in table.items():
+            found[store] = max(at, found.get(store, at))
+    return found
 
 
 class Task:
