@@ -239,17 +239,27 @@ def _from_faust(node: StoreNode, key: bytes) -> bytes:
         IncompatibleStore: the key is none, or of a window of another size.
     """
     assert node.timing is not None, node
-    found = FAUST_KEY.fullmatch(key)
-    try:
-        assert found is not None
-        start = round(float(found[2]) * 1000)
-        size = round((float(found[3]) + FAUST_GAP_S) * 1000) - start
-        at = time_bytes(start)
-    except (AssertionError, ValueError, OverflowError):
-        raise _of_another(node, f"key {key[:100]!r} is none of a window") from None
-    if size != node.timing.size:
+    found = window_of(key)
+    if found is None:
+        raise _of_another(node, f"key {key[:100]!r} is none of a window")
+    plain, start, end = found
+    if (size := end - start) != node.timing.size:
         raise _of_another(node, f"a window of {size} ms is there, {node.timing.size} ms wanted")
-    return at + found[1].rstrip()
+    return time_bytes(start) + plain
+
+
+def window_of(key: bytes) -> tuple[bytes, int, int] | None:
+    """Return the key in Faust's key of a window, and start and end in ms; None in another key."""
+    found = FAUST_KEY.fullmatch(key)
+    if found is None:
+        return None
+    try:
+        start = round(float(found[2]) * 1000)
+        end = round((float(found[3]) + FAUST_GAP_S) * 1000)
+        time_bytes(start)
+    except (ValueError, OverflowError):
+        return None
+    return found[1].rstrip(), start, end
 
 
 def _of_another(node: StoreNode, what: str) -> IncompatibleStore:

@@ -4,11 +4,20 @@ Not here: printing, and the source text of the loops (`streamsx.processing.compi
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from streamsx.operators.operator import Operator
+from streamsx.state.layout import BUFFER, SESSION, WINDOW, StoreNode
 from streamsx.topology.build import Topology, outline
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import Layout
+
+ROWS: Final = {
+    WINDOW: "windows of {size:g} s every {step:g} s",
+    SESSION: "sessions with gaps up to {size:g} s",
+    BUFFER: "records of a join",
+}
+"""Text of a kind of stores, with sizes in seconds."""
 
 
 def as_data(topology: Topology, partitions: Layout) -> dict[str, object]:
@@ -60,14 +69,24 @@ def _steps(each: SubTopology) -> Iterator[str]:
     for source in each.sources:
         yield f"reads   {source.topic}"
         for branch in source.branches:
-            yield f"  agent {branch.agent}, ahead of its body"
+            name = branch.agent
+            yield f"  {name}" if branch.is_flow else f"  agent {name}, ahead of its body"
             yield from (f"    {line}" for line in _below(branch.first))
         yield from (f"  agent {agent.name}" for agent in source.agents)
     for store in each.stores:
         where = "on disk" if store.persistent else "in memory"
-        codecs = f"keys {store.keys.name}, values {store.values.name}"
+        codecs = f"{_rows(store)}keys {store.keys.name}, values {store.values.name}"
         yield f"table   {store.name}: {codecs}, {where}, changelog {store.changelog}"
     yield from (f"sends   {topic}" for topic in sorted(each.outputs))
+
+
+def _rows(store: StoreNode) -> str:
+    """Return the kind of a store with its sizes; nothing for a store of values by key."""
+    timing = store.timing
+    if timing is None:
+        return ""
+    text = ROWS[store.kind].format(size=timing.size / 1000, step=timing.step / 1000)
+    return f"{text}, open for {timing.stays / 1000:g} s, "
 
 
 def _below(operator: Operator) -> Iterator[str]:
@@ -109,10 +128,15 @@ def _drawn(each: SubTopology, names: Mapping[str, str]) -> tuple[list[str], list
             boxes.append(f'{box}["{branch.agent}: {" ".join(step.kind for step in steps)}"]')
             arrows.append(f"{topic} --> {box}")
             arrows += [f"{box} --> {names[step.topic]}" for step in steps if step.topic]
+            used = dict.fromkeys(node.name for step in steps for node in step.stores.values())
+            arrows += [f"{box} <--> {tables[name]}" for name in used]
     boxes += [f'{box}["{name}"]' for name, box in agents.items()]
     boxes += [f'{box}[("{name}")]' for name, box in tables.items()]
-    arrows += [f"{box} <--> {table}" for box in agents.values() for table in tables.values()]
+    operators = [step for source in each.sources for step in source.operators]
+    flows = {node.name for step in operators for node in step.stores.values()}
+    own = [table for name, table in tables.items() if name not in flows]
+    arrows += [f"{box} <--> {table}" for box in agents.values() for table in own]
     if agents:
-        ahead = {step.topic for source in each.sources for step in source.operators}
+        ahead = {step.topic for step in operators}
         arrows += [f"{here} --> {names[topic]}" for topic in sorted(each.outputs - ahead)]
     return boxes, arrows

@@ -46,6 +46,11 @@ class Branch:
     first: Operator
     keys: Codec | None = None
 
+    @property
+    def is_flow(self) -> bool:
+        """Return whether the branch is a flow, which decodes keys in its own way."""
+        return self.keys is not None
+
 
 @dataclass(frozen=True, slots=True)
 class AgentNode:

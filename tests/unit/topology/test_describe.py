@@ -2,7 +2,10 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
+from streamsx import App
+from streamsx.app.window import hopping, session
 from streamsx.examples.wordcount import app
 from streamsx.operators.forward import forward
 from streamsx.operators.rekey import rekey
@@ -88,3 +91,24 @@ def test_topology_data_is_json_serializable() -> None:
     ]  # fmt: skip
     assert [s["signature"] for s in data["subtopologies"]] == list(TOPOLOGY.signatures)
     assert data["topics"][0]["config"] == {"cleanup.policy": "compact"}
+
+
+def test_flows_are_shown_with_their_stores_and_times() -> None:
+    flows = App("app", topic_partitions=1)
+    clicks = flows.flow("clicks").group_by_key()
+    clicks.window(hopping("9s", "3s", grace="1s")).count("views").to("out")
+    clicks.window(session("4s")).count("visits")
+    made = flows.topology()
+    partitions = resolve_partition_counts(made, {}, default=1, declare=True)
+    text = [line.strip() for line in as_text(made, partitions)]
+    assert "flow of clicks to views" in text
+    tables = [line.partition(", keys")[0] for line in text if line.startswith("table")]
+    assert tables == [
+        "table   views: windows of 9 s every 3 s, open for 10 s",
+        "table   visits: sessions with gaps up to 4 s, open for 4 s",
+    ]
+    arrows = [line.strip() for line in as_mermaid(made) if "<-->" in line]
+    assert arrows == ["s0o0_0 <--> s0d0", "s0o0_1 <--> s0d1"]
+    found: Any = as_data(made, partitions)["subtopologies"]
+    stores = [(each["kind"], each["size"], each["step"]) for each in found[0]["stores"]]
+    assert stores == [("window", 9000, 3000), ("session", 4000, 4000)]
