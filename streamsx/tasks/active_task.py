@@ -1,8 +1,10 @@
 """Active task: the Task, and the data loop's figures for feeding and committing that Task."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from streamsx.journal import LOG
 from streamsx.model import TaskId, TopicPartition
 from streamsx.processing.failure_policy import QUIET_S
 from streamsx.processing.task import Task
@@ -11,6 +13,7 @@ from streamsx.tasks.processing_gap import ProcessingGap
 FIRST_RECORDS = 16
 """Records that a task is given at once until their cost is known: at 1 ms each, 500 held the loop
 for 0.5 s."""
+SILENT_S = 30.0
 COST_MIN_S = 1e-9
 COST_WEIGHT = 0.3
 """Weight of the newest measurement in the moving average."""
@@ -36,6 +39,8 @@ class Active:
     why: str = ""
     """Reason for which the task has stopped; empty while it runs."""
     preloaded: bool = False
+    silent: dict[str, float] = field(default_factory=dict)
+    """Topics of which some writers have told no time, and the time since when."""
     passed: int = 0
     """Turns in a row whose time was over before it was this task's."""
     first: bool = True
@@ -77,6 +82,21 @@ class Active:
                 self.held[topic] = task.taken[topic], now
             elif now - since >= QUIET_S:
                 task.give_up(topic)
+
+    def warn_of_silence(self, now: float) -> None:
+        """Warn, once for each topic, of writers that have told no time and hold the task's."""
+        for topic, progress in self.task.progress.items():
+            if not progress.silent or self.task.stream_time < 0:
+                self.silent.pop(topic, None)
+            elif now - self.silent.setdefault(topic, now) >= SILENT_S:
+                self.silent[topic] = math.inf
+                partitions = ", ".join(str(writer.partition) for writer in progress.silent)
+                LOG.warning(
+                    "time_stands task=%s: tasks on partitions %s have never sent a time to %s, "
+                    "because they had no record: windows behind that topic stay open until they "
+                    "have: write idle= on the window or the join to go on without them",
+                    *(self.id, partitions, topic),
+                )
 
     def took(self, records: int, seconds: float) -> None:
         """Update the average cost of a record.

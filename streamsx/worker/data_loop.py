@@ -194,6 +194,7 @@ class DataLoop:
             if active.id == self._committer.sealing:
                 continue
             try:
+                active.warn_of_silence(now)
                 active.task.look_for_idle(now, None if stands else ends)
             except TaskStopped as why:
                 self._tasks.stopped(active.id, why)

@@ -56,6 +56,23 @@ def test_idle_windows_close_in_workers(tmp_path: Path) -> None:
         bench.close()
 
 
+def test_worker_warns_of_partitions_that_hold_the_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    try:
+        append(bench, [("k1", {"user": "a"}, 1.0), ("k1", {"user": "a"}, 99.0)])
+        bench.station(app(), "w0", by_hand=False)
+        bench.run(100)
+        assert finals(bench).total() == 0
+    finally:
+        bench.close()
+    found = [each.getMessage() for each in caplog.records if "time_stands" in each.getMessage()]
+    assert len(found) == 1
+    assert "have never sent a time to catch-up-counts-repartition" in found[0]
+    assert "idle=" in found[0]
+
+
 def finals(bench: VirtualCluster) -> Counter[tuple[bytes, int]]:
     found = Counter[tuple[bytes, int]]()
     for partition in range(PARTITIONS):
