@@ -1,10 +1,9 @@
 """Active task: the Task, and the data loop's figures for feeding and committing that Task."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from streamsx.journal import LOG
 from streamsx.model import TaskId, TopicPartition
 from streamsx.processing.failure_policy import QUIET_S
 from streamsx.processing.task import Task
@@ -83,20 +82,14 @@ class Active:
             elif now - since >= QUIET_S:
                 task.give_up(topic)
 
-    def warn_of_silence(self, now: float) -> None:
-        """Warn, once for each topic, of writers that have told no time and hold the task's."""
+    def silences(self, now: float) -> Iterator[tuple[str, str]]:
+        """Yield, once, topics whose time stands, and the partitions of writers that hold it."""
         for topic, progress in self.task.progress.items():
             if not progress.silent or self.task.stream_time < 0:
                 self.silent.pop(topic, None)
             elif now - self.silent.setdefault(topic, now) >= SILENT_S:
                 self.silent[topic] = math.inf
-                partitions = ", ".join(str(writer.partition) for writer in progress.silent)
-                LOG.warning(
-                    "time_stands task=%s: tasks on partitions %s have never sent a time to %s, "
-                    "because they had no record: windows behind that topic stay open until they "
-                    "have: write idle= on the window or the join to go on without them",
-                    *(self.id, partitions, topic),
-                )
+                yield topic, ", ".join(str(writer.partition) for writer in progress.silent)
 
     def took(self, records: int, seconds: float) -> None:
         """Update the average cost of a record.

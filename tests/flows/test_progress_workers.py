@@ -43,6 +43,25 @@ def app() -> App:
     return app_of(broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB")
 
 
+def test_tasks_that_move_keep_what_writers_have_told(tmp_path: Path) -> None:
+    records = ordered(8, 2000)
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    try:
+        bench.station(app(), "w0", by_hand=False)
+        for start in range(0, len(records), 200):
+            append(bench, records[start : start + 200])
+            bench.run(2)
+            if start == 600:
+                bench.station(app(), "w1", by_hand=False)
+        append(bench, ends(40))
+        expected = wanted(records)
+        bench.until(lambda: finals(bench).total() >= expected.total(), 120)
+        bench.run(5)
+        assert finals(bench) == expected
+    finally:
+        bench.close()
+
+
 def test_idle_windows_close_in_workers(tmp_path: Path) -> None:
     bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
     made = app_of(broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB", idle="5s")
