@@ -187,7 +187,8 @@ class LoopRun:
         self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
         self._all = tuple(range(len(self._scopes)))
         tells = task.plan.tells
-        self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts, {}, tells)
+        begin = task.stream_time if self._progress_of is None else NOTHING
+        self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts, {}, tells, begin)
         self._loop = compiled(source, task.plan.number, self._wiring)
         self.topic = topic
         self._operators = LoopText(source.branches).operators
