@@ -67,8 +67,8 @@ class Wiring(NamedTuple):
     `send_to`: sender of a topic; `stores`: by name; `pending`: results that wait for a commit, for
     each operator by its id; `counts`: of each operator, by the name of its first store;
     `clocks`: of the branches, by name; `tells`: topics to which the task tells the stream time of
-    the branches that send there; `tables`: global tables, by name. Loops over some branches share
-    all that with the loop over all.
+    the branches that send there; `tables`: global tables, by name; `stream_time`: committed one,
+    after which no clock begins. Loops over some branches share all that with the loop over all.
     """
 
     send_to: Callable[[str], Any]
@@ -78,15 +78,23 @@ class Wiring(NamedTuple):
     clocks: dict[str, StreamClock]
     tells: Collection[str] = ()
     tables: Mapping[str, CachedStore] = MappingProxyType({})
+    stream_time: int = 1 << 62
 
     def clock(self, branch: Branch) -> StreamClock:
-        """Return the clock of a branch. Stores say up to where they have closed."""
+        """Return the clock of a branch.
+
+        A clock begins where the stores have closed, or at the committed stream time: a store may
+        have closed further, for input that was idle or by the other side of a join.
+        """
         clock = self.clocks.get(branch.agent)
         if clock is None:
             nodes = [node for each in _timed(branch.first) for node in each.stores.values()]
             stores = (self.stores[node.name] for node in nodes)
             closed = (each.closed for each in stores if isinstance(each, TimedStore))
-            clock = self.clocks[branch.agent] = StreamClock(max(closed, default=-1))
+            begin = min((each for each in closed if each >= 0), default=-1)
+            if branch.first.kind != TIMESTAMP:
+                begin = min(begin, self.stream_time)
+            clock = self.clocks[branch.agent] = StreamClock(begin)
         return clock
 
 

@@ -8,44 +8,12 @@ import pytest
 from streamsx.processing import compile as compiling
 from streamsx.processing import task as running
 from streamsx.testing import TestDriver
-from tests.flows.cases import OPERATORS, WINDOWS, Case, app_of, by_key, cases, expected, run
+from tests.flows.cases import Case, app_of, by_key, cases, expected, run
 from tests.flows.life import Life, rows_made
 
 BUDGET_BYTES = 2000
 
-GROUPS = {
-    "event-time",
-    "stateless",
-    "aggregate",
-    "stream-table",
-    "tumbling",
-    "hopping",
-    "session",
-    "sliding",
-    "deduplicate",
-    "join-inner",
-    "join-left",
-    "join-outer",
-    "table-table",
-    "table-ops",
-    "global",
-    "foreign-key",
-    "suppress",
-}
-MIXED = {"by-hand", "compose", "event-time"}
-"""Groups with cases of many operators: those whose operators and windows exist are run."""
-OPEN = {"compose/7-4", "event-time/7-2"}
-
-
-def _runs(case: Case) -> bool:
-    operators = {op["op"] for op in case["ops"]}
-    windows = {op["window"]["kind"] for op in case["ops"] if "window" in op}
-    mixed = case["group"] in MIXED and case["id"] not in OPEN
-    known = operators <= OPERATORS.keys() and windows <= WINDOWS.keys()
-    return case["group"] in GROUPS or (mixed and known)
-
-
-CASES = [case for case in cases() if _runs(case)]
+CASES = cases()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
