@@ -35,6 +35,8 @@ class SlidingStore(SessionStore):
         """Time in ms from the end of an entry until nothing needs the entry."""
         self._kept = deque[tuple[int, bytes]]()
         """Ends and keys of entries that have closed and stay."""
+        self._begun_closed: set[tuple[int, bytes]] = set()
+        """Ends and keys of windows that had closed when a late record made them: no results."""
 
     # -- the record path
 
@@ -75,9 +77,16 @@ class SlidingStore(SessionStore):
         value = values[start if ahead is None or start > ahead else ahead + 1]
         return value if isinstance(value, FROZEN) else deepcopy(value)
 
-    def put_record(self, key: bytes, entries: Sequence[Entry], made: list[Entry], at: int) -> None:
-        """Put new windows and the time of a record into the row of a key."""
+    def put_record(
+        self, key: bytes, entries: Sequence[Entry], made: list[Entry], at: int, now: int
+    ) -> None:
+        """Put new windows and the time of a record into the row of a key.
+
+        `now` is the stream time; a new window may have closed before it.
+        """
         if made:
+            closed = (entry[1] for entry in made if entry[1] + self.stays < now)
+            self._begun_closed.update((end, key) for end in closed)
             mark: Entry = [at, at + self.size, None]
             self.hot[key] = sorted([*entries, *made, mark], key=START)
             if not entries:
@@ -116,7 +125,8 @@ class SlidingStore(SessionStore):
         ending = [entry for entry in entries if entry[1] == at]
         if ending:
             self._kept.append((at, key))
-        results = at + self.stays >= self._given
+        results = at + self.stays >= self._given and (at, key) not in self._begun_closed
+        self._begun_closed.discard((at, key))
         return [
             (start, end, key, value)
             for start, end, value in ending
@@ -137,6 +147,7 @@ class SlidingStore(SessionStore):
     def _forget_expiry(self) -> None:
         super()._forget_expiry()
         self._kept = deque()
+        self._begun_closed = set()
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield ((key, start, end), value) of the open windows, by key and start."""

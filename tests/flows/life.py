@@ -21,13 +21,16 @@ from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Failure, Policy
 from streamsx.processing.inbox import Outbox, Send, SendRows
+from streamsx.processing.rerun import NO_RERUN
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.state.api import INDEX, ROW, Rows
 from streamsx.state.factory import make_store
+from streamsx.state.global_store import GlobalStore
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.tasks import store_restore
+from streamsx.topology.time_links import time_links
 from tests.flows.cases import SINK, Case, Result, result_of
 
 ENDS = ("restart", "move", "learner")
@@ -81,7 +84,11 @@ class Life(Outbox):
         self.ends = ends
         self.often = often
         self.forgets = forgets
-        self.plans = {plan.number: plan for plan in app.topology().subtopologies}
+        topology = app.topology()
+        self.plans = {plan.number: plan for plan in topology.subtopologies}
+        self.counts = dict.fromkeys((spec.name for spec in topology.topics), 1)
+        self.tables = {n: GlobalStore(t, MemoryRows(), 1 << 20) for n, t in topology.tables.items()}
+        self._of_tables = {node.changelog: self.tables[n] for n, node in topology.tables.items()}
         self.logs: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self.changelogs: defaultdict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
         nodes = [node for plan in self.plans.values() for node in plan.stores]
@@ -139,11 +146,22 @@ class Life(Outbox):
             while self._any_has_input():
                 self._step(self.draw.choice([*self.tasks]))
             self._settle()
+            if any(plan.tells for plan in self.plans.values()):
+                self._tell_all()  # what is late behind a topic goes by what was told with commits
             self._disturb(self.draw.choice([*self.tasks]))
             yield from self._results(seen, n)
             seen = len(self.logs[SINK])
-        self.commit_all()
+        self._tell_all()
         yield from self._results(seen, n)
+
+    def _tell_all(self) -> None:
+        """Commit until the times that tasks tell with commits have gone through all topics."""
+        for _ in self.plans:
+            self.commit_all()
+            while self._any_has_input():
+                self._step(self.draw.choice([*self.tasks]))
+            self._settle()
+        self.commit_all()
 
     def at_once(self, inputs: Iterable[Mapping[str, Any]]) -> Iterator[Result]:
         """Write all inputs, let the tasks read them in any cut, and yield the results."""
@@ -160,6 +178,8 @@ class Life(Outbox):
         key = None if each["key"] is None else each["key"].encode()
         value = None if each["value"] is None else json.dumps(each["value"]).encode()
         self.logs[each["topic"]].append((key, value, each["ts"], None))
+        if table := self._of_tables.get(each["topic"]):
+            table.apply([key], [value])
 
     def _results(self, seen: int, cause: int) -> Iterator[Result]:
         for key, value, at, _ in self.logs[SINK][seen:]:
@@ -183,7 +203,7 @@ class Life(Outbox):
             stop = min(len(self.logs[topic]), start + self.draw.randrange(1, 30))
             if start < stop and not task.waiting(topic):
                 keys, values, times, headers = zip(*self.logs[topic][start:stop], strict=True)
-                some = headers if any(headers) else None
+                some = [each or [] for each in headers] if any(headers) else None
                 task.offer(Batch(topic, 0, keys, values, times, range(start, stop), some, stop))
         done = {t for t in task.plan.topics if task.wanted(t) == len(self.logs[t])}
         task.run(self.draw.randrange(1, 40), done)
@@ -276,7 +296,9 @@ class Life(Outbox):
         }
         policy = Policy(report=self.failures.append)
         start = partial(GatedActor, lambda *_: None)
-        self.tasks[number] = Task(plan, 0, stores, self, start, policy, self.committed[number])
+        links = time_links(self.plans.values(), plan, 0, self.counts)
+        about = plan, 0, stores, self, start, policy, self.committed[number], NO_RERUN, links
+        self.tasks[number] = Task(*about, self.tables)
         self.sent[number] = self._outputs(number)
 
     def _count_late(self, number: int) -> None:
