@@ -12,11 +12,9 @@ keys.
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from streamsx.operators.aggregate import BIND
 from streamsx.operators.operator import Code, Operator, indented
-from streamsx.serde.codec import Codec
+from streamsx.serde.codec import Codec, to_json
 from streamsx.state.layout import StoreNode, time_bytes
 
 
@@ -30,7 +28,7 @@ class WindowedKey(NamedTuple):
 
 def windowed_bytes(key: Any, start: int, end: int) -> bytes:
     """Return the bytes of a windowed key in a topic: JSON of `[key, start, end]`."""
-    return orjson.dumps([key, start, end])
+    return to_json([key, start, end])
 
 
 TUMBLING: Final = """\
