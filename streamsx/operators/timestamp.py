@@ -15,7 +15,8 @@ def to_ms(time: Any) -> int:
     if isinstance(time, int | float) and not isinstance(time, bool):
         return round(time * 1000)
     if (of_datetime := getattr(time, "timestamp", None)) is not None:
-        return round(of_datetime() * 1000)
+        seconds: float = of_datetime()
+        return round(seconds * 1000)
     kind = type(time).__name__
     raise TypeError(f"not a time: {time!r} ({kind}): let timestamp= give a datetime or seconds")
 

@@ -2,7 +2,8 @@
 
 A window is [start, end). Starts are multiples of the step since 1970, and none is below 0. A window
 closes when stream time reaches its end and its grace. A record is late for a window that has
-closed. A record without a key, a value or a time is counted as skipped. The row of a window is its start, packed, and the key's bytes (`streamsx.state`).
+closed. A record without a key, a value or a time is counted as skipped. The row of a window is its
+start, packed, and the key's bytes (`streamsx.state`).
 
 Results leave as each value changes (`update`), as the newest value of each window at a commit
 (`commit`), or once, when the window closes (`final`), in the order of the ends and then of the
