@@ -178,14 +178,16 @@ class LoopRun:
     """Branches of a source, record by record; each has a position and failures of its own."""
 
     def __init__(self, source: Source, task: "Task", begins: Mapping[str, int]) -> None:
+        topic = source.topic
+        self._progress_of = task.progress.get(topic)
+        if self._progress_of is None:  # a driver that does not link tasks goes by the records
+            source = replace(source, writers=())
         self._source = source
         self._task = task
-        topic = source.topic
         self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
         self._all = tuple(range(len(self._scopes)))
         tells = task.plan.tells
         self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts, {}, tells)
-        self._progress_of = task.progress.get(topic)
         self._loop = compiled(source, task.plan.number, self._wiring)
         self.topic = topic
         self._operators = LoopText(source.branches).operators

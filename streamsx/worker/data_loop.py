@@ -21,6 +21,7 @@ from streamsx.client.producer import Producer
 from streamsx.clock import Clock
 from streamsx.errors import StreamsxError, TaskStopped
 from streamsx.event_loops import wait
+from streamsx.journal import LOG
 from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId
 from streamsx.tasks import crash_points
@@ -34,6 +35,11 @@ from streamsx.worker.throughput_log import ThroughputLog
 TURN_S = 0.010
 CHUNK_S = 0.005
 CHUNK_RECORDS_MAX = 5000
+TIME_STANDS = (
+    "time_stands task=%s: tasks on partitions %s have never sent a time to %s, because they had no "
+    "record: windows behind that topic stay open until they have: write idle= on the window or the "
+    "join to go on without them"
+)
 PASSED_MAX = 20
 """Turns that a task waits at most for tasks that are behind it in event time: 0.2 s."""
 BATCHES_WAITING_MAX = 1
@@ -194,6 +200,8 @@ class DataLoop:
             if active.id == self._committer.sealing:
                 continue
             try:
+                for topic, partitions in active.silences(now):
+                    LOG.warning(TIME_STANDS, active.id, partitions, topic)
                 active.task.look_for_idle(now, None if stands else ends)
             except TaskStopped as why:
                 self._tasks.stopped(active.id, why)

@@ -125,3 +125,27 @@ def test_topics_without_time_below_carry_none() -> None:
         headers = [each.headers for each in driver.read("plain-counts-repartition")]
     assert len(headers) == 30
     assert not any(HEADER in each for each in headers)
+
+
+def test_record_whose_timestamp_function_raises_fails_alone() -> None:
+    app = App("times", topic_partitions=1, store="memory://")
+    flow = app.flow("in", timestamp=lambda value: value["at"])
+    groups = flow.group_by_key().window(tumbling("10s", grace=0))
+    groups.count("counts", emit="final").to("out")
+    with TestDriver(app, raises=False) as driver:
+        driver.pipe("in", [("a", {"at": 1}), ("a", {}), ("a", {"at": "x"}), ("a", {"at": 2})])
+        driver.pipe("in", [("a", {"at": 12})])
+        assert [each.value for each in driver.read("out")] == [2]
+        assert [type(each.error) for each in driver.failures] == [KeyError, TypeError]
+
+
+def test_told_times_outlive_a_restart_of_the_reader() -> None:
+    with TestDriver(app_of()) as driver:
+        for partition in range(PARTITIONS):
+            driver.pipe("in", [(None, {"user": "a"}, 1.0)], partition=partition)
+        for partition in range(1, PARTITIONS):
+            driver.pipe("in", [(None, {"user": "a"}, 50.0)], partition=partition)
+            driver.restart()
+        assert finals(driver) == Counter()
+        driver.pipe("in", [(None, {"user": "a"}, 20.0)], partition=0)
+        assert finals(driver) == Counter({(b'["a",0,10000]', 4): 1})

@@ -43,6 +43,25 @@ def app() -> App:
     return app_of(broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB")
 
 
+def test_tasks_that_move_keep_what_writers_have_told(tmp_path: Path) -> None:
+    records = ordered(8, 2000)
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    try:
+        bench.station(app(), "w0", by_hand=False)
+        for start in range(0, len(records), 200):
+            append(bench, records[start : start + 200])
+            bench.run(2)
+            if start == 600:
+                bench.station(app(), "w1", by_hand=False)
+        append(bench, ends(40))
+        expected = wanted(records)
+        bench.until(lambda: finals(bench).total() >= expected.total(), 120)
+        bench.run(5)
+        assert finals(bench) == expected
+    finally:
+        bench.close()
+
+
 def test_idle_windows_close_in_workers(tmp_path: Path) -> None:
     bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
     made = app_of(broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB", idle="5s")
@@ -54,6 +73,23 @@ def test_idle_windows_close_in_workers(tmp_path: Path) -> None:
         assert bench.scheduler.now - began < 5 + 5 + 5  # start, the writers, the windows
     finally:
         bench.close()
+
+
+def test_worker_warns_of_partitions_that_hold_the_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    try:
+        append(bench, [("k1", {"user": "a"}, 1.0), ("k1", {"user": "a"}, 99.0)])
+        bench.station(app(), "w0", by_hand=False)
+        bench.run(100)
+        assert finals(bench).total() == 0
+    finally:
+        bench.close()
+    found = [each.getMessage() for each in caplog.records if "time_stands" in each.getMessage()]
+    assert len(found) == 1
+    assert "have never sent a time to catch-up-counts-repartition" in found[0]
+    assert "idle=" in found[0]
 
 
 def finals(bench: VirtualCluster) -> Counter[tuple[bytes, int]]:
