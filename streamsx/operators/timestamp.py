@@ -12,11 +12,11 @@ CODE: Final = Code("{new_timestamp} = {to_ms}({time_of}({value}))", makes=("time
 
 def to_ms(time: Any) -> int:
     """Return ms since 1970 of a datetime, or of seconds. Raises TypeError for another type."""
+    if callable(moment := getattr(time, "timestamp", None)):
+        seconds: float = moment()
+        return round(seconds * 1000)
     if isinstance(time, int | float) and not isinstance(time, bool):
         return round(time * 1000)
-    if (of_datetime := getattr(time, "timestamp", None)) is not None:
-        seconds: float = of_datetime()
-        return round(seconds * 1000)
     kind = type(time).__name__
     raise TypeError(f"not a time: {time!r} ({kind}): let timestamp= give a datetime or seconds")
 
