@@ -37,7 +37,7 @@ from streamsx.operators.peek import peek
 from streamsx.operators.select_key import select_key
 from streamsx.operators.sessions import sessions
 from streamsx.operators.sliding import sliding
-from streamsx.operators.table import join_table, put
+from streamsx.operators.table import join_global, join_table, put
 from streamsx.operators.timestamp import set_timestamp
 from streamsx.operators.windows import aggregate_windows, count_windows
 from streamsx.serde.codec import Codec, FlowKeys, topic_codec
@@ -46,7 +46,7 @@ from streamsx.topology.internal_topics import TopicKind
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
-    from streamsx.app.table_flow import TableFlow
+    from streamsx.app.table_flow import GlobalTable, TableFlow
 
 METADATA_ARGUMENTS: Final = 4
 EMITS: Final = ("commit", "update")
@@ -250,10 +250,11 @@ class Flow(AbsentSteps):
 
     def join(
         self,
-        other: "TableFlow | Flow",
+        other: "TableFlow | Flow | GlobalTable",
         fun: Callable[[Any, Any], Any],
         *,
         kind: str = "inner",
+        key: Callable[[Any], Any] | None = None,
         within: object = None,
         grace: object = None,
         idle: object = None,
@@ -266,6 +267,9 @@ class Flow(AbsentSteps):
         record comes; `kind` is `inner` or `left`. `name` names the topic in between where the key
         was changed.
 
+        With a global table: the same, by the key that `key` makes of the value, or by the record's
+        key without `key`. No topic is in between.
+
         With a flow: records of one key join if their times are `within` a duration of each other;
         a pair (before, after) says how much earlier and later than this flow's record the other's
         may be. `kind` is `inner`, `left` or `outer`. A record without a match leaves with None for
@@ -273,23 +277,49 @@ class Flow(AbsentSteps):
         late records. `idle` is how long both inputs may be without any record, in time on the
         wall, before such records leave all the same. `name` names the buffers.
         """
-        from streamsx.app.table_flow import TableFlow
+        from streamsx.app.table_flow import GlobalTable, TableFlow
 
         check_function("join", fun, 2)
+        if isinstance(other, GlobalTable):
+            _refuse_reach(within, grace, idle)
+            return self._join_global(other, fun, key, kind, value_type)
+        if key is not None:
+            raise TopologyError(
+                f"key= with {other!r} ({users_line()}): a global table alone is joined by any key: "
+                "rekey the flow, or make it with app.global_table"
+            )
         if isinstance(other, Flow):
             reach = join_reach(within, grace)
             return self._join_flow(other, fun, kind, reach, name, value_type, idle_time(idle))
         if not isinstance(other, TableFlow):
             raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
-        if within is not None or grace is not None or idle is not None:
-            raise TopologyError(
-                f"within=, grace= or idle= with a table ({users_line()}): tables are joined as "
-                "they are when the record comes: leave them out"
-            )
-        _check_kind(kind, TABLE_KINDS)
+        _refuse_reach(within, grace, idle)
+        check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
         operator = join_table(store, fun, left=kind == "left")
         return Flow(self.place.keyed(name).then(operator, source=None, value_type=value_type))
+
+    def _join_global(
+        self,
+        other: "GlobalTable",
+        fun: Callable[[Any, Any], Any],
+        key_of: Callable[[Any], Any] | None,
+        kind: str,
+        value_type: Any,
+    ) -> "Flow":
+        check_kind(kind, TABLE_KINDS)
+        keys = other.node.keys
+        if key_of is not None:
+            check_function("key=", key_of)
+        elif keys is not self.place.shape.keys or self.place.shape.windowed:
+            raise TopologyError(
+                f"keys of other types ({users_line()}): the flow's keys are not those of {other}: "
+                "give key=, a function of the value"
+            )
+        operator = join_global(
+            other.node, fun, key_of, keys.encoders.or_none(), left=kind == "left"
+        )
+        return self._then(operator, source=None, value_type=value_type)
 
     def _join_flow(
         self,
@@ -301,7 +331,7 @@ class Flow(AbsentSteps):
         value_type: Any,
         idle: int | None,
     ) -> "Flow":
-        _check_kind(kind, FLOW_KINDS)
+        check_kind(kind, FLOW_KINDS)
         if kind != "inner" and not reach.graced:
             raise TopologyError(
                 f"{kind} join without a grace ({users_line()}): a record that comes later finds no "
@@ -429,10 +459,7 @@ class Grouped(AbsentSteps):
 
     def _check_emit(self, emit: str) -> None:
         window = self._window
-        emits = EMITS if window is None else WINDOW_EMITS
-        if emit not in emits:
-            words = " or ".join(emits) + ("; final needs a window" if window is None else "")
-            raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
+        check_emit(emit, EMITS if window is None else WINDOW_EMITS)
         if emit == "final" and window is not None and window.given_grace is None:
             raise TopologyError(
                 f"final results without a grace ({users_line()}): what comes later is lost: write "
@@ -533,7 +560,21 @@ def _nothing() -> None:
     """Return None, the aggregate before the first value."""
 
 
-def _check_kind(kind: str, kinds: tuple[str, ...]) -> None:
+def _refuse_reach(within: object, grace: object, idle: object) -> None:
+    if (within, grace, idle) != (None, None, None):
+        raise TopologyError(
+            f"within=, grace= or idle= with a table ({users_line()}): tables are joined as they "
+            "are when the record comes: leave them out"
+        )
+
+
+def check_emit(emit: str, emits: tuple[str, ...] = EMITS) -> None:
+    if emit not in emits:
+        words = " or ".join(emits) + ("" if "final" in emits else "; final needs a window")
+        raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
+
+
+def check_kind(kind: str, kinds: tuple[str, ...]) -> None:
     if kind not in kinds:
         words = ", ".join(kinds)
         raise TopologyError(f"not a kind of join: {kind!r} ({users_line()}): write one of {words}")

@@ -80,6 +80,11 @@ def idle_time(idle: object) -> int | None:
     return None if idle is None else _ms("idle time", idle)
 
 
+def wait_ms(wait: object) -> int:
+    """Return the ms of the wait of `suppress`."""
+    return _ms("wait", wait)
+
+
 class JoinReach(NamedTuple):
     """Times of a join of streams, in ms; `graced`: whether a grace was given."""
 

@@ -15,6 +15,7 @@ import linecache
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from textwrap import dedent
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from streamsx.operators.body import BODY
@@ -49,7 +50,7 @@ class Loop(NamedTuple):
     """
 
     run: Callable[[Iterable[tuple[Any, ...]], LoopFailed], Iterator[None] | None]
-    commit: Callable[[CommitFailed], None] | None
+    commit: Callable[[CommitFailed], Iterator[None] | None] | None
     advance: Callable[[Mapping[int, int], CommitFailed], Iterator[None]] | None
 
 
@@ -66,7 +67,8 @@ class Wiring(NamedTuple):
     `send_to`: sender of a topic; `stores`: by name; `pending`: results that wait for a commit, for
     each operator by its id; `counts`: of each operator, by the name of its first store;
     `clocks`: of the branches, by name; `tells`: topics to which the task tells the stream time of
-    the branches that send there. Loops over some branches share all that with the loop over all.
+    the branches that send there; `tables`: global tables, by name; `stream_time`: committed one,
+    after which no clock begins. Loops over some branches share all that with the loop over all.
     """
 
     send_to: Callable[[str], Any]
@@ -75,15 +77,24 @@ class Wiring(NamedTuple):
     counts: dict[str, Counts]
     clocks: dict[str, StreamClock]
     tells: Collection[str] = ()
+    tables: Mapping[str, CachedStore] = MappingProxyType({})
+    stream_time: int = 1 << 62
 
     def clock(self, branch: Branch) -> StreamClock:
-        """Return the clock of a branch. Stores say up to where they have closed."""
+        """Return the clock of a branch.
+
+        A clock begins where the stores have closed, or at the committed stream time: a store may
+        have closed further, for input that was idle or by the other side of a join.
+        """
         clock = self.clocks.get(branch.agent)
         if clock is None:
             nodes = [node for each in _timed(branch.first) for node in each.stores.values()]
             stores = (self.stores[node.name] for node in nodes)
             closed = (each.closed for each in stores if isinstance(each, TimedStore))
-            clock = self.clocks[branch.agent] = StreamClock(max(closed, default=-1))
+            begin = min((each for each in closed if each >= 0), default=-1)
+            if branch.first.kind != TIMESTAMP:
+                begin = min(begin, self.stream_time)
+            clock = self.clocks[branch.agent] = StreamClock(begin)
         return clock
 
 
@@ -134,6 +145,11 @@ if {clock} > now_{n}:
 {lines}
     now_{n} = {clock}"""
 AHEAD: Final = "at_{n} = max(clock_{branch}, ahead.get({n}, -1))"
+CLOSE_BEHIND: Final = """\
+if clock_{branch} >= {due}:
+{lines}
+now_{n} = max(now_{n}, clock_{branch})"""
+"""Closing behind the block of a record, which may itself be what is due."""
 INDENT: Final = " " * 12
 Scope = Mapping[str, str | None]
 """Variables by the names that code uses for them; None for a key that is not decoded yet."""
@@ -186,13 +202,15 @@ class LoopText:
     def text(self) -> str:
         """Return the text of the generated module; `names` defines the names in the text."""
         branches = [
-            BRANCH.format(lines="\n".join(self._branch(n, branch.first)), number=n)
+            BRANCH.format(lines="\n".join(lines), number=n)
             for n, branch in enumerate(self._branches)
+            for lines in (self._branch(n, branch.first), self._behind(n, branch.first))
+            if lines
         ]
         text = RUN + self._binds() + LOOP + self._decode() + "".join(branches)
         text += self._ends() + self._advance()
         commits = [line for _, lines in sorted(self._commits.items()) for line in lines]
-        return text + (COMMIT + "\n".join(commits) + "\n" if commits else "")
+        return text + (COMMIT + self._binds() + "\n".join(commits) + "\n" if commits else "")
 
     def _ends(self) -> str:
         """Return the lines behind the loop."""
@@ -263,6 +281,9 @@ class LoopText:
                 names[f"{role}_{n}"] = wiring.stores[node.name]
                 first = next(iter(operator.stores.values()))
                 names[f"counts_{n}"] = wiring.counts.setdefault(first.name, Counts())
+            for role, node in operator.tables.items():
+                names[f"{role}_{n}"] = wiring.tables[node.name]
+                names[f"counts_{n}"] = wiring.counts.setdefault(node.name, Counts())
             if operator.code.commit is not None:
                 names[f"pending_{n}"] = wiring.pending.setdefault(id(operator), {})
             if operator.topic is not None:
@@ -273,13 +294,15 @@ class LoopText:
         timed = _timed(first)
         if self._told or branch not in self._clocks():
             return self._lines(first, ROOT, INDENT, branch)
+        ahead = [each for each in timed if not each.code.behind]
+        scope = {**ROOT, "clock": f"clock_{branch}"}
         if first.kind != TIMESTAMP:
-            return self._move(branch, timed, ROOT) + self._lines(first, ROOT, INDENT, branch)
+            return self._move(branch, ahead, scope) + self._lines(first, scope, INDENT, branch)
         n = self._numbers[id(first)]
         names = _Names(ROOT, n)
-        scope = {**ROOT, "timestamp": f"timestamp_{n}"}
+        scope["timestamp"] = f"timestamp_{n}"
         lines = _filled(first.code.block, names, INDENT, lambda _here: [])
-        lines += self._move(branch, timed, scope)
+        lines += self._move(branch, ahead, scope)
         below = (self._lines(each, scope, INDENT, branch) for each in first.then)
         return lines + [line for each in below for line in each]
 
@@ -296,17 +319,35 @@ class LoopText:
         self, branch: int, operator: Operator, scope: Scope, clock: str, arguments: str
     ) -> list[str]:
         """Return the lines that close what is due in one operator, by a clock."""
-        n = self._numbers[id(operator)]
-        close = operator.code.close
-        assert close is not None, operator.kind
-        names = _Names({**scope, "clock": clock}, n, operator)
-        lines = self._results(operator, close, names, scope, branch, arguments)
-        due = operator.code.due.format_map(names)
+        n, lines, due = self._closing(branch, operator, scope, clock, arguments)
         if not operator.code.moves_due:
             lines.append(f"    due_{n} = {due}")
         body = "\n".join(indented(line, 4) for line in lines)
         asked = due if operator.code.moves_due else f"due_{n}"
         return CLOSE.format(clock=clock, n=n, due=asked, lines=body).splitlines()
+
+    def _behind(self, branch: int, first: Operator) -> list[str]:
+        """Return the lines that close behind the record what is due, operator by operator."""
+        text = list[str]()
+        clock = f"clock_{branch}"
+        for operator in _timed(first):
+            if operator.code.behind:
+                arguments = f"index, error, {branch}"
+                n, lines, due = self._closing(branch, operator, ROOT, clock, arguments)
+                body = "\n".join(lines)
+                text += CLOSE_BEHIND.format(branch=branch, n=n, due=due, lines=body).splitlines()
+        return [INDENT + line for line in text]
+
+    def _closing(
+        self, branch: int, operator: Operator, scope: Scope, clock: str, arguments: str
+    ) -> tuple[int, list[str], str]:
+        """Return an operator's number, the lines that close, and the time at which they are due."""
+        close = operator.code.close
+        assert close is not None, operator.kind
+        n = self._numbers[id(operator)]
+        names = _Names({**scope, "clock": clock}, n, operator)
+        lines = self._results(operator, close, names, scope, branch, arguments)
+        return n, lines, operator.code.due.format_map(names)
 
     def _results(
         self,

@@ -187,7 +187,10 @@ class LoopRun:
         self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
         self._all = tuple(range(len(self._scopes)))
         tells = task.plan.tells
-        self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts, {}, tells)
+        begin = task.stream_time if self._progress_of is None else NOTHING
+        self._wiring = Wiring(
+            task.outbox.to, task.stores, task.pending, task.counts, {}, tells, task.tables, begin
+        )
         self._loop = compiled(source, task.plan.number, self._wiring)
         self.topic = topic
         self._operators = LoopText(source.branches).operators
@@ -376,7 +379,8 @@ class LoopRun:
     def commit(self) -> None:
         """Give on the results that waited for a commit. A failure is that of the last record."""
         if self._loop.commit is not None:
-            self._loop.commit(self._failed_last)
+            for _ in self._loop.commit(self._failed_last) or ():
+                pass  # a loop that pauses between slices does not pause here
 
     def reset(self, position: int, *, back: bool) -> None:
         """Continue as `AgentProgress.reset` does."""

@@ -8,7 +8,7 @@ Not here: any Kafka client, fetching, the time of commits, the meaning of a role
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,6 +78,15 @@ class TaskMetadata(NamedTuple):
         return {t: (at, dict(self.readers.get(t, {}))) for t, at in self.positions.items()}
 
 
+def latest(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the latest time of each store; a topic without a newer commit has an older one."""
+    found: dict[str, int] = {}
+    for table in tables:
+        for store, at in table.items():
+            found[store] = max(at, found.get(store, at))
+    return found
+
+
 class Task:
     """Task: one sub-topology on one partition number.
 
@@ -87,7 +96,8 @@ class Task:
     not wired for.
 
     `rerun` is the order of the task that ended before this one at the same commit, if any. A task
-    does not obey its `stop`: the driver does.
+    does not obey its `stop`: the driver does. `tables` are the global tables by
+    name, which tasks only read.
     """
 
     def __init__(
@@ -101,10 +111,12 @@ class Task:
         metadata: TaskMetadata,
         rerun: Rerun = NO_RERUN,
         links: TimeLinks = NO_LINKS,
+        tables: Mapping[str, CachedStore] = MappingProxyType({}),
     ) -> None:
         self.id = TaskId(plan.number, partition)
         self.plan = plan
         self.stores = stores
+        self.tables = tables
         self.outbox = outbox
         self.start = start
         self.policy = policy
@@ -133,15 +145,13 @@ class Task:
         self._rows_left = bool(self._put_back)
         """Whether the changelogs may have rows that are newer than the last commit."""
         self._resume_stores(metadata.closed)
-        self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
-        self._merge = Merge(self._queues, metadata.high)
-        self._newest: dict[str, StreamTimes] = {}
-        """Stream times of the chunk that was taken last, per topic."""
-        self.at_hand: Chunk | None = None
-        """Chunk that was handed to the readers last."""
+        self._begin_queues(metadata)
         self.bodies: list[AgentRun] = []
         self.counts: dict[str, Counts] = {}
         """Records that operators did not take, by the name of their store."""
+        self.pending: dict[int, dict[bytes, Any]] = {}
+        """Results that wait for a commit, by operator. Loops over several topics share them: the
+        newest result of a key leaves, whichever topic it came from."""
         self._loops: list[LoopRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         self._make_readers(metadata.readers)
@@ -150,6 +160,14 @@ class Task:
         self._limit_rows()
         self._check_values()
         self._noted = None if self._put_back else self._place()
+
+    def _begin_queues(self, metadata: TaskMetadata) -> None:
+        self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in self.plan.topics}
+        self._merge = Merge(self._queues, metadata.high)
+        self._newest: dict[str, StreamTimes] = {}
+        """Stream times of the chunk that was taken last, per topic."""
+        self.at_hand: Chunk | None = None
+        """Chunk that was handed to the readers last."""
 
     def _resume_stores(self, closed: Mapping[str, int]) -> None:
         """Go on closing where the stores have closed, with the rows that the rerun puts back."""

@@ -20,6 +20,7 @@ from streamsx.processing.rerun import Rerun
 from streamsx.processing.task import Task
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.state.api import Rows
+from streamsx.state.cache import CachedStore
 from streamsx.state.factory import make_store
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.commit_cycle import place_of
@@ -41,6 +42,7 @@ class ActiveTasks:
 
     Args:
         plans: sub-topologies by number.
+        tables: global tables by name, which all tasks read.
         partitions: numbers of partitions of the app's topics.
         producer: takes the records that tasks send.
         policy: consequences of records that fail.
@@ -53,6 +55,7 @@ class ActiveTasks:
         self,
         *,
         plans: Mapping[int, SubTopology],
+        tables: Mapping[str, CachedStore],
         partitions: Mapping[str, int],
         producer: Producer,
         policy: Policy,
@@ -61,6 +64,7 @@ class ActiveTasks:
         clock: Clock,
     ) -> None:
         self._plans = plans
+        self._tables = tables
         self._partitions = partitions
         self._producer = producer
         self._policy = policy
@@ -93,7 +97,7 @@ class ActiveTasks:
         outbox = self._producer.of(task, lambda: source_of(made))
         links = time_links(self._plans.values(), plan, task.partition, self._partitions)
         about = plan, task.partition, stores, outbox, start, self._policy, metadata, rerun
-        made = Task(*about, links)
+        made = Task(*about, links, self._tables)
         active = self.running[task] = Active(made, ProcessingGap(last=self._clock.now()))
         self._share_cache()
         return active

@@ -31,7 +31,7 @@ from enum import Enum
 from streamsx.errors import InvalidTransition
 from streamsx.model import OffsetAndMetadata, Offsets, TaskId, TopicPartition
 from streamsx.processing.progress import NOTHING
-from streamsx.processing.task import TaskMetadata
+from streamsx.processing.task import TaskMetadata, latest
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.topology.time_links import Writer
 
@@ -66,7 +66,7 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
             for topic, (offset, beside) in found.items()
         },
         topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
-        closed=_latest([beside.closed for _, beside in found.values()]),
+        closed=latest([beside.closed for _, beside in found.values()]),
         told={topic: dict(_by_writer(beside.told)) for topic, (_, beside) in found.items()},
     )
 
@@ -86,15 +86,6 @@ def _by_writer(found: Mapping[str, Sequence[int | None]]) -> Iterator[tuple[Writ
         for partition, time in enumerate(times):
             if time != NOTHING:
                 yield Writer(int(stage, 16), partition), time
-
-
-def _latest(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Return the latest time of each store; a topic without a newer commit has an older one."""
-    found: dict[str, int] = {}
-    for table in tables:
-        for store, at in table.items():
-            found[store] = max(at, found.get(store, at))
-    return found
 
 
 class CommitState(Enum):

@@ -53,6 +53,7 @@ from streamsx.protocol.record_batch import NO_HEADERS
 from streamsx.serde.codec import Decode, NoValue
 from streamsx.state.cache import CachedStore
 from streamsx.state.factory import make_store
+from streamsx.state.global_store import GlobalStore
 from streamsx.state.memory import MemoryRows
 from streamsx.testing.watched import ValuesHandedOut, WatchedStore
 from streamsx.topology.internal_topics import TopicSpec
@@ -215,6 +216,10 @@ class TestDriver:
         self._errors: list[Exception] = []
         """Errors since the last time that one was raised."""
         words = FailureAction(config.on_error), FailureAction(config.on_decode_error)
+        self._tables: dict[str, GlobalStore] = {}
+        """Global tables by name."""
+        self._table_positions: defaultdict[tuple[str, int], int] = defaultdict(int)
+        """Next offset of each partition of a global table's topic."""
         self._policy = Policy(*words, self._failed, config.consecutive_failures_max)
         self._logs = _Logs(made.counts)
         self._rows: defaultdict[tuple[str, int], MemoryRows] = defaultdict(MemoryRows)
@@ -425,6 +430,8 @@ class TestDriver:
         return self._start_ms + round(self._loop.now_s * 1000)
 
     def stores(self, name: str) -> Mapping[int, CachedStore]:
+        if name in self._tables:
+            return {0: self._tables[name]}
         return {
             id_.partition: task.stores[name]
             for id_, task in self._tasks.items()
@@ -456,7 +463,21 @@ class TestDriver:
         self._settle()
 
     def _start(self, at: Mapping[TaskId, TaskMetadata]) -> None:
+        for name, node in self.topology.tables.items():
+            self._tables[name] = GlobalStore(node, MemoryRows(), CACHE_BYTES)
+        self._table_positions.clear()
+        self._read_tables()
         self._tasks = self._loop.call(lambda: {id_: self._task(id_, at[id_]) for id_ in at})
+
+    def _read_tables(self) -> None:
+        """Apply the new records of the topics of global tables."""
+        positions = self._table_positions
+        for name, node in self.topology.tables.items():
+            for partition, _ in self._logs.of(node.changelog):
+                tp = TopicPartition(node.changelog, partition)
+                if batch := self._logs.batch(tp, positions[name, partition]):
+                    self._tables[name].apply(batch.keys, batch.values)
+                    positions[name, partition] = batch.next_offset
 
     def _task(self, id_: TaskId, metadata: TaskMetadata, rerun: Rerun = NO_RERUN) -> Task:
         plan = self._plans[id_]
@@ -474,9 +495,8 @@ class TestDriver:
             stores[node.name] = made = WatchedStore(node, rows, CACHE_BYTES)
             made.watch(handed, id_.partition)
         start = partial(GatedActor, _nothing)
-        links = self._links[id_]
         about = plan, id_.partition, stores, self._logs, start, self._policy, metadata, rerun
-        return Task(*about, links)
+        return Task(*about, self._links[id_], self._tables)
 
     def _stop(self) -> None:
         for task in self._tasks.values():
@@ -526,6 +546,7 @@ class TestDriver:
 
     def _run(self) -> None:
         for _ in range(ROUNDS_MAX):
+            self._read_tables()
             self._loop.run_ready()
             if not self._loop.call(lambda: sum(map(self._slowest, self._stages))):
                 return

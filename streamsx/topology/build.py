@@ -61,6 +61,11 @@ class Topology:
         return frozenset(changelogs)
 
     @property
+    def tables(self) -> dict[str, StoreNode]:
+        """Return the global tables of the app, by name; their changelogs are topics."""
+        return {name: node for plan in self.subtopologies for name, node in plan.tables.items()}
+
+    @property
     def signatures(self) -> tuple[int, ...]:
         """Return 32 bits for each sub-topology, equal where sources, stores and outputs are."""
         return tuple(crc32(json.dumps(outline(each)).encode()) for each in self.subtopologies)

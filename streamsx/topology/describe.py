@@ -181,6 +181,8 @@ def _drawn(each: SubTopology, names: Mapping[str, str]) -> tuple[list[str], list
             boxes.append(f'{box}["{branch.agent}: {" ".join(step.kind for step in steps)}"]')
             arrows.append(f"{topic} --> {box}")
             arrows += [f"{box} --> {names[step.topic]}" for step in steps if step.topic]
+            used = dict.fromkeys(node.name for step in steps for node in step.stores.values())
+            arrows += [f"{box} <--> {tables[name]}" for name in used]
     boxes += [f'{box}["{name}"]' for name, box in agents.items()]
     boxes += flows.boxes
     boxes += [
@@ -190,8 +192,9 @@ def _drawn(each: SubTopology, names: Mapping[str, str]) -> tuple[list[str], list
     arrows += flows.arrows
     of_agents = [tables[store.name] for store in each.stores if not store.by_bytes]
     arrows += [f"{box} <--> {table}" for box in agents.values() for table in of_agents]
+    operators = [step for source in each.sources for step in source.operators]
     if agents:
-        ahead = {step.topic for source in each.sources for step in source.operators}
+        ahead = {step.topic for step in operators}
         arrows += [f"{here} --> {names[topic]}" for topic in sorted(each.outputs - ahead)]
     return boxes, arrows
 

@@ -130,6 +130,12 @@ class SubTopology:
     def stateful(self) -> bool:
         return bool(self.stores)
 
+    @property
+    def tables(self) -> dict[str, StoreNode]:
+        """Return the global tables that the tasks read, by name; their changelogs are topics."""
+        operators = (each for source in self.sources for each in source.operators)
+        return {node.name: node for each in operators for node in each.tables.values()}
+
     def changelogs(self, partition: int) -> dict[str, TopicPartition]:
         """Return the changelog partitions of the task on this partition number, by store."""
         return {node.name: TopicPartition(node.changelog, partition) for node in self.stores}

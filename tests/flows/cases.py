@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from streamsx import App, WindowedKey, hopping, session, sliding, tumbling
 from streamsx.app.flow import Flow, Grouped
-from streamsx.app.table_flow import TableFlow
+from streamsx.app.table_flow import GlobalTable, TableFlow
 from streamsx.testing import TestDriver
 from tests.flows.expressions import evaluate, true
 
@@ -64,7 +64,9 @@ def _written(key: Any) -> str:
 
 
 def _of_table(case: Case) -> bool:
-    """Return whether the results of a case are changes of a table."""
+    """Return whether the results of a case are changes of a table, maybe as a flow."""
+    if any(op["op"] == "to_flow" for op in case["ops"]):
+        return True
     made = {each["topic"]: each["kind"] != "stream" for each in case["sources"]}
     for op in case["ops"]:
         first = made.get(op["in"][0].split(".")[0], False)
@@ -96,8 +98,10 @@ def _named(made: Mapping[str, Any], name: str) -> Any:
     return made[first][branch] if branch else made[first]
 
 
-def _source(app: App, source: Mapping[str, Any]) -> Flow | TableFlow:
+def _source(app: App, source: Mapping[str, Any]) -> Flow | TableFlow | GlobalTable:
     topic = source["topic"]
+    if source["kind"] == "global":
+        return app.global_table(topic)
     if source["kind"] == "table":
         return app.table(topic)
     time = source.get("timestamp")
@@ -187,6 +191,8 @@ def _aggregate(op: Case, groups: Any) -> Any:
 def _join(op: Case, left: Any, right: Any) -> Any:
     expression = op.get("fn", {"l": "$l", "r": "$r"})
     how: dict[str, Any] = {}
+    if op.get("by", "$k") != "$k":
+        how["key"] = lambda value: _text(evaluate(op["by"], v=value))
     if "before" in op:
         how["within"] = (f"{op['before']}ms", f"{op['after']}ms")
         how["grace"] = f"{op['grace']}ms"
@@ -208,6 +214,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "aggregate": _aggregate,
     "join": _join,
     "to_table": lambda op, flow: flow.to_table(op["out"]),
+    "suppress": lambda op, table: table.suppress(f"{op['wait']}ms", name=op["out"]),
     "to_flow": lambda _op, table: table.to_flow(),
 }
 
@@ -227,8 +234,13 @@ def run(
         results = driver.read(SINK)
         for found in results[seen:]:
             key = None if found.key is None else found.key.decode()
-            yield Result(n, _written(_plain(key)), found.value, round(found.timestamp * 1000))
+            yield result_of(n, key, found.value, round(found.timestamp * 1000))
         seen = len(results)
+
+
+def result_of(cause: int, key: str | None, value: Any, at_ms: int) -> Result:
+    """Return a record of the topic of results as a result."""
+    return Result(cause, _written(_plain(key)), value, at_ms)
 
 
 def _plain(key: str | None) -> Any:

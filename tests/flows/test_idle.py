@@ -52,6 +52,19 @@ def test_open_windows_close_once_when_the_input_is_idle(window: Any, *, restarts
         assert counts(driver) == [*closed, 1]
 
 
+@pytest.mark.parametrize("between", [False, True])
+def test_restarts_while_the_input_is_idle_close_nothing_more(*, between: bool) -> None:
+    with TestDriver(counting(WINDOWS[0], between=between)) as driver:
+        driver.pipe("in", [("a", "a", 1.0)])
+        for _ in range(4):
+            driver.advance("1m")
+            driver.restart()
+        assert counts(driver) == [1]
+        driver.pipe("in", [("a", "a", 12.0), ("a", "a", 9.0)])
+        driver.advance("1m")
+        assert counts(driver) == [1, 1]
+
+
 def test_time_of_a_dead_process_does_not_count() -> None:
     with TestDriver(counting(WINDOWS[0])) as driver:
         driver.pipe("in", [("a", 1, 1.0)])

@@ -133,7 +133,9 @@ def passed(seed: int, *, restarts: bool) -> tuple[list[int], list[int], int]:
     app.flow("in").deduplicate(key=lambda v: v["id"], within="10ms", grace="7ms", name="d").to(
         "out"
     )
-    now, wanted, known = -1, [], defaultdict(list)
+    now = -1
+    wanted: list[int] = []
+    known: defaultdict[Any, list[Any]] = defaultdict(list)
     with TestDriver(app) as driver:
         for id_, value, at in some_input(seed):
             now = max(now, at)

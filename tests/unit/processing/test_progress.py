@@ -84,10 +84,10 @@ def test_idle_writer_does_not_hold_the_others() -> None:
     progress.tell(Told(A, 100))
     assert progress.tell(Told(B, 20, idle=True))
     assert progress.time == 100
-    assert not progress.idle
+    found = [progress.idle]
     progress.tell(Told(A, 100, idle=True))
-    assert progress.idle
+    found.append(progress.idle)
     assert progress.time == 100
     progress.tell(Told(B, 120))
-    assert not progress.idle
+    assert [*found, progress.idle] == [False, True, False]
     assert progress.time == 120
