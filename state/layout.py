@@ -6,13 +6,17 @@ A node knows the keys of its kind, so callers ask the node and know no tags;
 | kind | row key | changelog key | value |
 |---|---|---|---|
 | kv | key | key | value |
+| timed | key | key | time, i64 ms; value |
+| subscriptions | length of the foreign key, u32; foreign key; left key | the row key | time; tag |
 | window | start of the window, u64 ms; key | Faust's: JSON of `[key, [start, end]]` | value |
 | session | key | key | sessions of the key, framed (`framed`) |
+| sliding | key | key | sliding windows and times of records of the key, framed (`framed`) |
 | buffer | start of the bucket, u64 ms; key | the row key | records of a join, framed (`framed`) |
 
 Rows with the time first lie in the order in which they expire, so one range deletes what has
-expired. Sessions have index rows beside their rows: tag INDEX, u64 ms, key. Index rows are in no
-changelog: whoever writes the row of a session writes its index rows too (`StoreNode.indexed`).
+expired. Sessions and sliding windows have index rows beside their rows: tag INDEX, u64 ms, key.
+Index rows are in no changelog: whoever writes the row of a session writes its index rows too
+(`StoreNode.indexed`).
 
 Keys of a key-value store and of its changelog differ by the tag byte, and values are the same
 bytes: a value is encoded once for Kafka and for the disk. Keys and values of tables are those of
@@ -28,19 +32,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from streamsx.errors import IncompatibleStore
 from streamsx.serde.codec import Codec
 from streamsx.state.api import INDEX, ROW, Rows
-from streamsx.state.framed import entries_codec, second_times, sessions_codec
+from streamsx.state.framed import entries_codec, second_times, sessions_codec, timed_codec
 
 LAYOUT_VERSION = 1
 KEY_VALUE: Final = "kv"
 WINDOW: Final = "window"
 SESSION: Final = "session"
+SLIDING: Final = "sliding"
 BUFFER: Final = "buffer"
+TIMED: Final = "timed"
+SUBSCRIPTIONS: Final = "subscriptions"
 """Kinds of stores, as the format text names them."""
+INDEXED: Final = (SESSION, SLIDING)
+"""Kinds with index rows."""
 TIME_BYTES: Final = 8
 MARK_DIGITS: Final = 8
 INDEXED_PER_GAP: Final = 4
@@ -80,13 +89,15 @@ class Kind(NamedTuple):
 
     `key_at`: place of the key in a row, behind the tag; `codec`: codec of a row's value, made from
     that of the node; `to_changelog`: changelog keys of rows without tags; `from_changelog`: the
-    same keys back.
+    same keys back; `entries`: keys and values in a row as people know them, of its decoded key, its
+    row key without tag, and its decoded value.
     """
 
     key_at: int
     codec: Callable[[Codec], Codec]
     to_changelog: Callable[["StoreNode", list[bytes]], list[bytes]]
     from_changelog: Callable[["StoreNode", bytes], bytes]
+    entries: Callable[["StoreNode", Any, bytes, Any], Iterable[tuple[Any, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +165,20 @@ class StoreNode:
         """Return the encoded key in a row, without tag and time."""
         return row[1 + KINDS[self.kind].key_at :]
 
+    def entries(self, row: bytes, raw: bytes) -> Iterable[tuple[Any, Any]]:
+        """Return keys and values in a row as people know them: sessions of a row one by one.
+
+        The key of a window or session is [key, start, end], that of a joined record [key, time].
+        """
+        key = self.keys.decode(self.key_of(row))
+        return KINDS[self.kind].entries(self, key, row[1:], self.row_values.decode(raw))
+
     def indexed(self, rows: Mapping[bytes, bytes | None]) -> Mapping[bytes, bytes | None]:
         """Return the rows with the index rows that belong to them, ascending.
 
         Every writer of rows below a store's cache calls this method: seals and restores alike.
         """
-        if self.kind != SESSION:
+        if self.kind not in INDEXED:
             return rows
         width = index_width(self)
         index = {
@@ -229,23 +248,54 @@ def _from_faust(node: StoreNode, key: bytes) -> bytes:
         IncompatibleStore: the key is none, or of a window of another size.
     """
     assert node.timing is not None, node
-    found = FAUST_KEY.fullmatch(key)
-    try:
-        assert found is not None
-        start = round(float(found[2]) * 1000)
-        size = round((float(found[3]) + FAUST_GAP_S) * 1000) - start
-        at = time_bytes(start)
-    except (AssertionError, ValueError, OverflowError):
-        raise _of_another(node, f"key {key[:100]!r} is none of a window") from None
-    if size != node.timing.size:
+    found = window_of(key)
+    if found is None:
+        raise _of_another(node, f"key {key[:100]!r} is none of a window")
+    plain, start, end = found
+    if (size := end - start) != node.timing.size:
         raise _of_another(node, f"a window of {size} ms is there, {node.timing.size} ms wanted")
-    return at + found[1].rstrip()
+    return time_bytes(start) + plain
+
+
+def window_of(key: bytes) -> tuple[bytes, int, int] | None:
+    """Return the key in Faust's key of a window, and start and end in ms; None in another key."""
+    found = FAUST_KEY.fullmatch(key)
+    if found is None:
+        return None
+    try:
+        start = round(float(found[2]) * 1000)
+        end = round((float(found[3]) + FAUST_GAP_S) * 1000)
+        time_bytes(start)
+    except (ValueError, OverflowError):
+        return None
+    return found[1].rstrip(), start, end
 
 
 def _of_another(node: StoreNode, what: str) -> IncompatibleStore:
     return IncompatibleStore(
         f"changelog of another store: store {node.name}, topic {node.changelog}: {what}: " + RENEWED
     )
+
+
+# -- entries of rows, by kind
+
+
+def _one(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    return ((key, value),)
+
+
+def _of_window(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    assert node.timing is not None, node
+    start = int.from_bytes(row[:TIME_BYTES], "big")
+    return (([key, start, start + node.timing.size], value),)
+
+
+def _of_sessions(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    return (([key, start, end], each) for start, end, each in value)
+
+
+def _of_buffer(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    return (([key, at], each) for at, _, each in value)
 
 
 RENEWED: Final = "give it a new name, or raise the app's version, which begins with empty stores"
@@ -269,10 +319,13 @@ def remedy(found: str, wanted: str) -> str:
 
 
 KINDS: Final = {
-    KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key),
-    WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust),
-    SESSION: Kind(0, sessions_codec, _same_keys, _same_key),
-    BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key),
+    KEY_VALUE: Kind(0, _same_codec, _same_keys, _same_key, _one),
+    WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust, _of_window),
+    SESSION: Kind(0, sessions_codec, _same_keys, _same_key, _of_sessions),
+    BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key, _of_buffer),
+    SLIDING: Kind(0, sessions_codec, _same_keys, _same_key, _of_sessions),
+    TIMED: Kind(0, timed_codec, _same_keys, _same_key, _one),
+    SUBSCRIPTIONS: Kind(0, timed_codec, _same_keys, _same_key, _one),
 }
 
 

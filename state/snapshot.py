@@ -53,7 +53,7 @@ from streamsx.state.snapshot_files import CHUNK_BYTES, SnapshotFiles, Step
 MANIFEST_FORMAT: Final = 1
 ANEW: Final = "delete it, or make one in a new place"
 MANIFESTS: Final = "manifests"
-MAY_BE_ABSENT: Final = frozenset({"stream_time", "high", "readers", "changelog_id"})
+MAY_BE_ABSENT: Final = frozenset({"stream_time", "high", "readers", "closed", "changelog_id"})
 DIGITS: Final = 12
 MANIFEST_NAME: Final = re.compile(rf"(\d{{{DIGITS}}})\.json")
 SST_NAME: Final = re.compile(rf"sst/[A-Za-z0-9._-]+/\d+/(\d{{{DIGITS}}})-[0-9a-f]{{32}}\.sst")
@@ -93,14 +93,16 @@ class Part(NamedTuple):
 class Position(NamedTuple):
     """Position in a topic partition, as workers have left it.
 
-    The fields are the next offset, the task's stream time, the highest timestamp, and the next
-    offset of each reader that is ahead of that offset.
+    The fields are the next offset, the task's stream time, the highest timestamp, the next offset
+    of each reader that is ahead of that offset, and the stream time up to which each store of the
+    task has closed, by the mark of the store.
     """
 
     next: int
     stream_time: int = -1
     high: int = -1
     readers: Mapping[str, int] = types.MappingProxyType({})
+    closed: Mapping[str, int] = types.MappingProxyType({})
 
 
 class StoreSnapshot(NamedTuple):
@@ -175,8 +177,10 @@ def _named(value: Any) -> Mapping[str, object]:
     found: dict[str, object] = value._asdict()
     if isinstance(value, StoreSnapshot):
         found["format"] = orjson.Fragment(found.pop("layout"))  # type: ignore[arg-type]  # text
-    if isinstance(value, Position) and not value.readers:
-        del found["readers"]
+    if isinstance(value, Position):
+        for name in ("readers", "closed"):
+            if not found[name]:
+                del found[name]
     return found
 
 

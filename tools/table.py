@@ -1,12 +1,15 @@
 """`streamsx table`: the entries of an app's table, or one of them, as its changelog has them.
 
 The command needs the broker and no connection to the workers. Uncommitted changes are not shown.
+Keys of windows and sessions are shown as `[key, start, end]` in ms, those of records that wait for
+a join as `[key, time]`; the kind of a table shows in the bytes of the changelog.
 """
 
 import argparse
 import json
 import sys
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 from streamsx.clock import Clock
 from streamsx.config import whole
@@ -16,6 +19,17 @@ from streamsx.tools.cli.command import value
 from streamsx.tools.cli.progress import progress
 
 UNDECODABLE = "backslashreplace"
+TIME: Final = b"\0"
+"""First byte of a time in ms, with which no key or value of JSON begins."""
+
+
+class Entry(NamedTuple):
+    """Entry of a table as text: `key` with its window, `plain` without; JSON or a key's bytes."""
+
+    key: str
+    partition: int
+    value: str
+    plain: str
 
 
 def main() -> None:
@@ -29,7 +43,8 @@ def main() -> None:
     add = command.add_argument
     add(
         "words", nargs="+", metavar="[APP] NAME [KEY]",
-        help="the id of the app, unless an option names it; the table; the only key to show",
+        help="the id of the app, unless an option names it; the table; the only key to show, "
+        "with all of its windows",
     )  # fmt: skip
     add("--limit", type=value(whole(1)), metavar="N", help="show so many at most (all)")
     command.ask(show)
@@ -62,16 +77,42 @@ async def show(options: argparse.Namespace, clock: Clock) -> None:
             )
         rows = await newest(cluster, clock, topic)
     found = sorted(
-        (key.decode(errors=UNDECODABLE), partition, entry.decode(errors=UNDECODABLE))
-        for (partition, key), entry in rows.items()
+        entry for (number, key), value in rows.items() for entry in entries(number, key, value)
     )
     if wanted:
-        found = [row for row in found if wanted[0] in (row[0], plain(row[0]))]
+        found = [
+            each for each in found if wanted[0] in (each.key, plain(each.key), plain(each.plain))
+        ]
     if wanted and not found:
         raise StreamsxError(f"no such key: {wanted[0]}: table {name}: nothing is there")
-    for key, partition, entry in found[: options.limit]:
+    for key, partition, entry, _ in found[: options.limit]:
         row = {"partition": partition, "key": parsed(key), "value": parsed(entry)}
         print(json.dumps(row) if options.json else f"{plain(key)}\t{entry}")
+
+
+def entries(partition: int, key: bytes, value: bytes) -> Iterator[Entry]:
+    """Yield the entries of a row of a changelog: each session, and each record of a join."""
+    from streamsx.serde.codec import topic_codec
+    from streamsx.state.framed import entries_codec, sessions_codec
+    from streamsx.state.layout import TIME_BYTES, window_of
+
+    values = topic_codec(bytes, None, "raw")
+    if not value.startswith(TIME):
+        window = window_of(key) if key.count(b".") > 1 else None  # bounds are floats
+        yield _entry(partition, window[0] if window else key, value, *(window or ())[1:])
+    elif key.startswith(TIME):
+        for at, _, each in entries_codec(values).decode(value):
+            yield _entry(partition, key[TIME_BYTES:], each, at)
+    else:
+        for start, end, each in sessions_codec(values).decode(value):
+            yield _entry(partition, key, each, start, end)
+
+
+def _entry(partition: int, key: bytes, value: bytes | None, *times: int) -> Entry:
+    plain_key = key.decode(errors=UNDECODABLE)
+    shown = json.dumps([parsed(plain_key), *times], ensure_ascii=False) if times else plain_key
+    text = "null" if value is None else value.decode(errors=UNDECODABLE)
+    return Entry(shown, partition, text, plain_key)
 
 
 def parsed(text: str) -> Any:

@@ -117,7 +117,7 @@ def taken_back(
         if who == WORKERS:
             raise SnapshotAhead(f"{who[0]}: {tp}: {len(keys)} keys from {at} on: {who[1]}")
         held = checkout(files, scratch_folder(scratch), node.name, n, part.chain)
-        pairs = [(key, held.get(ROW + key)) for key in sorted(keys)]
+        pairs = [(key, held.get(row)) for key, row in rows_of(node, sorted(keys))]
         ends = run(written(base.app, asked.brokers, log(tp, pairs, count())))
         stores[node.name] = store._replace(
             partitions={**store.partitions, n: part._replace(changelog_next=ends[tp])}
@@ -143,7 +143,8 @@ def whole(
     tp = TopicPartition(node.changelog, partition)
     start, end = settled(asked, app_id, tp)
     there = rows(asked.brokers, partition, [TopicRange(tp.topic, start, end)])
-    gone = [(key, None) for key in sorted(keys_of(there)) if held.get(ROW + key) is None]
+    known = rows_of(node, sorted(keys_of(there)))
+    gone = [(key, None) for key, row in known if held.get(row) is None]
     live = ((node.changelog_key(row), value) for row, value in held.scan(ROW, INDEX))
     counted = count()
     ends = run(written(app_id, asked.brokers, log(tp, chain(gone, live), counted)))
@@ -152,6 +153,13 @@ def whole(
 
 def keys_of(read: Iterable[pa.RecordBatch]) -> set[bytes]:
     return {key for batch in read for key in batch.column("key").to_pylist() if key is not None}
+
+
+def rows_of(node: StoreNode, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keys of a changelog with the keys of their rows."""
+    for key, row in zip(keys, node.local_keys(keys), strict=True):
+        assert row is not None, f"{node.name}: a changelog key without a row"
+        yield key, row
 
 
 def log(

@@ -19,8 +19,16 @@ import pyarrow as pa
 
 from streamsx.errors import IncompatibleStore
 from streamsx.spark.checkout import own_folder, scratch_folder
-from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_changelogs, of_each
+from streamsx.spark.stored import (
+    AskedStores,
+    StoredPart,
+    asked_stores,
+    in_changelogs,
+    node_of,
+    of_each,
+)
 from streamsx.state import snapshot
+from streamsx.state.api import INDEX
 from streamsx.state.snapshot import Manifest, Part, Position, SstFile, SstWriter, StoreSnapshot
 from streamsx.state.snapshot_files import SnapshotFiles, absolute, open_files
 
@@ -64,7 +72,7 @@ def compact(
         refuse_less(last, asked, positions, files.uri)
     counts, parts = in_changelogs(asked, brokers)
     made = of_each(
-        spark, partial(write, absolute(uri), last.number + 1 if last else 0, scratch), parts
+        spark, partial(write, app, absolute(uri), last.number + 1 if last else 0, scratch), parts
     )
     whole = Counter(part.store for part in parts)
     return committed(files, last, asked, COMPACT, parts, made, whole, counts, positions)
@@ -141,15 +149,19 @@ def own(part: StoredPart, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
 
 
 def write(
-    uri: str, number: int, scratch: str | None, part: StoredPart, places: Places = own
+    app: str, uri: str, number: int, scratch: str | None, part: StoredPart, places: Places = own
 ) -> dict[int, SstFile]:
     """Write a full file for each partition that rows of `part` belong to.
+
+    `app` is MODULE[:ATTR]. Index rows are made here, as no changelog has them.
 
     Returns:
         The files by partition.
     """
     files = open_files(uri)
+    node = node_of(app, part.store)
     made = {}
+    index: dict[int, list[bytes]] = {}
     with TemporaryDirectory(dir=own_folder(scratch_folder(scratch))) as folder:
         writers: dict[int, SstWriter] = {}
         for batch in part.rows():
@@ -158,9 +170,15 @@ def write(
                 if target not in writers:
                     writers[target] = SstWriter(Path(folder, str(target)))
                 rows = batch.filter(pa.array(found == target))
-                for row in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-                    writers[target].put(*row)
+                pairs = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+                for row, value in node.indexed(dict(pairs)).items():
+                    if row < INDEX:
+                        writers[target].put(row, value)
+                    else:  # behind all rows
+                        index.setdefault(target, []).append(row)
         for target, writer in writers.items():
+            for row in sorted(index.get(target, ())):
+                writer.put(row, b"")
             finished = writer.finish()
             assert finished is not None, "a writer has rows"
             name = snapshot.sst_name(part.store, target, number)

@@ -13,7 +13,7 @@ not find (`spark/task`).
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from inspect import unwrap
+from inspect import isfunction, unwrap
 from pathlib import Path
 from types import CodeType
 from typing import Any, Final, NamedTuple
@@ -23,6 +23,7 @@ from streamsx.app.app import App
 from streamsx.app.discovery import reached, sends_to
 from streamsx.errors import NotOnSpark, PartitionCountChanged, PartitionMismatch
 from streamsx.model import TopicPartition
+from streamsx.operators.foreign_join import FOREIGN_LEFT
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.nodes import SubTopology
@@ -102,6 +103,17 @@ class Reason(NamedTuple):
         return f"{self.what} ({self.place}): {self.message}"
 
 
+class Half(NamedTuple):
+    """Stage of one agent, or of the flows of one topic; `what` and `place` as those of a Reason."""
+
+    what: str
+    place: str
+    plan: SubTopology
+
+    def reason(self, message: str, *, fatal: bool = True) -> Reason:
+        return Reason(self.what, self.place, message, fatal)
+
+
 # -- stages
 
 
@@ -158,12 +170,33 @@ def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
     nodes = {name: table.node() for name, table in app.tables.items()}
     agents = [(agent, reached(app, agent, nodes)) for agent in app.agents.values()]
     reasons = [_reason(agent, FOREIGN) for agent, touched in agents if touched.note]
-    halves = [(agent, each) for agent, touched in agents for each in _halves(agent, touched)]
+    halves = [
+        Half(f"agent {agent.name!r}", place(agent.fun), each)
+        for agent, touched in agents
+        for each in _halves(agent, touched)
+    ]
+    halves += _flows(app)
     reasons += _circles(topology, halves)
-    if any(agent.fun.__module__ == "__main__" for agent in app.agents.values()):
+    if any(fun.__module__ == "__main__" for fun in _functions(app)):
         message = "the app lives in __main__: executors cannot import it: give it a module"
-        reasons += [_reason(agent, message) for agent in app.agents.values()][:1]
+        reasons.append(halves[0].reason(message))
     reasons += _jobs(app, {topic for each in topology.subtopologies for topic in each.topics})
+    reasons += [
+        Reason(f"global table {name!r}", "its topic", "nobody reads it there: run it in a worker")
+        for name in topology.tables
+    ]
+    reasons += [
+        Reason(
+            f"join with topic {operator.topic!r}",
+            "by a foreign key",
+            "its tables ask and answer each other, and stages run one after another: run it in a "
+            "worker",
+        )
+        for each in topology.subtopologies
+        for source in each.sources
+        for operator in source.operators
+        if operator.kind == FOREIGN_LEFT
+    ]
     try:
         made = stages(topology, found or {}, app.conf.topic_partitions)
     except (PartitionMismatch, PartitionCountChanged) as error:
@@ -173,10 +206,10 @@ def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
             message = f"{many} tables in one task, at most {STORES_MAX}: divide its agents"
             reasons.append(Reason(f"stage {stage.number}", "its tables", message))
     shared = {topic for each in made for topic in each.inner if topic in each.outputs}
-    for agent, each in halves:
-        for topic in sorted(shared.intersection(each.topics)):
+    for half in halves:
+        for topic in sorted(shared.intersection(half.plan.topics)):
             message = f"reads {topic!r}, and so only what this app sends there, not what others do"
-            reasons.append(_reason(agent, message, fatal=False))
+            reasons.append(half.reason(message, fatal=False))
     return reasons
 
 
@@ -200,7 +233,23 @@ def _halves(agent: Agent, touched: BodyUses) -> list[SubTopology]:
     return [*feeding, replace(last, outputs=last.outputs - derived)]
 
 
-def _circles(topology: Topology, halves: Iterable[tuple[Agent, SubTopology]]) -> Iterator[Reason]:
+def _flows(app: App) -> Iterator[Half]:
+    """Yield the stages of the app's flows."""
+    for each in app.flows.stages():
+        yield Half(each.sources[0].branches[0].agent, "its topics", each)
+
+
+def _functions(app: App) -> Iterator[Callable[..., Any]]:
+    """Yield the functions of users that the app's tasks call."""
+    yield from (agent.fun for agent in app.agents.values())
+    sources = (source for each in app.flows.stages() for source in each.sources)
+    found = (
+        fun for source in sources for step in source.operators for fun in step.functions.values()
+    )
+    yield from (fun for fun in found if isfunction(fun))
+
+
+def _circles(topology: Topology, halves: Iterable[Half]) -> Iterator[Reason]:
     """Yield a reason for each sub-topology that feeds itself.
 
     No order of stages could run such a sub-topology after the stages that feed it.
@@ -212,13 +261,13 @@ def _circles(topology: Topology, halves: Iterable[tuple[Agent, SubTopology]]) ->
     }
     for _ in ahead:
         ahead = {n: then.union(*(ahead[each] for each in then)) for n, then in ahead.items()}
-    for agent, each in halves:
-        own = reader[each.topics[0]].number
-        for topic in sorted(each.outputs & reader.keys()):
+    for half in halves:
+        own = reader[half.plan.topics[0]].number
+        for topic in sorted(half.plan.outputs & reader.keys()):
             fed = reader[topic].number
             if own == fed or own in ahead[fed]:
                 message = f"feeds itself through {topic!r}: break the cycle or run it in a worker"
-                yield _reason(agent, message)
+                yield half.reason(message)
 
 
 def _jobs(app: App, read: set[str]) -> Iterator[Reason]:

@@ -14,7 +14,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import lru_cache, partial
+from functools import partial
+from itertools import islice
 from shlex import quote
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,13 +29,22 @@ from streamsx.client.admin import NewTopic
 from streamsx.client.range_reader import Range
 from streamsx.errors import IncompatibleStore, NotFound, NotSupported, SettingError, StateConflict
 from streamsx.model import TopicPartition
+from streamsx.processing.task import latest
 from streamsx.spark.compact import committed, write
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.reading import check
 from streamsx.spark.session import translate_error
 from streamsx.spark.source import EARLIEST, LATEST, SourceOptions, frame, into_topics, there
-from streamsx.spark.stored import AskedStores, StoredPart, asked_stores, in_snapshot, of_each
-from streamsx.state.snapshot import Manifest, newest_there, numbers
+from streamsx.spark.stored import (
+    AskedStores,
+    StoredPart,
+    all_stores,
+    asked_stores,
+    in_snapshot,
+    node_of,
+    of_each,
+)
+from streamsx.state.snapshot import Manifest, Position, newest_there, numbers
 from streamsx.state.snapshot_files import absolute, open_files
 from streamsx.topology.partitions import resolve_partition_counts
 
@@ -87,16 +97,45 @@ def rescale(
     plan = {}
     for name, (node, subtopology) in asked.nodes.items():
         mine = [each for part, each in zip(parts, seen, strict=True) if part.store == name]
-        topic = kept_by(name, subtopology.topics, keyed.get(name), old[name], mine)
+        given = keyed.get(name) or (subtopology.topics[0] if node.by_bytes else None)
+        topic = kept_by(name, subtopology.topics, given, old[name], mine)
         plan[name] = topic, counts[node.changelog]
-    work = partial(write, absolute(target), 0, scratch, places=partial(placed, app, plan))
+    work = partial(write, app, absolute(target), 0, scratch, places=partial(placed, app, plan))
     made = of_each(spark, work, parts)
     read = {t: counts[t] for plan in asked.app.topology().subtopologies for t in plan.topics}
-    # Positions only of topics that stay as they are; a new topic is read from its start.
+    # Offsets only of topics that stay as they are; a new topic is read from its start.
     stay = read.items() & before.partitions.items()
-    same = {topic: before.positions[topic] for topic, _ in stay if topic in before.positions}
+    positions = {
+        **_closed(asked, before, counts),
+        **{topic: before.positions[topic] for topic, _ in stay if topic in before.positions},
+    }
     new = {name: count for name, (_, count) in plan.items()}
-    return committed(files, None, asked, "rescale", parts, made, new, read, same)
+    return committed(files, None, asked, "rescale", parts, made, new, read, positions)
+
+
+def _closed(
+    asked: AskedStores, before: Manifest, counts: Mapping[str, int]
+) -> dict[str, dict[int, Position]]:
+    """Return, for each topic, positions at the start with the stream time that all tasks had.
+
+    A new task has rows of several tasks. What has closed in some of them only closes again, so its
+    results may leave twice, and none is lost.
+    """
+    found: dict[str, dict[int, Position]] = {}
+    for plan in asked.app.topology().subtopologies:
+        tasks = [
+            latest(
+                each[n].closed
+                for each in map(before.positions.get, plan.topics)
+                if each and n in each
+            )
+            for n in sorted({n for topic in plan.topics for n in before.positions.get(topic, ())})
+        ]
+        everywhere = set[str]().union(*tasks).intersection(*tasks)
+        if closed := {mark: min(task[mark] for task in tasks) for mark in everywhere}:
+            at = Position(0, closed=closed)
+            found |= {topic: dict.fromkeys(range(counts[topic]), at) for topic in plan.topics}
+    return found
 
 
 def refuse_placeless(before: Manifest, uri: str, topics: Sequence[str]) -> None:
@@ -152,34 +191,39 @@ def _counted(asked: AskedStores, before: Manifest, given: Mapping[str, int]) -> 
 class PartitionFindings(NamedTuple):
     """Findings in one partition of a store.
 
-    `astray` has, by topic, the first key that records of the topic cannot have there.
+    `keys` is their number, in a store of windows at most CHANCE_BITS. `astray` has, by topic, the
+    first key that records of the topic cannot have there.
     """
 
-    rows: int
+    keys: int
     astray: Mapping[str, str]
 
 
 def judged(app: str, old: Mapping[str, int], part: StoredPart) -> PartitionFindings:
-    """Return the findings in one partition: its rows, and by topic the first key out of place.
+    """Return the findings in one partition: its keys, and by topic the first key out of place.
 
     A table may have keys in an encoding of its own, or keys quite other than those of the records.
     So an error of the encoding puts all keys of the batch out of place.
     """
     rows = 0
+    windowed = set[bytes]()
     astray = dict[str, str]()
+    node = node_of(app, part.store)
     for batch in part.rows():
-        rows += batch.num_rows
-        for topic in set(_stores(app).nodes[part.store][1].topics) - astray.keys():
+        if node.timing is None:
+            rows += batch.num_rows
+        elif len(windowed) < CHANCE_BITS:  # many windows of one key prove no more than one
+            windowed.update(islice(map(node.key_of, batch["key"].to_pylist()), CHANCE_BITS))
+        for topic in set(all_stores(app).nodes[part.store][1].topics) - astray.keys():
             try:
                 now = {part.store: (topic, old[part.store])}
                 there = placed(app, now, part, batch) == part.partition
             except (AttributeError, TypeError, ValueError):
                 there = np.zeros(batch.num_rows, bool)
             if not there.all():
-                node = _stores(app).nodes[part.store][0]
                 key = node.changelog_key(batch["key"][int(there.argmin())].as_py())
                 astray[topic] = f"{part.store}-{part.partition}: {key!r}"
-    return PartitionFindings(rows, astray)
+    return PartitionFindings(rows or len(windowed), astray)
 
 
 def kept_by(
@@ -194,7 +238,7 @@ def kept_by(
     Raises:
         NotSupported: no topic has these keys, or the rows are too few to decide.
     """
-    rows = sum(each.rows for each in seen)
+    keys = sum(each.keys for each in seen)
     asked = [declared] if declared else topics
     astray = {topic: key for each in reversed(seen) for topic, key in each.astray.items()}
     left = [topic for topic in asked if topic not in astray]
@@ -205,9 +249,9 @@ def kept_by(
             f"found {astray[asked[0]]}: "
             "read these topics again with a new version of the app"
         )
-    if rows and not declared and rows * math.log2(old) < CHANCE_BITS:
+    if keys and not declared and keys * math.log2(old) < CHANCE_BITS:
         raise NotSupported(
-            f"{refusal} {', '.join(topics)}, found {rows} rows in {old} partitions, which may lie "
+            f"{refusal} {', '.join(topics)}, found {keys} keys in {old} partitions, which may lie "
             f"there by chance: give --keyed {store}={left[0]} if its keys are those of the records"
         )
     return left[0]
@@ -221,18 +265,14 @@ def placed(
     Raises:
         AttributeError, TypeError, ValueError: records cannot have a key of the store.
     """
-    node, subtopology = _stores(app).nodes[part.store]
+    node, subtopology = all_stores(app).nodes[part.store]
     topic, count = plan[part.store]
     (encode,) = (each.keys.encode for each in subtopology.sources if each.topic == topic)
-    keys = [encode(node.keys.decode(node.changelog_key(k))) for k in batch["key"].to_pylist()]
+    found = map(node.key_of, batch["key"].to_pylist())
+    keys = [*found] if node.by_bytes else [encode(node.keys.decode(key)) for key in found]
     if None in keys:
         raise ValueError("a record without a key")
     return partitions_of(pa.array(keys, pa.binary()), count)
-
-
-@lru_cache(maxsize=1)
-def _stores(app: str) -> AskedStores:
-    return asked_stores(app)
 
 
 # -- what has come since

@@ -51,7 +51,8 @@ PIECE_ROWS: Final = 2000
 records fit.
 """
 
-_Lane = list[tuple[int, int, bytes | None, bytes | None, Headers | None, int | None]]
+_Lane = list[tuple[int, int, bytes | None, bytes | None, Headers | None, int | None, bytes | None]]
+"""Records of a topic: offset, time, key, value, headers, head, and the key that places a record."""
 
 
 class ArrowOutbox(Outbox):
@@ -88,7 +89,8 @@ class ArrowOutbox(Outbox):
                 tp = TopicPartition(topic, partition or 0)
                 OutputPartition(tp, "none", bool).open(at_ms, key, value, headers or NO_HEADERS)
             self._head = max(self._head, at_ms)
-            lane.append((next(offsets), at_ms, key, value, headers, self._head))
+            placed_by = key if by is None else by
+            lane.append((next(offsets), at_ms, key, value, headers, self._head, placed_by))
 
         return send
 
@@ -98,7 +100,7 @@ class ArrowOutbox(Outbox):
 
         def send(keys: Sequence[bytes], values: Sequence[bytes | None], at_ms: int) -> None:
             pairs = zip(keys, values, strict=True)
-            lane.extend((next(offsets), at_ms, key, value, None, None) for key, value in pairs)
+            lane.extend((next(offsets), at_ms, key, value, None, None, key) for key, value in pairs)
 
         return send
 
@@ -113,9 +115,9 @@ class ArrowOutbox(Outbox):
             self.sent[kind] += len(lane)
             for start in range(0, len(lane), PIECE_ROWS):
                 piece = lane[start : start + PIECE_ROWS]
-                offsets, times, keys, values, headers, heads = zip(*piece, strict=True)
+                offsets, times, keys, values, headers, heads, by = zip(*piece, strict=True)
                 size = len(piece)
-                found = self._partitions(topic, keys) if partition is None else [partition] * size
+                found = self._partitions(topic, by) if partition is None else [partition] * size
                 columns = (
                     [kind] * size, [topic] * size, found, offsets, times, keys, values,
                     [each or () for each in headers],  # null lists are slow in Java, see RECORDS

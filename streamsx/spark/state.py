@@ -11,11 +11,12 @@
 | `raw` | `true`: bytes, as the changelog has them |
 
 The columns are `partition`, `key` and `value`. Key and value are text; values of other types are
-JSON. A changelog is read up to the end of committed records, without any effect on the workers. The
+JSON. Keys of windows and sessions are `[key, start, end]` in ms, and a session is a row of its own.
+A changelog is read up to the end of committed records, without any effect on the workers. The
 use of the rows is not defined here.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -26,7 +27,15 @@ from streamsx.errors import DecodeFailed, SettingError
 from streamsx.serde.codec import to_json
 from streamsx.spark.session import session
 from streamsx.spark.source import SourceOptions
-from streamsx.spark.stored import InChangelog, InSnapshot, asked_stores, in_changelogs, in_snapshot
+from streamsx.spark.stored import (
+    InChangelog,
+    InSnapshot,
+    asked_stores,
+    in_changelogs,
+    in_snapshot,
+    node_of,
+)
+from streamsx.state.layout import StoreNode
 from streamsx.state.snapshot_files import absolute
 
 if TYPE_CHECKING:
@@ -79,22 +88,19 @@ class StateReader(DataSourceReader):
         if not isinstance(part, InSnapshot | InChangelog):
             return  # a partition of Spark's own, made where the store has none
         raw = is_raw(self._options)
-        (node, _), *_ = asked_stores(
-            SourceOptions(self._options).get("app"), [part.store]
-        ).nodes.values()
-        decoders = (None, None) if raw else (node.keys.decode, node.values.decode)
+        node = node_of(SourceOptions(self._options).get("app"), part.store)
         kind = pa.binary() if raw else pa.string()
         for batch in part.rows():
             keys, values = (column.to_pylist() for column in batch.columns)
-            both = (map(node.changelog_key, keys), values)
-            columns = [
-                each if decode is None else _texts(each, decode, f"{part.store}-{part.partition}")
-                for each, decode in zip(both, decoders, strict=True)
-            ]
+            if raw:
+                keys = node.changelog_keys([key[1:] for key in keys])
+            else:
+                keys, values = _texts(node, part.partition, zip(keys, values, strict=True))
             yield pa.RecordBatch.from_arrays(
                 [
-                    pa.repeat(pa.scalar(part.partition, pa.int32()), batch.num_rows),
-                    *(pa.array(column, kind) for column in columns),
+                    pa.repeat(pa.scalar(part.partition, pa.int32()), len(keys)),
+                    pa.array(keys, kind),
+                    pa.array(values, kind),
                 ],
                 names=["partition", "key", "value"],
             )
@@ -104,22 +110,32 @@ def is_raw(options: Mapping[str, str]) -> bool:
     return options.get("raw", "").lower() == "true"
 
 
-def _texts(column: Any, decode: Callable[[bytes], Any], where: str) -> Iterator[str]:
-    for data in column:
+def _texts(
+    node: StoreNode, partition: int, rows: Iterable[tuple[bytes, bytes]]
+) -> tuple[list[str], list[str]]:
+    """Return the texts of keys and of values in some rows."""
+    keys = list[str]()
+    values = list[str]()
+    for row, raw in rows:
         try:
-            value = decode(data)
+            entries = [*node.entries(row, raw)]
         except Exception as error:
             what = f"{type(error).__name__}: {error}"
             raise DecodeFailed(
-                f"not what the table holds: store {where}: {data[:80]!r}: {what}: mend the type, "
-                "or read it with raw=true"
+                f"not what the table holds: store {node.name}-{partition}: key {row[1:81]!r}, "
+                f"value {raw[:80]!r}: {what}: mend the type, or read it with raw=true"
             ) from error
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, bytes):
-            yield value.decode(errors="backslashreplace")
-        else:
-            yield to_json(value).decode()
+        keys += (_text(key) for key, _ in entries)
+        values += (_text(value) for _, value in entries)
+    return keys, values
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return to_json(value).decode()
 
 
 def state(

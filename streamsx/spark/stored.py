@@ -10,6 +10,7 @@ Decoding and writing of rows are not done here.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -95,10 +96,11 @@ class InChangelog(NamedTuple):
         """
         if self.log.start == self.log.end:
             return
+        node = node_of(self.options["app"], self.store)
         read = rows(SourceOptions(self.options).brokers, self.partition, [self.log])
-        for found in newest_rows(read).to_batches(max_chunksize=PIECE_ROWS):
+        for found in newest_rows(by_row(node, read)).to_batches(max_chunksize=PIECE_ROWS):
             columns = zip(found["key"], found["value"], strict=True)
-            yield from pieces((ROW + key.as_py(), value.as_py()) for key, value in columns)
+            yield from pieces((key.as_py(), value.as_py()) for key, value in columns)
 
 
 StoredPart = InSnapshot | InChangelog
@@ -122,6 +124,15 @@ def pieces(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
             size = 0
     if keys:
         yield pa.RecordBatch.from_pydict({"key": keys, "value": values}, PAIRS)
+
+
+def by_row(node: StoreNode, log: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield records of a changelog with the keys of their rows: two writers may write one key in
+    two ways.
+    """
+    for batch in log:
+        keys = pa.array(node.local_keys(batch["key"].to_pylist()), pa.binary())
+        yield pa.RecordBatch.from_arrays([keys, batch["value"]], names=LOG.names)
 
 
 def newest_rows(log: Iterable[pa.RecordBatch], fold_bytes: int = FOLD_BYTES) -> pa.Table:
@@ -171,6 +182,17 @@ def asked_stores(name: str, stores: Collection[str] | None = None) -> AskedStore
         known = ", ".join(nodes) or "none"
         raise NotFound(f"no such store: {', '.join(missing)}: app {app.conf.id} has {known}")
     return AskedStores(name, app, {n: nodes[n] for n in nodes if stores is None or n in stores})
+
+
+@lru_cache(maxsize=1)
+def all_stores(name: str) -> AskedStores:
+    """Return all stores of an app, cached: a topology is built once in a task."""
+    return asked_stores(name)
+
+
+def node_of(name: str, store: str) -> StoreNode:
+    """Return a store of an app."""
+    return all_stores(name).nodes[store][0]
 
 
 def in_snapshot(

@@ -31,7 +31,7 @@ from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import Failure, Policy
 from streamsx.processing.reader import AgentRun
 from streamsx.processing.rerun import NO_RERUN, Rerun
-from streamsx.processing.task import Task, TaskMetadata
+from streamsx.processing.task import Task, TaskMetadata, latest
 from streamsx.spark.checkout import Chain, SnapshotRows, scratch_folder
 from streamsx.spark.plan import FOREIGN, INNER, OUT, Stage, code_of, place, stages
 from streamsx.spark.rows import ArrowOutbox, meta_row
@@ -146,7 +146,7 @@ def run_task(
             attempt = attempt or TaskAttempt(work, stage, rows, loop, careful=careful)
             yield from attempt.take(rows)
         if attempt is not None:
-            yield from attempt.commit()
+            yield from attempt.commit_all()
             yield attempt.finish()
     finally:
         loop.end()
@@ -178,6 +178,7 @@ class TaskAttempt:
             max((each.stream_time for each in known.values()), default=-1),
             high={topic: each.high for topic, each in known.items()},
             readers={topic: each.readers for topic, each in known.items()},
+            closed=latest(each.closed for each in known.values()),
         )
         files = open_files(work.uri)
         scratch = scratch_folder(work.scratch)
@@ -273,6 +274,16 @@ class TaskAttempt:
             pass
         self._records += sealed.records
 
+    def commit_all(self) -> Iterator[pa.RecordBatch]:
+        """Commit, then delete what has closed.
+
+        A worker deletes closed rows one commit after their results. Here the manifest commits both
+        at once, and no later commit of this task would delete them.
+        """
+        yield from self.commit()
+        if self._task.dirty:
+            yield from self.commit()
+
     def spill(self, *, last: bool) -> None:
         for rows in self._rows.values():
             rows.spill(last=last)
@@ -293,8 +304,10 @@ class TaskAttempt:
         known = sorted(self._known)
         high = task.high
         ahead = task.passing
+        closed = {store: until for store, until in task.committed_at.closed.items() if until > 0}
         at = {
-            t: Position(self._ends[t], task.stream_time, high[t], ahead.get(t, {})) for t in known
+            t: Position(self._ends[t], task.stream_time, high[t], ahead.get(t, {}), closed)
+            for t in known
         }
         outputs = self.outbox.sent[OUT] + self.outbox.sent[INNER]
         counts = self._records, outputs, self._failed, tuple(self._failures)

@@ -231,8 +231,18 @@ async def commit_positions(
     times |= {tp: each.stream_time for tp, each in places.items()}
     at = {tp: offset for tp, (offset, _) in taken.items()} | at  # others have had no record yet
     place = absolute(uri) if uri else None
+    closed = {tp: beside.closed for tp, (_, beside) in taken.items()}
+    closed |= {tp: each.closed for tp, each in places.items()}
     offsets = {
-        tp: (n, OffsetMetadata(times.get(tp, -1), _ahead(places.get(tp), n), spark=place).encode())
+        tp: (
+            n,
+            OffsetMetadata(
+                times.get(tp, -1),
+                _ahead(places.get(tp), n),
+                spark=place,
+                closed=closed.get(tp, {}),
+            ).encode(),
+        )
         for tp, n in at.items()
     }
     await admin.commit_offsets(cluster, group, offsets)

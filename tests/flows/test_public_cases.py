@@ -13,18 +13,7 @@ from tests.flows.life import Life, rows_made
 
 BUDGET_BYTES = 2000
 
-GROUPS = {
-    "stateless",
-    "aggregate",
-    "stream-table",
-    "tumbling",
-    "hopping",
-    "session",
-    "join-inner",
-    "join-left",
-    "join-outer",
-}
-CASES = [case for case in cases() if case["group"] in GROUPS]
+CASES = cases()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])

@@ -8,7 +8,7 @@ import pytest
 from streamsx import App
 from streamsx.app.flow import Flow
 from streamsx.app.window import hopping, session, tumbling
-from streamsx.errors import NameClash, PartitionMismatch, TopologyError
+from streamsx.errors import NameClash, NotSupported, PartitionMismatch, TopologyError
 from streamsx.testing import TestDriver
 
 HERE = "test_flow.py:"
@@ -46,6 +46,7 @@ GRAPHS: dict[str, Callable[[Flow], object]] = {
     ),
     "gaps between windows": lambda _flow: hopping("10s", "20s"),
     "not a size of a window": lambda _flow: tumbling(0),
+    "not a grace of a window": lambda _flow: tumbling("1s", grace="soon"),
     "left join without a grace": lambda flow: flow.join(
         flow, lambda a, b: a, within="1s", kind="left", name="j"
     ),
@@ -53,7 +54,7 @@ GRAPHS: dict[str, Callable[[Flow], object]] = {
     "not a kind of join": lambda flow: flow.join(
         flow, lambda a, b: a, within=1, kind="full", name="j"
     ),
-    "within= and grace= with a table": lambda flow: flow.join(
+    "within=, grace= or idle= with a table": lambda flow: flow.join(
         flow.place.app.table("users"), lambda a, b: a, within=1
     ),
     "state by windowed keys": lambda flow: (
@@ -199,3 +200,29 @@ def test_record_without_a_time_is_skipped_by_what_goes_by_time(app: App) -> None
         assert [record.value for record in driver.read("pairs")] == [[2, 2]]
         (task,) = driver._tasks.values()
         assert [task.counts[name].skipped for name in ("n", "s", "j-left")] == [1, 1, 2]
+
+
+ABSENT: dict[str, Callable[[Flow], object]] = {
+    "Flow: async_map": lambda flow: flow.async_map,  # type: ignore[attr-defined]
+    "Flow: count": lambda flow: flow.count,  # type: ignore[attr-defined]
+    "Grouped: cogroup": lambda flow: flow.group_by_key().cogroup,  # type: ignore[attr-defined]
+    "TableFlow: to_stream": lambda flow: flow.to_table("t").to_stream,  # type: ignore[attr-defined]
+}
+
+
+@pytest.mark.parametrize("step", ABSENT)
+def test_step_that_is_not_here_is_refused_by_name(app: App, step: str) -> None:
+    with pytest.raises(NotSupported, match=rf"no step of a {step} \(.*{HERE}\d+\): \w+ "):
+        ABSENT[step](app.flow("orders"))
+
+
+def test_unknown_step_is_an_attribute_error(app: App) -> None:
+    flow = app.flow("orders")
+    for each in (flow, flow.group_by_key(), flow.to_table("t")):
+        assert not hasattr(each, "no_such_step")
+
+
+def test_no_step_that_exists_is_called_absent(app: App) -> None:
+    flow = app.flow("orders")
+    for each in (flow, flow.group_by_key(), flow.to_table("t")):
+        assert not [name for name in type(each)._absent if name in vars(type(each))]

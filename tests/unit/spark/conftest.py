@@ -47,6 +47,20 @@ def fed(topic: str, partitions: int, key: str | None, value: str, timestamp: int
     return Fed(topic, place, timestamp, raw, value.encode())
 
 
+def merged(records: list[Fed]) -> list[Fed]:
+    """In the order in which a task takes them: by the running maximum of each topic's timestamps.
+
+    So each cut leaves to every batch what no later one has to come before.
+    """
+    high: dict[tuple[str, int], int] = {}
+    heads = []
+    for n, each in enumerate(records):
+        at = each.topic, each.partition
+        high[at] = max(high.get(at, -1), each.timestamp)
+        heads.append((high[at], each.topic, n))
+    return [records[n] for *_, n in sorted(heads)]
+
+
 class Batches:
     """One app and its snapshots. `outs`, `reports`: of all batches."""
 
@@ -158,7 +172,7 @@ def driven(app: App, records: Sequence[Fed], counts: Mapping[str, int], **more: 
         driver.commit()
         return {
             (name, partition): entries
-            for name in app.tables
+            for name in (*app.tables, *app.flows.stores)
             for partition, store in driver.stores(name).items()
             if (entries := list(store.rows.scan(ROW, INDEX)))
         }

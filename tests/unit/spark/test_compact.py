@@ -103,7 +103,7 @@ class Killed(NamedTuple):
 
 
 def test_files_of_killed_process_are_removed_by_next_one(tmp_path: Path) -> None:
-    place = str(tmp_path / "state"), 0, str(tmp_path)
+    place = APP, str(tmp_path / "state"), 0, str(tmp_path)
     code = f"""
 from streamsx.spark.compact import write
 from tests.unit.spark.test_compact import Killed
@@ -113,7 +113,7 @@ write(*{place!r}, Killed())
     assert ended.returncode == -signal.SIGKILL
     scratch = scratch_folder(str(tmp_path))
     (left,) = scratch.rglob("tmp*/0")
-    checkout(open_files(place[0]), scratch, "kept", 0, ())
+    checkout(open_files(place[1]), scratch, "kept", 0, ())
     assert not left.exists()
     assert list(scratch.rglob("tmp*")) == []
 

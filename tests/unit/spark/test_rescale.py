@@ -118,7 +118,7 @@ def test_keyed_option_decides_where_rows_cannot_show_the_key(batches: Make, tmp_
     before = batches(KEEPER, edits=1)
     before.batch(before.rows(records(edits(400, 1), 1)))
     after = batches(KEEPER, edits=6)
-    with pytest.raises(NotSupported, match=r"rows in 1 partitions.* give --keyed kept=edits if"):
+    with pytest.raises(NotSupported, match=r"keys in 1 partitions.* give --keyed kept=edits if"):
         rescale(KEEPER, before.uri, after.uri, {"edits": 6}, scratch=str(tmp_path))
     said = {"kept": "edits"}
     rescale(KEEPER, before.uri, after.uri, {"edits": 6}, keyed=said, scratch=str(tmp_path))

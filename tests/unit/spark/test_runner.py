@@ -18,6 +18,7 @@ from streamsx.errors import (
 from streamsx.spark import checkout
 from streamsx.spark.runner import sink_of
 from streamsx.spark.session import translate_error
+from streamsx.state.snapshot import Position
 from tests.unit.spark.conftest import Batches, fed
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def test_rows_numbered_by_runner_do_not_move_kafka_positions(batches: Make) -> N
     assert made.reports[0].records == 2
     manifest = made.work().base
     assert manifest is not None
-    assert manifest.positions["edits"][0] == (0, 7, 7, {})
+    assert manifest.positions["edits"][0] == Position(0, 7, 7)
 
 
 TRACE = """An exception was thrown from the Python worker.

@@ -20,7 +20,7 @@ from streamsx.state.snapshot import Position, commit, to_json
 from streamsx.testing import TestDriver
 from streamsx.topology.nodes import reader_name
 from tests.unit.spark import apps
-from tests.unit.spark.conftest import Batches, Fed, Row, driven, fed
+from tests.unit.spark.conftest import Batches, Fed, Row, driven, fed, merged
 
 Make = Callable[..., Batches]
 APPS = "tests.unit.spark.apps"
@@ -64,20 +64,6 @@ def edits(count: int) -> list[Fed]:
     draw = random.Random(count)
     values = ["1", "22", "333", "delete", "delete"]
     return [fed("edits", 2, f"k{draw.randrange(25)}", draw.choice(values), n) for n in range(count)]
-
-
-def merged(records: list[Fed]) -> list[Fed]:
-    """In the order in which a task takes them: by the running maximum of each topic's timestamps.
-
-    So each cut leaves to every batch what no later one has to come before.
-    """
-    high: dict[tuple[str, int], int] = {}
-    heads = []
-    for n, each in enumerate(records):
-        at = each.topic, each.partition
-        high[at] = max(high.get(at, -1), each.timestamp)
-        heads.append((high[at], each.topic, n))
-    return [records[n] for *_, n in sorted(heads)]
 
 
 WORDS = {"wordcount-lines": 2, "wordcount-words": 2}
