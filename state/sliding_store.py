@@ -35,8 +35,6 @@ class SlidingStore(SessionStore):
         """Time in ms from the end of an entry until nothing needs the entry."""
         self._kept = deque[tuple[int, bytes]]()
         """Ends and keys of entries that have closed and stay."""
-        self._begun_closed: set[tuple[int, bytes]] = set()
-        """Ends and keys of windows that had closed when a late record made them: no results."""
 
     # -- the record path
 
@@ -82,17 +80,20 @@ class SlidingStore(SessionStore):
     ) -> None:
         """Put new windows and the time of a record into the row of a key.
 
-        `now` is the stream time; a new window may have closed before it.
+        A window that has closed by stream time `now` gets no hint: with one it would give a result
+        at the next closing, if no commit comes before.
         """
         if made:
-            closed = (entry[1] for entry in made if entry[1] + self.stays < now)
-            self._begun_closed.update((end, key) for end in closed)
             mark: Entry = [at, at + self.size, None]
             self.hot[key] = sorted([*entries, *made, mark], key=START)
             if not entries:
                 self._fresh.add(key)
-            for entry in (*made, mark):
-                self._hint(key, entry[1])
+            for _, end, _ in (*made, mark):
+                if end + self.stays >= now:
+                    self._hint(key, end)
+                else:
+                    self._kept.append((end, key))
+                    self.due = min(self.due, end + self.keeps + 1)
         else:
             self.hot[key] = entries
 
@@ -125,8 +126,7 @@ class SlidingStore(SessionStore):
         ending = [entry for entry in entries if entry[1] == at]
         if ending:
             self._kept.append((at, key))
-        results = at + self.stays >= self._given and (at, key) not in self._begun_closed
-        self._begun_closed.discard((at, key))
+        results = at + self.stays >= self._given
         return [
             (start, end, key, value)
             for start, end, value in ending
@@ -147,7 +147,6 @@ class SlidingStore(SessionStore):
     def _forget_expiry(self) -> None:
         super()._forget_expiry()
         self._kept = deque()
-        self._begun_closed = set()
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Yield ((key, start, end), value) of the open windows, by key and start."""
