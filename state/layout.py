@@ -43,6 +43,8 @@ BUFFER: Final = "buffer"
 """Kinds of stores, as the format text names them."""
 TIME_BYTES: Final = 8
 MARK_DIGITS: Final = 8
+NEVER: Final = 1 << 62
+"""Time in ms that a window stays which does not close."""
 INDEXED_PER_GAP: Final = 4
 """Index rows of one session in a gap: a session that goes on gets a new one each quarter."""
 FAUST_GAP_S: Final = 0.1

@@ -23,7 +23,7 @@ TIME: Final = b"\0"
 """First byte of a time in ms, with which no key or value of JSON begins."""
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """Entry of a table as text: `key` with its window, `plain` without; JSON or a key's bytes."""
 
     key: str
@@ -90,7 +90,7 @@ async def show(options: argparse.Namespace, clock: Clock) -> None:
         print(json.dumps(row) if options.json else f"{plain(key)}\t{entry}")
 
 
-def entries(partition: int, key: bytes, value: bytes) -> Iterator[Entry]:
+def entries(partition: int, key: bytes, value: bytes) -> Iterator[TableEntry]:
     """Yield the entries of a row of a changelog: each session, and each record of a join."""
     from streamsx.serde.codec import topic_codec
     from streamsx.state.framed import entries_codec, sessions_codec
@@ -108,11 +108,11 @@ def entries(partition: int, key: bytes, value: bytes) -> Iterator[Entry]:
             yield _entry(partition, key, each, start, end)
 
 
-def _entry(partition: int, key: bytes, value: bytes | None, *times: int) -> Entry:
+def _entry(partition: int, key: bytes, value: bytes | None, *times: int) -> TableEntry:
     plain_key = key.decode(errors=UNDECODABLE)
     shown = json.dumps([parsed(plain_key), *times], ensure_ascii=False) if times else plain_key
     text = "null" if value is None else value.decode(errors=UNDECODABLE)
-    return Entry(shown, partition, text, plain_key)
+    return TableEntry(shown, partition, text, plain_key)
 
 
 def parsed(text: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from streamsx.operators.operator import Operator
-from streamsx.state.layout import BUFFER, SESSION, WINDOW, StoreNode
+from streamsx.state.layout import BUFFER, NEVER, SESSION, WINDOW, StoreNode
 from streamsx.topology.build import Topology, outline
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import Layout
@@ -86,7 +86,8 @@ def _rows(store: StoreNode) -> str:
     if timing is None:
         return ""
     text = ROWS[store.kind].format(size=timing.size / 1000, step=timing.step / 1000)
-    return f"{text}, open for {timing.stays / 1000:g} s, "
+    stays = "kept for ever" if timing.stays >= NEVER else f"open for {timing.stays / 1000:g} s"
+    return f"{text}, {stays}, "
 
 
 def _below(operator: Operator) -> Iterator[str]:
