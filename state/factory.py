@@ -10,15 +10,29 @@ from streamsx.state.api import Rows
 from streamsx.state.cache import CachedStore
 from streamsx.state.join_buffer import JoinBuffer
 from streamsx.state.keyed import KeyedStore
-from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, WINDOW, StoreNode
+from streamsx.state.layout import (
+    BUFFER,
+    KEY_VALUE,
+    SESSION,
+    SLIDING,
+    SUBSCRIPTIONS,
+    TIMED,
+    WINDOW,
+    StoreNode,
+)
 from streamsx.state.session_store import SessionStore
+from streamsx.state.sliding_store import SlidingStore
+from streamsx.state.subscription_store import SubscriptionStore
 from streamsx.state.window_store import WindowStore
 
 STORES: Final[dict[str, Callable[[StoreNode, Rows, int], CachedStore]]] = {
     KEY_VALUE: CachedStore,
     WINDOW: WindowStore,
     SESSION: SessionStore,
+    SLIDING: SlidingStore,
     BUFFER: JoinBuffer,
+    TIMED: KeyedStore,
+    SUBSCRIPTIONS: SubscriptionStore,
 }
 """Store of each kind: made from its node, its committed rows and a memory budget in bytes."""
 

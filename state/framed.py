@@ -1,6 +1,10 @@
-"""Codecs of rows that hold a list: sessions of a key, and buffered records of a join.
+"""Codecs of rows that hold times beside values: sessions, buffered records, rows with a time.
 
-A row is its entries, one behind the other. An entry is a header, big endian, and the encoded value:
+The row of a key with a time is the time, i64 big endian, and the encoded value: (time, value). A
+value with a tag is 16 bytes and the encoded value: (tag, value).
+
+Other rows are lists of entries, one behind the other. An entry is a header, big endian, and the
+encoded value:
 
     session   i64 start, i64 end, u32 length of the value     -> [start, end, value]
     record    i64 time, u8 matched, u32 length of the value   -> [time, matched, value]
@@ -20,6 +24,9 @@ from streamsx.serde.roundtrip import LostPart, RoundTrip
 
 SESSION: Final = struct.Struct(">qqI")
 RECORD: Final = struct.Struct(">q?I")
+TIME: Final = struct.Struct(">q")
+TAG_BYTES: Final = 16
+TAG: Final = struct.Struct(f">{TAG_BYTES}s")
 
 
 def sessions_codec(values: Codec) -> Codec:
@@ -30,6 +37,32 @@ def sessions_codec(values: Codec) -> Codec:
 def entries_codec(values: Codec) -> Codec:
     """Return the codec of buffered records, as they came: lists of [time, matched, value]."""
     return _framed(RECORD, values)
+
+
+def timed_codec(values: Codec) -> Codec:
+    """Return the codec of values with a time in ms: pairs (time, value), never of None."""
+    return _headed(TIME, values)
+
+
+def tagged_codec(values: Codec) -> Codec:
+    """Return the codec of values with a tag: pairs (tag, value), never of None."""
+    return _headed(TAG, values)
+
+
+def _headed(header: struct.Struct, values: Codec) -> Codec:
+    """Return the codec of pairs: one field, and a value that is not None."""
+    encoders = values.encoders
+    decode = values.decode
+
+    def write(row: tuple[Any, Any]) -> bytes:
+        first, value = row
+        return header.pack(first) + (encoders[type(value)](value) or b"")
+
+    def read(data: bytes) -> tuple[Any, Any]:
+        return header.unpack_from(data)[0], decode(data[header.size :])
+
+    check = None if values.check is None else HeadedRoundTrip(values.check, header.size)
+    return Codec(values.name, FramedEncoders(write), read, Quick(read), check)  # type: ignore[arg-type]
 
 
 def second_times(raw: bytes) -> Iterator[int]:
@@ -107,3 +140,21 @@ class EntriesRoundTrip(RoundTrip):
     def lost(self, value: Any) -> LostPart | None:
         found = (self._values.lost(entry[2]) for entry in value if entry[2] is not None)
         return next((part for part in found if part is not None), None)
+
+
+class HeadedRoundTrip(RoundTrip):
+    """Check of values in pairs, each as a value of its own."""
+
+    def __init__(self, values: RoundTrip, header_bytes: int) -> None:
+        self._values = values
+        self._header_bytes = header_bytes
+
+    def all_come_back(self, values: Any, kinds: set[type], encoded: Any) -> bool:
+        raw = [data[self._header_bytes :] for data in encoded]
+        return self._values.first([value for _, value in values], raw) is None
+
+    def comes_back(self, value: Any, data: bytes) -> bool:
+        return self._values.comes_back(value[1], data[self._header_bytes :])
+
+    def lost(self, value: Any) -> LostPart | None:
+        return self._values.lost(value[1])

@@ -6,13 +6,17 @@ A node knows the keys of its kind, so callers ask the node and know no tags;
 | kind | row key | changelog key | value |
 |---|---|---|---|
 | kv | key | key | value |
+| timed | key | key | time, i64 ms; value |
+| subscriptions | length of the foreign key, u32; foreign key; left key | the row key | time; tag |
 | window | start of the window, u64 ms; key | Faust's: JSON of `[key, [start, end]]` | value |
 | session | key | key | sessions of the key, framed (`framed`) |
+| sliding | key | key | sliding windows and times of records of the key, framed (`framed`) |
 | buffer | start of the bucket, u64 ms; key | the row key | records of a join, framed (`framed`) |
 
 Rows with the time first lie in the order in which they expire, so one range deletes what has
-expired. Sessions have index rows beside their rows: tag INDEX, u64 ms, key. Index rows are in no
-changelog: whoever writes the row of a session writes its index rows too (`StoreNode.indexed`).
+expired. Sessions and sliding windows have index rows beside their rows: tag INDEX, u64 ms, key.
+Index rows are in no changelog: whoever writes the row of a session writes its index rows too
+(`StoreNode.indexed`).
 
 Keys of a key-value store and of its changelog differ by the tag byte, and values are the same
 bytes: a value is encoded once for Kafka and for the disk. Keys and values of tables are those of
@@ -33,14 +37,19 @@ from typing import Any, Final, NamedTuple
 from streamsx.errors import IncompatibleStore
 from streamsx.serde.codec import Codec
 from streamsx.state.api import INDEX, ROW, Rows
-from streamsx.state.framed import entries_codec, second_times, sessions_codec
+from streamsx.state.framed import entries_codec, second_times, sessions_codec, timed_codec
 
 LAYOUT_VERSION = 1
 KEY_VALUE: Final = "kv"
 WINDOW: Final = "window"
 SESSION: Final = "session"
+SLIDING: Final = "sliding"
 BUFFER: Final = "buffer"
+TIMED: Final = "timed"
+SUBSCRIPTIONS: Final = "subscriptions"
 """Kinds of stores, as the format text names them."""
+INDEXED: Final = (SESSION, SLIDING)
+"""Kinds with index rows."""
 TIME_BYTES: Final = 8
 MARK_DIGITS: Final = 8
 NEVER: Final = 1 << 62
@@ -171,7 +180,7 @@ class StoreNode:
 
         Every writer of rows below a store's cache calls this method: seals and restores alike.
         """
-        if self.kind != SESSION:
+        if self.kind not in INDEXED:
             return rows
         width = index_width(self)
         index = {
@@ -287,6 +296,15 @@ def _of_sessions(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[
     return (([key, start, end], each) for start, end, each in value)
 
 
+def _of_sliding(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the windows in a row, without the times of records."""
+    return (([key, start, end], each) for start, end, each in value if each is not None)
+
+
+def _of_timed(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    return ((key, value[1]),)
+
+
 def _of_buffer(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
     return (([key, at], each) for at, _, each in value)
 
@@ -316,6 +334,9 @@ KINDS: Final = {
     WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust, _of_window),
     SESSION: Kind(0, sessions_codec, _same_keys, _same_key, _of_sessions),
     BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key, _of_buffer),
+    SLIDING: Kind(0, sessions_codec, _same_keys, _same_key, _of_sliding),
+    TIMED: Kind(0, timed_codec, _same_keys, _same_key, _of_timed),
+    SUBSCRIPTIONS: Kind(0, timed_codec, _same_keys, _same_key, _one),
 }
 
 

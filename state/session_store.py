@@ -206,7 +206,7 @@ class SessionStore(TimedStore):
         """
         gone = list[bytes]()
         for key in rows:
-            left = [each for each in self.get(key) or () if each[1] + self.stays >= self._given]
+            left = self._staying(self.get(key) or ())
             if left:
                 self.hot[key] = left
             else:
@@ -215,6 +215,10 @@ class SessionStore(TimedStore):
         self.sealed.update((ROW + key, None) for key in gone)
         self._encoded_bytes += len(gone) * ENCODED_BYTES
         return Changes(self.changelog_keys(gone), [None] * len(gone))
+
+    def _staying(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return the entries of a row that have not closed by the last commit."""
+        return [each for each in entries if each[1] + self.stays >= self._given]
 
     def _forget_row(self, key: bytes) -> None:
         if self._below is not None:

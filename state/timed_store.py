@@ -97,6 +97,10 @@ class TimedStore(CachedStore):
         self._given = closed
         self._forget_expiry()
 
+    def all_closed(self, newest: int) -> int:
+        """Return the stream time that closes all records of up to `newest`, in ms."""
+        return newest + self.stays + 1
+
     def close(self, now: int, limit: int) -> Iterator[list[Any]]:
         """Yield the results of what has closed by `now`, in slices of at most `limit`, each once.
 

@@ -229,6 +229,9 @@ class WindowStore(RowsByTime):
             self.load(row)
         self.hot[row] = GONE if value is None else value
 
+    def all_closed(self, newest: int) -> int:
+        return newest - newest % self.step + self.stays
+
     def close(self, now: int, limit: int) -> Iterator[list[tuple[int, bytes, Any]]]:
         """Yield (start, key, value) of windows that have closed by `now`, in slices, ascending."""
         first = time_bytes(max(0, self._given - self.stays + 1))

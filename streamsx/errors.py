@@ -62,7 +62,7 @@ class NotOnSpark(TopologyError):
 
 
 class NotSupported(UsageError):
-    """Feature of Faust that this version does not have."""
+    """Feature of Faust or Kafka Streams that this version does not have."""
 
 
 class PartitionCountChanged(UsageError):

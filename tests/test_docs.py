@@ -20,12 +20,13 @@ def test_site_builds_without_a_warning(tmp_path: Path) -> None:
     assert "Python" in (tmp_path / "index.html").read_text()
 
 
-@pytest.mark.parametrize("page", ["index.md", "guide.md"])
+@pytest.mark.parametrize("page", ["index.md", "guide.md", "flows.md", "windows.md", "joins.md"])
 def test_code_of_a_user_page_runs(page: str) -> None:
     blocks = BLOCK.findall((ROOT / "docs" / page).read_text())
     assert blocks
+    names = {"__name__": page}  # a block goes on with the names of the ones above
     for text in blocks:
-        exec(compile(text, page, "exec"), {"__name__": page})  # our own text
+        exec(compile(text, page, "exec"), names)  # our own text
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md"])

@@ -7,6 +7,7 @@ a join as `[key, time]`; the kind of a table shows in the bytes of the changelog
 
 import argparse
 import json
+import struct
 import sys
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -92,6 +93,14 @@ async def show(options: argparse.Namespace, clock: Clock) -> None:
 
 def entries(partition: int, key: bytes, value: bytes) -> Iterator[TableEntry]:
     """Yield the entries of a row of a changelog: each session, and each record of a join."""
+    try:
+        yield from [*_framed(partition, key, value)]
+    except struct.error:  # of a kind without entries for people
+        yield _entry(partition, key, value)
+
+
+def _framed(partition: int, key: bytes, value: bytes) -> Iterator[TableEntry]:
+    """Yield the entries of a row. Raises struct.error if the value is not framed."""
     from streamsx.serde.codec import topic_codec
     from streamsx.state.framed import entries_codec, sessions_codec
     from streamsx.state.layout import TIME_BYTES, window_of
@@ -103,9 +112,12 @@ def entries(partition: int, key: bytes, value: bytes) -> Iterator[TableEntry]:
     elif key.startswith(TIME):
         for at, _, each in entries_codec(values).decode(value):
             yield _entry(partition, key[TIME_BYTES:], each, at)
+    elif value[TIME_BYTES : TIME_BYTES + 1] != TIME:  # a time, and the value
+        yield _entry(partition, key, value[TIME_BYTES:])
     else:
         for start, end, each in sessions_codec(values).decode(value):
-            yield _entry(partition, key, each, start, end)
+            if each is not None:  # the time of a record in sliding windows
+                yield _entry(partition, key, each, start, end)
 
 
 def _entry(partition: int, key: bytes, value: bytes | None, *times: int) -> TableEntry:

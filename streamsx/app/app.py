@@ -16,14 +16,14 @@ from typing import Any, TypeVar, Unpack, overload
 
 from streamsx.app.agent import Agent, Sink, check_call, name_of
 from streamsx.app.channel import SendOptions, Topic
-from streamsx.app.compat import FaustNames, sifted
+from streamsx.app.compat import FaustNames, sifted, users_line
 from streamsx.app.discovery import reached, sends_to
-from streamsx.app.flow import Flow, begin_flow
+from streamsx.app.flow import Flow, begin_flow, key_codec
 from streamsx.app.flow_graph import FlowGraph
 from streamsx.app.services import Job
 from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.app.table import Table
-from streamsx.app.table_flow import TableFlow
+from streamsx.app.table_flow import GlobalTable, TableFlow
 from streamsx.config import Config, seconds
 from streamsx.errors import NameClash, UsageError
 from streamsx.processing.inbox import Done, Host, wrong_thread
@@ -170,6 +170,18 @@ class App(FaustNames):
         """
         source = self._read(topic, (), options)
         return begin_flow(self, source, None).to_table(name or source.name)
+
+    def global_table(
+        self, topic: Topic | str, *, name: str | None = None, **options: Any
+    ) -> GlobalTable:
+        """Return a table that each worker has whole; `options` as for Topic.
+
+        Flows join it by any key, without a topic in between. `name` names the table, after the
+        topic unless given.
+        """
+        source = self._read(topic, (), options)
+        keys = key_codec(source)
+        return GlobalTable(self.flows.table(name or source.name, source, keys, users_line()))
 
     def _read(self, topic: Topic | str, more: tuple[str, ...], options: dict[str, Any]) -> Topic:
         """Return the topic that a flow reads."""

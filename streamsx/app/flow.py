@@ -15,18 +15,20 @@ Not here: the effect of a step (`streamsx.operators`), tables as results (`table
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import iscoroutinefunction, signature
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from streamsx.app.absent_steps import OF_FLOW, OF_GROUPS, AbsentSteps
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
 from streamsx.app.flow_graph import Place, Shape, merged
-from streamsx.app.window import JoinReach, Window, join_reach
+from streamsx.app.window import JoinReach, Window, dedup_timing, idle_time, join_reach
 from streamsx.errors import TopologyError
 from streamsx.operators import aggregate as aggregates
 from streamsx.operators.branch import branch, on_branch
+from streamsx.operators.deduplicate import deduplicate
 from streamsx.operators.filter import filter_values
 from streamsx.operators.join_streams import Sides, join_streams
 from streamsx.operators.map import flat_map, flat_map_values, map_records, map_values
@@ -34,7 +36,8 @@ from streamsx.operators.operator import Operator
 from streamsx.operators.peek import peek
 from streamsx.operators.select_key import select_key
 from streamsx.operators.sessions import sessions
-from streamsx.operators.table import join_table, put
+from streamsx.operators.sliding import sliding
+from streamsx.operators.table import join_global, join_table, put
 from streamsx.operators.timestamp import set_timestamp
 from streamsx.operators.windows import aggregate_windows, count_windows
 from streamsx.serde.codec import Codec, FlowKeys, topic_codec
@@ -43,7 +46,7 @@ from streamsx.topology.internal_topics import TopicKind
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
-    from streamsx.app.table_flow import TableFlow
+    from streamsx.app.table_flow import GlobalTable, TableFlow
 
 METADATA_ARGUMENTS: Final = 4
 EMITS: Final = ("commit", "update")
@@ -63,9 +66,10 @@ TEXT: Final = topic_codec(str, None, "raw", key=True)
 
 
 @dataclass(frozen=True)
-class Flow:
+class Flow(AbsentSteps):
     """Records of a topic behind some steps. Made by `App.flow` and by the calls below."""
 
+    _absent = OF_FLOW
     place: Place
     """Place in the graph, for the modules of flows."""
 
@@ -176,9 +180,29 @@ class Flow:
     def merge(self, *others: "Flow") -> "Flow":
         """Return the records of this flow and of others, in the order in which they arrive."""
         places = [each.place for each in (self, *others)]
-        if len({place.shape.keys.name for place in places}) > 1:
+        if len({id(place.shape.keys) for place in places}) > 1:
             raise TopologyError(f"keys of other types ({users_line()}): rekey one of the flows")
         return Flow(merged(places))
+
+    def deduplicate(
+        self,
+        *,
+        key: Callable[..., Any],
+        within: object,
+        name: str,
+        grace: object = None,
+        metadata: bool = False,
+    ) -> "Flow":
+        """Keep the first record of each id, and drop those of the same id `within` a duration.
+
+        `key` is a function that finds the id, of any type that JSON has; a record without an id
+        passes. Ids are those of one partition: group or rekey the flow by the id if records of one
+        id may be in several. `grace` is how long an id is kept beyond `within`, in stream time, for
+        records that come late.
+        """
+        check_function("deduplicate", key, metadata=metadata)
+        store = self.place.ids(name, dedup_timing(within, grace))
+        return self._then(deduplicate(store, key, metadata=metadata))
 
     # -- topics
 
@@ -226,12 +250,14 @@ class Flow:
 
     def join(
         self,
-        other: "TableFlow | Flow",
+        other: "TableFlow | Flow | GlobalTable",
         fun: Callable[[Any, Any], Any],
         *,
         kind: str = "inner",
+        key: Callable[[Any], Any] | None = None,
         within: object = None,
         grace: object = None,
+        idle: object = None,
         name: str = "",
         value_type: Any = None,
     ) -> "Flow":
@@ -241,28 +267,59 @@ class Flow:
         record comes; `kind` is `inner` or `left`. `name` names the topic in between where the key
         was changed.
 
+        With a global table: the same, by the key that `key` makes of the value, or by the record's
+        key without `key`. No topic is in between.
+
         With a flow: records of one key join if their times are `within` a duration of each other;
         a pair (before, after) says how much earlier and later than this flow's record the other's
         may be. `kind` is `inner`, `left` or `outer`. A record without a match leaves with None for
         the other value when nothing can match any more: `grace` is how long the join waits for
-        late records. `name` names the buffers.
+        late records. `idle` is how long both inputs may be without any record, in time on the
+        wall, before such records leave all the same. `name` names the buffers.
         """
-        from streamsx.app.table_flow import TableFlow
+        from streamsx.app.table_flow import GlobalTable, TableFlow
 
         check_function("join", fun, 2)
+        if isinstance(other, GlobalTable):
+            _refuse_reach(within, grace, idle)
+            return self._join_global(other, fun, key, kind, value_type)
+        if key is not None:
+            raise TopologyError(
+                f"key= with {other!r} ({users_line()}): a global table alone is joined by any key: "
+                "rekey the flow, or make it with app.global_table"
+            )
         if isinstance(other, Flow):
-            return self._join_flow(other, fun, kind, join_reach(within, grace), name, value_type)
+            reach = join_reach(within, grace)
+            return self._join_flow(other, fun, kind, reach, name, value_type, idle_time(idle))
         if not isinstance(other, TableFlow):
             raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
-        if within is not None or grace is not None:
-            raise TopologyError(
-                f"within= and grace= with a table ({users_line()}): tables are joined as they are when "
-                "the record comes: leave them out"
-            )
-        _check_kind(kind, TABLE_KINDS)
+        _refuse_reach(within, grace, idle)
+        check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
         operator = join_table(store, fun, left=kind == "left")
         return Flow(self.place.keyed(name).then(operator, source=None, value_type=value_type))
+
+    def _join_global(
+        self,
+        other: "GlobalTable",
+        fun: Callable[[Any, Any], Any],
+        key_of: Callable[[Any], Any] | None,
+        kind: str,
+        value_type: Any,
+    ) -> "Flow":
+        check_kind(kind, TABLE_KINDS)
+        keys = other.node.keys
+        if key_of is not None:
+            check_function("key=", key_of)
+        elif keys is not self.place.shape.keys or self.place.shape.windowed:
+            raise TopologyError(
+                f"keys of other types ({users_line()}): the flow's keys are not those of {other}: "
+                "give key=, a function of the value"
+            )
+        operator = join_global(
+            other.node, fun, key_of, keys.encoders.or_none(), left=kind == "left"
+        )
+        return self._then(operator, source=None, value_type=value_type)
 
     def _join_flow(
         self,
@@ -272,8 +329,9 @@ class Flow:
         reach: JoinReach,
         name: str,
         value_type: Any,
+        idle: int | None,
     ) -> "Flow":
-        _check_kind(kind, FLOW_KINDS)
+        check_kind(kind, FLOW_KINDS)
         if kind != "inner" and not reach.graced:
             raise TopologyError(
                 f"{kind} join without a grace ({users_line()}): a record that comes later finds no "
@@ -285,7 +343,8 @@ class Flow:
         right = other.place.keyed(f"{name}-right")
         stores = left.buffer(f"{name}-left", reach.left), right.buffer(f"{name}-right", reach.right)
         sides = Sides(kind != "inner", kind == "outer", reach.before, reach.after)
-        one, two = join_streams(*stores, fun, sides, left.shape.keys.decode)
+        made = join_streams(*stores, fun, sides, left.shape.keys.decode)
+        one, two = (replace(operator, idle_ms=idle) for operator in made)
         return Flow(left.then_both(one, right, two, source=None, value_type=value_type))
 
     def __repr__(self) -> str:
@@ -293,14 +352,15 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(AbsentSteps):
     """Records of a flow by key. Each call makes a table; its name names the table's store."""
 
+    _absent = OF_GROUPS
     _place: Place
     _window: Window | None = None
 
     def window(self, window: Window) -> "Grouped":
-        """Return groups by key and window: `tumbling` or `hopping`."""
+        """Return groups by key and window: `tumbling`, `hopping`, `sliding` or `session`."""
         if not isinstance(window, Window):
             raise TypeError(f"not a window: {window!r} ({users_line()}): write tumbling('1h')")
         return Grouped(self._place, window)
@@ -376,20 +436,30 @@ class Grouped:
 
         window = self._window
         self._check_emit(emit)
+        self._check_grace()
         place = self._place.keyed(name)
         store = place.store(name, wanted.value_type, window)
         operator = OPERATORS[window.kind if window else ""](place, store, wanted, emit)
-        made = place.then(
-            operator, source=None, value_type=wanted.value_type, windowed=window is not None
-        )
+        changes: dict[str, Any] = {"source": None, "value_type": wanted.value_type}
+        if window is not None and emit == "final":
+            changes["behind"] = window.behind
+        if window is not None:
+            operator = replace(operator, idle_ms=window.idle)
+        made = place.then(operator, windowed=window is not None, **changes)
         return TableFlow(Flow(made), store)
+
+    def _check_grace(self) -> None:
+        """Refuse a window that would have closed before the finals of another one come."""
+        behind = self._place.shape.behind
+        if self._window is not None and self._window.grace < behind:
+            raise TopologyError(
+                f"window behind final results closes before they come ({users_line()}): results "
+                f"are up to {behind} ms behind: write {self._window.kind}(..., grace='{behind}ms')"
+            )
 
     def _check_emit(self, emit: str) -> None:
         window = self._window
-        emits = EMITS if window is None else WINDOW_EMITS
-        if emit not in emits:
-            words = " or ".join(emits)
-            raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
+        check_emit(emit, EMITS if window is None else WINDOW_EMITS)
         if emit == "final" and window is not None and window.given_grace is None:
             raise TopologyError(
                 f"final results without a grace ({users_line()}): what comes later is lost: write "
@@ -404,6 +474,8 @@ class Aggregate(NamedTuple):
     fun: Callable[[Any, Any, Any], Any]
     merge: Callable[[Any, Any, Any], Any] | None
     value_type: Any
+    unkeyed: Callable[[Any, Any], Any] | None = None
+    """`fun` without its key, if it has no use for one."""
 
 
 COUNT: Final = Aggregate(
@@ -416,24 +488,34 @@ def _reducing(
 ) -> Aggregate:
     """Return an aggregate that begins with the first value."""
 
-    def step(_key: Any, value: Any, so_far: Any) -> Any:
+    def step(value: Any, so_far: Any) -> Any:
         found = of(value)
         return found if so_far is None else merge(so_far, found)
 
-    return Aggregate(_nothing, step, lambda _key, a, b: merge(a, b), value_type)
+    return Aggregate(
+        _nothing,
+        lambda _key, value, so_far: step(value, so_far),
+        lambda _key, earlier, later: merge(earlier, later),
+        value_type,
+        step,
+    )
 
 
 def _by_key(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
     if wanted is COUNT:
         return aggregates.count(store, absent=_absent(place.shape), emit=emit)
-    return aggregates.aggregate(store, wanted.init, wanted.fun, emit=emit)
+    fun = wanted.unkeyed or wanted.fun
+    keyed = wanted.unkeyed is None
+    return aggregates.aggregate(store, wanted.init, fun, emit=emit, keyed=keyed)
 
 
 def _by_window(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
     keys = place.shape.keys
     if wanted is COUNT:
         return count_windows(store, keys, absent=_absent(place.shape), emit=emit)
-    return aggregate_windows(store, keys, wanted.init, wanted.fun, emit=emit)
+    fun = wanted.unkeyed or wanted.fun
+    keyed = wanted.unkeyed is None
+    return aggregate_windows(store, keys, wanted.init, fun, emit=emit, keyed=keyed)
 
 
 def _by_session(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
@@ -447,11 +529,18 @@ def _by_session(place: Place, store: StoreNode, wanted: Aggregate, emit: str) ->
     return sessions(store, place.shape.keys, *functions, absent=absent, emit=emit)
 
 
+def _by_sliding(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
+    absent = _absent(place.shape) if wanted is COUNT else "{value} is None"
+    keys = place.shape.keys
+    return sliding(store, keys, wanted.fun, wanted.init, absent=absent, emit=emit)
+
+
 OPERATORS: Final[Mapping[str, Callable[[Place, StoreNode, Aggregate, str], Operator]]] = {
     "": _by_key,
     "tumbling": _by_window,
     "hopping": _by_window,
     "session": _by_session,
+    "sliding": _by_sliding,
 }
 """Maker of the operator of an aggregate, by the kind of the window; "" without one."""
 
@@ -471,7 +560,21 @@ def _nothing() -> None:
     """Return None, the aggregate before the first value."""
 
 
-def _check_kind(kind: str, kinds: tuple[str, ...]) -> None:
+def _refuse_reach(within: object, grace: object, idle: object) -> None:
+    if (within, grace, idle) != (None, None, None):
+        raise TopologyError(
+            f"within=, grace= or idle= with a table ({users_line()}): tables are joined as they "
+            "are when the record comes: leave them out"
+        )
+
+
+def check_emit(emit: str, emits: tuple[str, ...] = EMITS) -> None:
+    if emit not in emits:
+        words = " or ".join(emits) + ("" if "final" in emits else "; final needs a window")
+        raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
+
+
+def check_kind(kind: str, kinds: tuple[str, ...]) -> None:
     if kind not in kinds:
         words = ", ".join(kinds)
         raise TopologyError(f"not a kind of join: {kind!r} ({users_line()}): write one of {words}")

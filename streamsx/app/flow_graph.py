@@ -16,8 +16,19 @@ from streamsx.errors import NameClash, TopologyError
 from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator
 from streamsx.operators.send import send, send_windowed
-from streamsx.serde.codec import Codec, table_codec
-from streamsx.state.layout import BUFFER, KEY_VALUE, SESSION, WINDOW, StoreNode, Timing
+from streamsx.serde.codec import Codec, table_codec, table_key_codec
+from streamsx.state.framed import tagged_codec
+from streamsx.state.layout import (
+    BUFFER,
+    KEY_VALUE,
+    SESSION,
+    SLIDING,
+    SUBSCRIPTIONS,
+    TIMED,
+    WINDOW,
+    StoreNode,
+    Timing,
+)
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 from streamsx.topology.nodes import Branch, Source, SubTopology
 
@@ -26,6 +37,10 @@ if TYPE_CHECKING:
     from streamsx.app.window import Window
 
 PASS: Final = Code("pass")
+ID: Final = table_key_codec(None)
+"""Codec of the ids of `deduplicate`: JSON."""
+STORE_KINDS: Final = {"session": SESSION, "sliding": SLIDING}
+"""Kinds of the stores of windows, beside WINDOW."""
 
 
 @dataclass(eq=False)
@@ -57,6 +72,8 @@ class FlowGraph:
         self._app = app
         self._roots: list[Root] = []
         self.stores: dict[str, StoreNode] = {}
+        self.tables: dict[str, tuple[Topic, StoreNode]] = {}
+        """Global tables by name: the topic, and the store of each worker."""
 
     def root(self, topic: Topic, kind: TopicKind, keys: Codec) -> Root:
         """Return the root of a topic; one for all flows that read the topic in one way."""
@@ -79,8 +96,7 @@ class FlowGraph:
         """Make a store of keys in bytes. Raises NameClash, or TopologyError without a name."""
         if not name:
             raise TopologyError(f"state without a name: {made_at}: give it a name=")
-        if name in self.stores or name in self._app.tables:
-            raise NameClash(f"two of one name: table {name} ({made_at}): rename one of them")
+        self._refuse_twice(name, made_at)
         conf = self._app.conf
         changelog = changelog_name(conf.id, name)
         persistent = not conf.store.startswith("memory")
@@ -88,6 +104,18 @@ class FlowGraph:
             name, changelog, keys, values, bytes, persistent, kind, timing, by_bytes=True
         )
         self.stores[name] = node
+        return node
+
+    def _refuse_twice(self, name: str, made_at: str) -> None:
+        """Raise NameClash if a table has the name."""
+        if name in self.stores or name in self._app.tables or name in self.tables:
+            raise NameClash(f"two of one name: table {name} ({made_at}): rename one of them")
+
+    def table(self, name: str, topic: Topic, keys: Codec, made_at: str) -> StoreNode:
+        """Make a global table of a topic. Raises NameClash."""
+        self._refuse_twice(name, made_at)
+        node = StoreNode(name, topic.name, keys, topic.value_codec, bytes, False, by_bytes=True)
+        self.tables[name] = topic, node
         return node
 
     def stages(self) -> Iterator[SubTopology]:
@@ -113,6 +141,8 @@ class FlowGraph:
             for step in _walk(root.then):
                 if step.topic is not None and step.topic.topics not in read:
                     yield from step.topic.specs(TopicKind.OUTPUT)
+        for topic, _ in self.tables.values():
+            yield from topic.specs(TopicKind.SOURCE)
         replication = self._app.conf.topic_replication_factor
         config = dict(CONFIGS[TopicKind.CHANGELOG])
         for node in self.stores.values():
@@ -124,7 +154,7 @@ def _tree(step: Step, made: dict[int, Operator]) -> Operator:
     found = made.get(id(step))
     if found is None:
         below = tuple(_tree(each, made) for each in step.then)
-        found = made[id(step)] = replace(step.operator, then=below)
+        found = made[id(step)] = step.operator.above(below)
     return found
 
 
@@ -170,7 +200,8 @@ class Shape(NamedTuple):
 
     `keys`: codec of the keys; `source`: topic whose bytes the values still are, None where a step
     has made other values; `value_type`: type of the values; `keyed`: whether a record is in the
-    partition of its key; `windowed`: whether keys are those of windows.
+    partition of its key; `windowed`: whether keys are those of windows; `behind`: ms by which
+    results of windows that have closed are behind stream time, at most.
     """
 
     keys: Codec
@@ -178,6 +209,7 @@ class Shape(NamedTuple):
     value_type: Any
     keyed: bool = True
     windowed: bool = False
+    behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -196,10 +228,16 @@ class Place:
         return replace(self, at=step, shape=self.shape._replace(**changes))
 
     def then_both(
-        self, operator: Operator, other: "Place", second: Operator, **changes: Any
+        self,
+        operator: Operator,
+        other: "Place",
+        second: Operator,
+        *,
+        to: Topic | None = None,
+        **changes: Any,
     ) -> "Place":
         """Put one operator here and a second one elsewhere; the records of both go on as one."""
-        step = Step(operator)
+        step = Step(operator, to)
         self.at.then.append(step)
         other.at.then.append(Step(second, then=step.then))
         return replace(self, at=step, shape=self.shape._replace(**changes))
@@ -215,7 +253,7 @@ class Place:
     def behind(self, topic: Topic, kind: TopicKind) -> "Place":
         """Return the place behind a topic that the flow has sent to."""
         keys = self.shape.keys
-        shape = Shape(keys, topic, topic.value_type)
+        shape = Shape(keys, topic, topic.value_type, behind=self.shape.behind)
         return replace(self, at=self.graph.root(topic, kind, keys), shape=shape)
 
     def between(self, name: str, partitions: int | None = None) -> "Place":
@@ -225,7 +263,7 @@ class Place:
                 f"topic in between without a name ({users_line()}): the key was changed: give the "
                 "next operator with state a name=, or call repartition(name)"
             )
-        topic_name = f"{self.app.conf.id}-{name}-repartition"
+        topic_name = self.repartition_topic(name)
         source = self.shape.source
         if source is not None:
             topic = source.derived(topic_name, partitions, has_prefix=True)
@@ -237,6 +275,16 @@ class Place:
             )
             self.send(topic)
         return self.behind(topic, TopicKind.REPARTITION)
+
+    def repartition_topic(self, name: str) -> str:
+        """Return the name of a topic in between."""
+        return f"{self.app.conf.id}-{name}-repartition"
+
+    def internal(self, topic_name: str, values: Codec, partitions: int | None = None) -> Topic:
+        """Make a topic in between with a format of its own."""
+        topic = Topic(self.app, (topic_name,), partitions=partitions, allow_empty=True)
+        topic.value_codec = values
+        return topic
 
     def keyed(self, name: str) -> "Place":
         """Return a place where each record is in the partition of its key."""
@@ -252,9 +300,31 @@ class Place:
         kind = KEY_VALUE
         timing = None
         if window is not None:
-            kind = SESSION if window.kind == "session" else WINDOW
-            timing = Timing(window.size, window.step, window.size + window.grace)
+            kind = STORE_KINDS.get(window.kind, WINDOW)
+            timing = Timing(window.size, window.step, window.stays)
         return self.graph.store(name, self.shape.keys, values, users_line(), kind, timing)
+
+    def ids(self, name: str, timing: Timing) -> StoreNode:
+        """Make a store of ids, for `deduplicate`."""
+        return self.graph.store(name, ID, table_codec(None), users_line(), SESSION, timing)
+
+    def rows(self, name: str, *, tagged: bool = False) -> StoreNode:
+        """Make a store of the table here: the newest value of each key, with its time."""
+        values = table_codec(self.shape.value_type)
+        if tagged:
+            values = tagged_codec(values)
+        return self.graph.store(name, self.shape.keys, values, users_line(), TIMED, None)
+
+    def held(self, name: str, wait_ms: int) -> StoreNode:
+        """Make a store of the changes of a table that wait: sessions that close at the wait."""
+        values = table_codec(self.shape.value_type)
+        timing = Timing(wait_ms, wait_ms, wait_ms - 1)
+        return self.graph.store(name, self.shape.keys, values, users_line(), SESSION, timing)
+
+    def subscriptions(self, name: str) -> StoreNode:
+        """Make a store of the subscriptions of a foreign-key join."""
+        raw = table_codec(bytes)
+        return self.graph.store(name, raw, raw, users_line(), SUBSCRIPTIONS, None)
 
     def buffer(self, name: str, timing: Timing) -> StoreNode:
         """Make a buffer of the records here, for a join."""
@@ -276,5 +346,6 @@ def merged(places: Sequence[Place]) -> Place:
         source=first.source if same else None,
         value_type=first.value_type if one_type else None,
         keyed=all(shape.keyed for shape in shapes),
+        behind=max(shape.behind for shape in shapes),
     )
     return replace(places[0], at=step, shape=shape)

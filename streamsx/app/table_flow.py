@@ -4,22 +4,56 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from streamsx.app.absent_steps import OF_TABLE, AbsentSteps
 from streamsx.app.channel import Topic
-from streamsx.app.flow import Flow, check_function
+from streamsx.app.compat import users_line
+from streamsx.app.flow import FLOW_KINDS, TABLE_KINDS, Flow, check_function, check_kind, keys_of
+from streamsx.app.flow_graph import Place
+from streamsx.app.grouped_table import GroupedTable
+from streamsx.app.window import wait_ms
 from streamsx.errors import TopologyError
+from streamsx.operators.foreign_join import (
+    ForeignStores,
+    ForeignTopics,
+    answer_codec,
+    foreign_join,
+    subscription_codec,
+)
+from streamsx.operators.join_tables import join_tables
+from streamsx.operators.operator import Operator
+from streamsx.operators.suppress import suppress
+from streamsx.operators.table import filter_table, map_table, put_changes
+from streamsx.serde.codec import FlowKeys, table_codec
 from streamsx.state.layout import StoreNode
+from streamsx.topology.internal_topics import TopicKind
 
 
 @dataclass(frozen=True)
-class TableFlow:
+class GlobalTable:
+    """Table of all partitions of a topic, which each worker has whole. Made by `App.global_table`.
+
+    A worker reads all of the topic before its first task runs, and goes on reading meanwhile.
+    """
+
+    node: StoreNode
+    """Node of the store, for the modules of flows."""
+
+    def __repr__(self) -> str:
+        return f"<GlobalTable: {self.node.name}>"
+
+
+@dataclass(frozen=True)
+class TableFlow(AbsentSteps):
     """Table: made by `App.table`, `Flow.to_table` and aggregates.
 
     `_changes` are the changes of the table. `_store` holds the values; None for a table that is
-    computed from another one and has no store.
+    computed from another one and has no store. `_knows_old`: changes have the value before them.
     """
 
+    _absent = OF_TABLE
     _changes: Flow
     _store: StoreNode | None
+    _knows_old: bool = True
 
     def store(self, made_at: str) -> StoreNode:
         """Return the store. Raises TopologyError if the table has none."""
@@ -41,18 +75,135 @@ class TableFlow:
     def filter(self, condition: Callable[[Any], Any]) -> "TableFlow":
         """Keep the rows whose value fulfils a condition; a row that no longer does is deleted."""
         check_function("filter", condition)
-        kind = self._changes.place.shape.value_type
-
-        def kept(value: Any) -> Any:
-            return value if value is not None and condition(value) else None
-
-        return TableFlow(self._changes.map_values(kept, value_type=kind), None)
+        self._ask_old("filter")
+        return self._made(filter_table(condition), source=None)
 
     def map_values(self, fun: Callable[[Any], Any], *, value_type: Any = None) -> "TableFlow":
         """Replace each value by what a function makes of it."""
         check_function("map_values", fun)
 
-        def made(value: Any) -> Any:
-            return None if value is None else fun(value)
+        return self._made(map_table(fun), source=None, value_type=value_type)
 
-        return TableFlow(self._changes.map_values(made, value_type=value_type), None)
+    def group_by(
+        self,
+        key_of: Callable[[Any], Any],
+        name: str = "",
+        partitions: int | None = None,
+        *,
+        key_type: Any = None,
+    ) -> GroupedTable:
+        """Return groups of the rows by another key, text unless `key_type` is given.
+
+        `name` names the topic in between; without it the aggregate's name does. A value for which
+        the function returns None is in no group.
+        """
+        check_function("group_by", key_of)
+        self._ask_old("group_by")
+        keys = keys_of(key_type)
+        encoders = FlowKeys(keys.encoders, key_type or str, users_line())
+        return GroupedTable(self._changes.place, key_of, (keys, encoders), name, partitions)
+
+    def join(
+        self,
+        other: "TableFlow",
+        fun: Callable[[Any, Any], Any],
+        *,
+        key: Callable[[Any], Any] | None = None,
+        kind: str = "inner",
+        name: str = "",
+        value_type: Any = None,
+    ) -> "TableFlow":
+        """Join the rows of two tables by key: each change joins the other's newest value.
+
+        `kind` is `inner`, `left` or `outer`: which tables must have a row. `fun` takes both values,
+        None for a missing one. `name` names the stores of both sides.
+
+        With `key`, a function of this table's value, rows join the row of the other table with that
+        key, their foreign key. `kind` is `inner` or `left` then. `name` names the topics in between
+        too.
+        """
+        check_function("join", fun, 2)
+        if not isinstance(other, TableFlow):
+            raise TypeError(f"not a table: {other!r} ({users_line()}): a table joins tables")
+        check_kind(kind, FLOW_KINDS if key is None else TABLE_KINDS)
+        if not name:
+            raise TopologyError(f"state without a name ({users_line()}): give the join a name=")
+        left = self._changes.place.keyed(name)
+        right = other.to_flow().place.keyed(name)
+        if key is not None:
+            check_function("key=", key)
+            return join_foreign((left, right), fun, key, kind, name, value_type)
+        if left.shape.keys is not right.shape.keys:
+            raise TopologyError(
+                f"keys of other types ({users_line()}): give both tables the same key_type="
+            )
+        stores = left.rows(f"{name}-left"), right.rows(f"{name}-right")
+        one, two = join_tables(*stores, fun, kind)
+        made = left.then_both(one, right, two, source=None, value_type=value_type)
+        return TableFlow(Flow(made), None)
+
+    def _made(self, operator: Operator, **changes: Any) -> "TableFlow":
+        """Return the table that an operator makes of the changes, which has no store."""
+        place = self._changes.place.then(operator, **changes)
+        return TableFlow(Flow(place), None, self._knows_old)
+
+    def _ask_old(self, step: str) -> None:
+        """Refuse a step that needs the values before changes. Raises TopologyError."""
+        if not self._knows_old:
+            raise TopologyError(
+                f"{step} behind suppress ({users_line()}): nobody knows the rows before what is "
+                f"held: write {step} ahead of suppress, or .to_flow().to_table(name) in between"
+            )
+
+    def suppress(self, wait: object, *, name: str = "") -> "TableFlow":
+        """Give on at most one change of a key in a time, the newest one, by stream time.
+
+        `name` names the store of what is held, after the table's store unless given.
+        """
+        self._ask_old("suppress")
+        if not name and self._store is not None:
+            name = f"{self._store.name}-suppress"
+        if not name:
+            raise TopologyError(f"state without a name ({users_line()}): give suppress a name=")
+        place = self._changes.place.keyed(name)
+        store = place.held(name, wait_ms(wait))
+        made = place.then(suppress(store, place.shape.keys), source=None)
+        return TableFlow(Flow(made), None, _knows_old=False)
+
+
+def join_foreign(
+    sides: tuple[Place, Place],
+    fun: Callable[[Any, Any], Any],
+    key_of: Callable[[Any], Any],
+    kind: str,
+    name: str,
+    value_type: Any,
+) -> TableFlow:
+    """Return the table of a foreign-key join of the tables at two places."""
+    left, right = sides
+    encoders = right.shape.keys.encoders.or_none()
+
+    def foreign(value: Any) -> bytes | None:
+        key = key_of(value)
+        return encoders[type(key)](key)
+
+    topics = ForeignTopics(
+        left.repartition_topic(f"{name}-subscription"), left.repartition_topic(f"{name}-response")
+    )
+    stores = ForeignStores(
+        left.rows(f"{name}-left", tagged=True),
+        right.rows(f"{name}-right"),
+        right.subscriptions(f"{name}-subscriptions"),
+    )
+    values = table_codec(left.shape.value_type), table_codec(right.shape.value_type)
+    steps = foreign_join(stores, topics, fun, foreign, *values, left=kind == "left")
+    asked = right.internal(topics.subscriptions, subscription_codec())
+    answered = left.internal(topics.answers, answer_codec(values[1]))
+    right.behind(asked, TopicKind.REPARTITION).then(steps.subscriptions, answered)
+    right.then(steps.right, answered)
+    back = left.behind(answered, TopicKind.REPARTITION)
+    made = left.then_both(
+        steps.left, back, steps.answers, to=asked, source=None, value_type=value_type
+    )
+    store = made.store(name, value_type)
+    return TableFlow(Flow(made.then(put_changes(store))), store)

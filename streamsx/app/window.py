@@ -14,38 +14,56 @@ ROUNDING: Final = 1e-6
 class Window(NamedTuple):
     """Window of `size` ms that begins each `step` ms, and stays open `grace` ms beyond its end.
 
-    `grace` None stands for a grace that was not given.
+    `grace` None stands for a grace that was not given. `idle` is the ms without input after which
+    all windows close, None for never.
     """
 
     kind: str
     size: int
     step: int
     given_grace: int | None
+    idle: int | None = None
 
     @property
     def grace(self) -> int:
         return self.given_grace or 0
 
+    @property
+    def behind(self) -> int:
+        """Return the ms by which final results are behind stream time, at most."""
+        return self.size + self.grace if self.kind == "session" else self.grace
 
-def tumbling(size: object, *, grace: object = None) -> Window:
+    @property
+    def stays(self) -> int:
+        """Return the ms for which a window stays: from its start, or a sliding one's end."""
+        return self.grace if self.kind == "sliding" else self.size + self.grace
+
+
+def tumbling(size: object, *, grace: object = None, idle: object = None) -> Window:
     """Return windows of a size, one behind the other.
 
-    `grace`: how long a window waits, in stream time, for records that come late.
+    `grace`: how long a window waits, in stream time, for records that come late; `idle`: how long
+    the input may be without any record, in time on the wall, before all windows close.
     """
-    return _window("tumbling", size, size, grace)
+    return _window("tumbling", size, size, grace, idle)
 
 
-def hopping(size: object, step: object, *, grace: object = None) -> Window:
+def hopping(size: object, step: object, *, grace: object = None, idle: object = None) -> Window:
     """Return windows of a size that begin each step: a record is in several of them."""
-    return _window("hopping", size, step, grace)
+    return _window("hopping", size, step, grace, idle)
 
 
-def session(gap: object, *, grace: object = None) -> Window:
+def sliding(size: object, *, grace: object = None, idle: object = None) -> Window:
+    """Return windows of a size, both ends inclusive, that end at a record or begin behind one."""
+    return _window("sliding", size, size, grace, idle)
+
+
+def session(gap: object, *, grace: object = None, idle: object = None) -> Window:
     """Return sessions: records of a key with gaps of at most `gap` between them."""
-    return _window("session", gap, gap, grace)
+    return _window("session", gap, gap, grace, idle)
 
 
-def _window(kind: str, size: object, step: object, grace: object) -> Window:
+def _window(kind: str, size: object, step: object, grace: object, idle: object) -> Window:
     size_ms = _ms("size", size)
     step_ms = _ms("step", step)
     grace_ms = None if grace is None else _ms("grace", grace, least=0)
@@ -54,7 +72,17 @@ def _window(kind: str, size: object, step: object, grace: object) -> Window:
             f"gaps between windows ({users_line()}): step {step} is more than size {size}: records "
             "in between would be in no window"
         )
-    return Window(kind, size_ms, step_ms, grace_ms)
+    return Window(kind, size_ms, step_ms, grace_ms, idle_time(idle))
+
+
+def idle_time(idle: object) -> int | None:
+    """Return the ms of `idle=`; None without it."""
+    return None if idle is None else _ms("idle time", idle)
+
+
+def wait_ms(wait: object) -> int:
+    """Return the ms of the wait of `suppress`."""
+    return _ms("wait", wait)
 
 
 class JoinReach(NamedTuple):
@@ -93,8 +121,17 @@ def join_reach(within: object, grace: object) -> JoinReach:
     return JoinReach(before, after, grace_ms, grace is not None)
 
 
+def dedup_timing(within: object, grace: object) -> Timing:
+    """Return the times of the ids of `deduplicate`."""
+    size = _ms("within", within)
+    return Timing(size, size, size + (0 if grace is None else _ms("grace", grace, least=0)))
+
+
 def _ms(what: str, duration: object, *, least: int = 1) -> int:
-    made = seconds(duration) * 1000
+    try:
+        made = seconds(duration) * 1000
+    except ValueError:
+        made = float("inf")
     if not least <= made < float("inf") or abs(made - round(made)) > ROUNDING:
         raise TopologyError(
             f"not a {what} of a window: {duration!r} ({users_line()}): write whole milliseconds, "

@@ -8,8 +8,8 @@ then on, and a record that comes with its window closed is late. So a record has
 in left and outer joins, one result without the other side. That result leaves when the window
 closes, with the record's own time.
 
-A record without a value is skipped. A record without a key matches nothing: it is skipped, or has
-its result without the other side at once.
+A record without a value, or without a time, is skipped. A record without a key matches nothing: it
+is skipped, or has its result without the other side at once.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ BIND: Final = """\
 {peek} = {other}.peek
 """
 JOIN: Final = """\
-if {value} is None:
+if {value} is None or {timestamp} < 0:
     {counts}.skipped += 1
 elif {key} is None:
     @unkeyed

@@ -2,7 +2,8 @@
 
 A block reads the variables of one record at its place in the tree, each in braces: `{key}` in
 bytes, `{decoded}` for the key as users know it, `{value}`, `{raw}` for the value in bytes,
-`{timestamp}` in ms, `{headers}`. A block writes only the variables listed in `makes`, for instance
+`{timestamp}` in ms, `{headers}`, and behind a table `{old}`, the value before the change, None
+without one. A block writes only the variables listed in `makes`, for instance
 `{new_key}`. They belong to this operator, so that siblings in the tree do not see them. Any other
 name in braces is the operator's own: a function, a store, a constant, `{send}` for the sender of
 its topic, `{counts}` for its `Counts`, or a local variable. The operators below stand at `{then}`,
@@ -31,7 +32,7 @@ METADATA: Final = "{value}, {decoded}, {timestamp}, {headers} or []"
 class Counts:
     """Numbers of records that an operator with state did not take, since its task began.
 
-    `skipped`: records without a key or a value; `late`: records whose windows are closed.
+    `skipped`: records without a key, a value or a time; `late`: records whose windows are closed.
     """
 
     skipped: int = 0
@@ -52,7 +53,9 @@ class Code:
     `close` is code that runs when stream time has reached `due` of the operator's store, before the
     record that moved stream time. `{clock}` is the new stream time there. `{now}` is the stream
     time in the block. `yield` pauses the loop between two slices of results. `due` is the
-    expression of the time to close at; with `moves_due` records move that time too.
+    expression of the time to close at; with `moves_due` records move that time too. With `behind`
+    the code runs behind the block of the record that moved stream time. `{clock}` is the new
+    stream time in the block too, and `{now}` that of the last close.
     """
 
     block: str
@@ -64,6 +67,7 @@ class Code:
     close: "Code | None" = None
     due: str = "{store}.due"
     moves_due: bool = False
+    behind: bool = False
 
     @cached_property
     def uses(self) -> frozenset[str]:
@@ -78,8 +82,11 @@ class Operator:
 
     `kind`: name of the step, a part of the topology's signature; `functions`: functions that the
     code calls, by the code's names for them; `topic`: destination of a send; `stores`: stores that
-    the code uses, by the code's names for them; `constants`: numbers in the code; `then`: operators
-    that receive the result, each on its own.
+    the code uses, by the code's names for them; `constants`: numbers in the code; `idle_ms`: time
+    without input after which the operator closes everything, None for never; `then`: operators that
+    receive the result, each on its own. `with_old` is the code where an operator below asks for the
+    old value of a table's change. `tables` are global tables that the code reads, by the code's
+    names for them.
     """
 
     kind: str
@@ -88,7 +95,24 @@ class Operator:
     topic: str | None = None
     stores: Mapping[str, StoreNode] = field(default_factory=dict)
     constants: Mapping[str, int] = field(default_factory=dict)
+    idle_ms: int | None = None
     then: tuple["Operator", ...] = ()
+    with_old: Code | None = None
+    tables: Mapping[str, StoreNode] = field(default_factory=dict)
+
+    def above(self, then: tuple["Operator", ...]) -> "Operator":
+        """Return this operator with others below, which may ask for old values."""
+        code = self.code
+        if self.with_old is not None and any(each.asks_old for each in then):
+            code = self.with_old
+        return replace(self, code=code, then=then)
+
+    @property
+    def asks_old(self) -> bool:
+        """Return whether this operator, or one that gets its records, uses the old value."""
+        if "old" in self.code.uses:
+            return True
+        return "old" not in self.code.makes and any(each.asks_old for each in self.then)
 
     def walk(self) -> Iterator["Operator"]:
         """Yield this operator and all below, each before the operators below that one."""

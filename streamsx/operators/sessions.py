@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from streamsx.operators.aggregate import BIND
+from streamsx.operators.change import keeper
 from streamsx.operators.operator import Code, Operator, indented
 from streamsx.operators.windows import WindowedKey, windowed_bytes
 from streamsx.serde.codec import Codec
 from streamsx.state.layout import StoreNode
 
 SKIP: Final = """\
-if {key} is None or @absent:
+if {key} is None or {timestamp} < 0 or @absent:
     {counts}.skipped += 1
 else:
 """
@@ -35,7 +36,7 @@ if {near}:
 if {end} + {stays} < {now}:
     {counts}.late += 1
 else:
-    {new_value} = {add}({decoded}, {value}, {total}({decoded}, {near}))
+@keep    {new_value} = {add}({decoded}, {value}, {total}({decoded}, {near}))
     {store}.replace({key}, {sessions}, {near}, [{start}, {end}, {new_value}])
 """
 EMIT: Final = {
@@ -49,6 +50,22 @@ EMIT: Final = {
 """,
     "final": "",
 }
+EMIT_OLD: Final = {
+    "update": """\
+    {changes} = {results}({near}, {start}, {end}, {new_value})
+    for {start}, {end}, {new_value}, {new_old} in {with_old}({olds}, {changes}):
+        {then}
+""",
+    "commit": """\
+    {changes} = {results}({near}, {start}, {end}, {new_value})
+    for {start}, {end}, {new_value}, {new_old} in {with_old}({olds}, {changes}):
+        {row} = {key}, {start}, {end}
+        {held} = {pending}.get({row})
+        {pending}[{row}] = {new_value}, {timestamp}, {new_old} if {held} is None else {held}[2]
+""",
+    "final": "",
+}
+KEEP: Final = "    {olds} = {olds_of}({near})\n"
 IN_SESSION: Final = {
     "decoded": "{windowed}({decode_key}({key}), {start}, {end})",
     "key": "{encode_windowed}({decode_key}({key}), {start}, {end})",
@@ -64,7 +81,7 @@ for {part} in {store}.close({clock}, SLICE_ROWS):
     yield
 """,
     ("value",),
-    {**OF_RESULT, "timestamp": "{end}"},
+    {**OF_RESULT, "timestamp": "{end}", "old": "None"},
 )
 COMMIT: Final = Code(
     """\
@@ -74,6 +91,14 @@ for ({plain_key}, {start}, {end}), ({new_value}, {new_timestamp}) in {pending}.i
     ("value", "timestamp"),
     OF_RESULT,
 )
+COMMIT_OLD: Final = Code(
+    """\
+for ({plain_key}, {start}, {end}), ({new_value}, {new_timestamp}, {new_old}) in {pending}.items():
+    {then}
+""",
+    ("value", "timestamp", "old"),
+    OF_RESULT,
+)
 DROPS: Final = Code("for _ in {store}.drop({clock}, SLICE_ROWS):\n    yield\n")
 
 
@@ -81,6 +106,28 @@ def results(merged: list[Any], start: int, end: int, value: Any) -> list[tuple[i
     """Return deletions of the sessions whose bounds have changed, then the new session."""
     gone = [(each[0], each[1], None) for each in merged if (each[0], each[1]) != (start, end)]
     return [*gone, (start, end, value)]
+
+
+def with_old(
+    olds: dict[tuple[int, int], Any], changes: list[tuple[int, int, Any]]
+) -> list[tuple[int, int, Any, Any]]:
+    """Return changes of sessions with the value that each session had before."""
+    return [(start, end, value, olds.get((start, end))) for start, end, value in changes]
+
+
+def _code(*, absent: str, emit: str, old: bool) -> Code:
+    lines = ADD.replace("@keep", KEEP if old and emit != "final" else "")
+    lines += (EMIT_OLD if old else EMIT)[emit]
+    updates = COMMIT_OLD if old else COMMIT
+    return Code(
+        SKIP.replace("@absent", absent) + indented(lines),
+        ("value", "old") if old else ("value",),
+        IN_SESSION,
+        bind=BIND,
+        commit=updates if emit == "commit" else None,
+        close=FINALS if emit == "final" else DROPS,
+        moves_due=True,
+    )
 
 
 def sessions(
@@ -100,6 +147,7 @@ def sessions(
     """
     timing = store.timing
     assert timing is not None, store
+    kept = keeper(store.values)
 
     def total(key: Any, near: list[Any]) -> Any:
         """Return the aggregate of the sessions that a record joins."""
@@ -110,24 +158,26 @@ def sessions(
             value = merge(key, value, each[2])
         return value
 
-    code = Code(
-        SKIP.replace("@absent", absent) + indented(ADD + EMIT[emit]),
-        ("value",),
-        IN_SESSION,
-        bind=BIND,
-        commit=COMMIT if emit == "commit" else None,
-        close=FINALS if emit == "final" else DROPS,
-        moves_due=True,
-    )
+    def olds_of(near: list[Any]) -> dict[tuple[int, int], Any]:
+        """Return the values of sessions before a change, by their bounds."""
+        return {(start, end): kept(value) for start, end, value in near}
+
     functions: dict[str, Any] = {
         "add": fun,
         "total": total,
         "results": results,
+        "with_old": with_old,
+        "olds_of": olds_of,
         "windowed": WindowedKey,
         "encode_windowed": windowed_bytes,
         "decode_key": keys.decode,
     }
     constants = {"stays": timing.stays}
     return Operator(
-        f"session_{emit}", code, functions, stores={"store": store}, constants=constants
+        f"session_{emit}",
+        _code(absent=absent, emit=emit, old=False),
+        functions,
+        stores={"store": store},
+        constants=constants,
+        with_old=_code(absent=absent, emit=emit, old=True),
     )

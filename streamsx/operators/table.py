@@ -1,6 +1,8 @@
 """Operators of tables: `put` keeps the newest value of each key, `join_table` looks a value up.
 
-The row of a key is the key's bytes.
+`filter_table` and `map_table` make another table of the changes of one, with the old value of each
+change. A row that a filter does not keep any more leaves as a deletion. The row of a key is the
+key's bytes.
 """
 
 from collections.abc import Callable
@@ -8,6 +10,7 @@ from typing import Any, Final
 
 from streamsx.operators.aggregate import BIND
 from streamsx.operators.operator import Code, Operator, indented
+from streamsx.serde.codec import Encoders
 from streamsx.state.layout import StoreNode
 
 PUT: Final = Code(
@@ -20,6 +23,47 @@ else:
 """,
     bind=BIND,
 )
+PUT_OLD: Final = Code(
+    """\
+if {key} is None:
+    {counts}.skipped += 1
+else:
+    {new_old} = {get}({key})
+    if {new_old} is None:
+        {new_old} = {load}({key})
+    elif {new_old} is GONE:
+        {new_old} = None
+    {hot}[{key}] = GONE if {value} is None else {value}
+    {then}
+""",
+    ("old",),
+    bind=BIND,
+)
+PUT_CHANGES: Final = Code(
+    """\
+{new_old} = {get}({key})
+if {new_old} is None:
+    {new_old} = {load}({key})
+elif {new_old} is GONE:
+    {new_old} = None
+if {value} is not None or {new_old} is not None:
+    {hot}[{key}] = GONE if {value} is None else {value}
+    {then}
+""",
+    ("old",),
+    bind=BIND,
+)
+FILTER: Final = Code(
+    """\
+{new_value} = {value} if {value} is not None and {condition}({value}) else None
+{new_old} = {old} if {old} is not None and {condition}({old}) else None
+if {new_value} is not None or {new_old} is not None:
+    {then}
+""",
+    ("value", "old"),
+)
+MAP: Final = "{new_value} = None if {value} is None else {fun}({value})\n"
+MAP_OLD: Final = "{new_old} = None if {old} is None else {fun}({old})\n"
 FIND: Final = """\
 {found} = {get}({key})
 if {found} is None:
@@ -43,10 +87,71 @@ LEFT: Final = Code(
 
 
 def put(store: StoreNode) -> Operator:
-    return Operator("put", PUT, stores={"store": store})
+    return Operator("put", PUT, stores={"store": store}, with_old=PUT_OLD)
+
+
+def put_changes(store: StoreNode) -> Operator:
+    """Return a `put` that passes no deletion on of a row that is not there."""
+    return Operator("put_changes", PUT_CHANGES, stores={"store": store})
+
+
+def filter_table(condition: Callable[[Any], Any]) -> Operator:
+    return Operator("filter_table", FILTER, {"condition": condition})
+
+
+def map_table(fun: Callable[[Any], Any]) -> Operator:
+    code = Code(MAP, ("value",))
+    return Operator("map_table", code, {"fun": fun}, with_old=Code(MAP + MAP_OLD, ("value", "old")))
 
 
 def join_table(store: StoreNode, fun: Callable[[Any, Any], Any], *, left: bool) -> Operator:
     """Return a join of a stream with a table: `fun` takes both values, the table's maybe None."""
     kind = "left_join_table" if left else "join_table"
     return Operator(kind, LEFT if left else INNER, {"fun": fun}, stores={"store": store})
+
+
+GLOBAL: Final = """\
+if {value} is None:
+    {counts}.skipped += 1
+else:
+    {found} = None
+    {at} = @key
+    if {at} is not None:
+        {found} = {load}({at})
+"""
+GLOBAL_INNER: Final = """\
+    if {found} is not None:
+        {new_value} = {fun}({value}, {found})
+        {then}
+    elif {at} is None:
+        {counts}.skipped += 1
+"""
+GLOBAL_LEFT: Final = """\
+    {new_value} = {fun}({value}, {found})
+    {then}
+"""
+KEY_MADE: Final = """\
+{at} = {key_of}({value})
+    {at} = {encode_key}[type({at})]({at})"""
+
+
+def join_global(
+    table: StoreNode,
+    fun: Callable[[Any, Any], Any],
+    key_of: Callable[[Any], Any] | None,
+    keys: Encoders,
+    *,
+    left: bool,
+) -> Operator:
+    """Return a join of a stream with a global table, by the key that `key_of` makes of the value.
+
+    Without `key_of` the record's key is that of the table.
+    """
+    block = GLOBAL + (GLOBAL_LEFT if left else GLOBAL_INNER)
+    block = block.replace("{at} = @key", "{at} = {key}" if key_of is None else KEY_MADE)
+    functions: dict[str, Any] = {"fun": fun}
+    if key_of is not None:
+        functions |= {"key_of": key_of, "encode_key": keys}
+    code = Code(block, ("value",), bind="{load} = {table}.load\n")
+    kind = "left_join_global" if left else "join_global"
+    return Operator(kind, code, functions, tables={"table": table})

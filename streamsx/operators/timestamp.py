@@ -1,7 +1,6 @@
 """Operator `timestamp`: gives a record the time that a function finds in the value."""
 
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, Final
 
 from streamsx.operators.operator import Code, Operator
@@ -13,8 +12,9 @@ CODE: Final = Code("{new_timestamp} = {to_ms}({time_of}({value}))", makes=("time
 
 def to_ms(time: Any) -> int:
     """Return ms since 1970 of a datetime, or of seconds. Raises TypeError for another type."""
-    if isinstance(time, datetime):
-        return round(time.timestamp() * 1000)
+    if callable(moment := getattr(time, "timestamp", None)):
+        seconds: float = moment()
+        return round(seconds * 1000)
     if isinstance(time, int | float) and not isinstance(time, bool):
         return round(time * 1000)
     kind = type(time).__name__

@@ -4,10 +4,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamsx.errors import DecodeFailed
 from streamsx.model import Headers
+
+if TYPE_CHECKING:
+    from streamsx.processing.progress import TimeMark
 
 
 class Batch(NamedTuple):
@@ -28,6 +31,8 @@ class Batch(NamedTuple):
     next_offset: int
     unreadable: bool = False
     """Whether a DecodeFailed replaces the values of some records, which could not be read."""
+    marks: Sequence["TimeMark"] = ()
+    """Times that the writers of the topic tell, in order."""
 
     def error(self, index: int) -> DecodeFailed | None:
         """Return the reason why a record could not be read; None for a readable record."""
@@ -81,3 +86,9 @@ class Chunk(NamedTuple):
     start: int
     stop: int
     times: StreamTimes | None = None
+
+    @property
+    def work(self) -> int:
+        """Return the number of records, and of times that writers tell."""
+        told = sum(self.start <= mark.place <= self.stop for mark in self.batch.marks)
+        return self.stop - self.start + told

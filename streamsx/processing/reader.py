@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.processing.batch import Batch, Chunk
-from streamsx.processing.compile import Loop, Wiring, compiled
+from streamsx.processing.compile import Loop, LoopText, Wiring, compiled, has_clock
 from streamsx.processing.failure_policy import Failure, FailureStreak
 from streamsx.processing.inbox import Inbox, TaskContext, Values
+from streamsx.processing.progress import NOTHING
+from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import AgentNode, Source, reader_name
 
 if TYPE_CHECKING:
@@ -79,10 +81,17 @@ class AgentProgress:
         self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
     ) -> None:
         """Report a failed record. Raise the error if the failure ends the task."""
+        self.failed_at(batch.offsets[index], ordinal, error, decode=decode)
+
+    def failed_at(self, offset: int, ordinal: int, error: Exception, *, decode: bool) -> None:
+        """Report a failure as that of the record at an offset; raise the error if the task ends."""
         task = self._task
-        offset = batch.offsets[index]
-        place = (task.id, batch.topic, batch.partition, offset)
+        place = (task.id, self._topic, task.id.partition, offset)
         task.failed(Failure(*place, self._agent, decode, error), self._streak, ordinal)
+
+    def lasts(self, ordinal: int) -> bool:
+        """Return whether a row of failures holds the position."""
+        return self._streak.lasts(ordinal)
 
 
 class AgentRun:
@@ -170,13 +179,24 @@ class LoopRun:
     """Branches of a source, record by record; each has a position and failures of its own."""
 
     def __init__(self, source: Source, task: "Task", begins: Mapping[str, int]) -> None:
+        topic = source.topic
+        self._progress_of = task.progress.get(topic)
+        if self._progress_of is None:  # a driver that does not link tasks goes by the records
+            source = replace(source, writers=())
         self._source = source
         self._task = task
-        topic = source.topic
         self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
         self._all = tuple(range(len(self._scopes)))
-        self._wiring = Wiring(task.outbox.to, task.stores, {}, task.counts, {})
+        tells = task.plan.tells
+        begin = task.stream_time if self._progress_of is None else NOTHING
+        self._wiring = Wiring(
+            task.outbox.to, task.stores, task.pending, task.counts, {}, tells, task.tables, begin
+        )
         self._loop = compiled(source, task.plan.number, self._wiring)
+        self.topic = topic
+        self._operators = LoopText(source.branches).operators
+        self._clocked = [each for each in source.branches if has_clock(each, tells)]
+        self._move_clocks()
         self._passed = 0
         """Number of records read so far."""
         self._reached = task.taken[topic]
@@ -184,8 +204,6 @@ class LoopRun:
         """Whether a branch may have to pass over records that are done."""
         self._failing: tuple[Batch, int, int, int] | None = None
         """Batch, index and ordinal of the record that fails, and the number of the branch."""
-        self._last: tuple[Batch, int] | None = None
-        """Batch and index of the last record that was read."""
         self._left: Iterator[None] | None = None
         """Rest of a chunk that is paused."""
 
@@ -227,6 +245,84 @@ class LoopRun:
             self._left = left
 
     def _chunk(self, chunk: Chunk) -> Iterator[None]:
+        """Run a chunk; between its records stream time moves as the writers of the topic tell."""
+        for index, told in chunk.batch.marks:
+            if chunk.start <= index <= chunk.stop:
+                yield from self._records(chunk._replace(stop=index))
+                chunk = chunk._replace(start=index)
+                assert self._progress_of is not None, self._source.topic
+                if self._progress_of.tell(told):
+                    self._move_clocks()
+                    yield from self._advance({})
+        yield from self._records(chunk)
+
+    def _move_clocks(self) -> None:
+        """Move the clocks of the branches to the time that the writers of the topic have told."""
+        if self._progress_of is not None:
+            for branch in self._clocked:
+                clock = self._wiring.clock(branch)
+                clock.now = max(clock.now, self._progress_of.time)
+
+    def _advance(self, ahead: Mapping[int, int]) -> Iterator[None]:
+        """Close what is due without a record; `ahead`: later times for some operators."""
+        if self._loop.advance is not None:
+            yield from self._loop.advance(ahead, self._failed_last)
+
+    def _failed_last(self, error: Exception, branch: int) -> None:
+        """Report a failure outside of a record as that of the last record."""
+        offset = max(self._reached - 1, 0)
+        ordinal = max(self._passed - 1, 0)
+        self._scopes[branch].failed_at(offset, ordinal, error, decode=False)
+
+    def close_idle(self, quiet_ms: Mapping[str, float], newest: int) -> bool:
+        """Close everything in operators whose input is idle; return whether there is any.
+
+        `quiet_ms`: for how long the input of each store has been quiet; `newest`: newest timestamp.
+        """
+        if self.paused or self._loop.advance is None:
+            return False
+        ahead: dict[int, int] = {}
+        for n, operator in enumerate(self._operators):
+            names = [node.name for node in operator.stores.values()]
+            if operator.idle_ms is None or min(quiet_ms[each] for each in names) < operator.idle_ms:
+                continue
+            stores = [self._task.stores[name] for name in names]
+            timed = [store for store in stores if isinstance(store, TimedStore)]
+            newest = max(newest, *(clock.now for clock in self._wiring.clocks.values()))
+            end = max(store.all_closed(newest) for store in timed)
+            if newest >= 0 and end > max(store.closed for store in timed):
+                ahead[n] = newest = end
+        if ahead:
+            self._left = self._advance(ahead)
+            self.go_on()
+        return bool(ahead)
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Return a value that changes with each record, and when stream time is told to move."""
+        told = NOTHING if self._progress_of is None else self._progress_of.time
+        return self._passed, told
+
+    def feeds(self, topic: str) -> bool:
+        """Return whether records go from here to a topic."""
+        return any(each.topic == topic for each in self._operators)
+
+    def told(self, topic: str) -> int | None:
+        """Return the stream time of the records that have been sent to a topic.
+
+        None if a row of failures holds one of the branches: its records may come again.
+        """
+        times = [NOTHING]
+        for number, branch in enumerate(self._source.branches):
+            if any(each.topic == topic for each in branch.first.walk()):
+                if self._scopes[number].lasts(self._passed):
+                    return None
+                times.append(self._wiring.clock(branch).now)
+        return max(times)
+
+    def _records(self, chunk: Chunk) -> Iterator[None]:
+        if chunk.start == chunk.stop < len(chunk.batch.offsets):
+            return
         if self._passes:
             for part, numbers in self._parts(chunk):
                 loop = self._some(numbers) if numbers else None
@@ -280,18 +376,12 @@ class LoopRun:
                 yield from pauses
         self._passed = self._passed + stop - start
         self._reached = batch.following(stop)
-        self._last = batch, stop - 1
 
     def commit(self) -> None:
         """Give on the results that waited for a commit. A failure is that of the last record."""
-        if self._loop.commit is None or self._last is None:
-            return
-        batch, index = self._last
-
-        def failed(error: Exception, branch: int) -> None:
-            self._scopes[branch].failed(batch, index, self._passed - 1, error, decode=False)
-
-        self._loop.commit(failed)
+        if self._loop.commit is not None:
+            for _ in self._loop.commit(self._failed_last) or ():
+                pass  # a loop that pauses between slices does not pause here
 
     def reset(self, position: int, *, back: bool) -> None:
         """Continue as `AgentProgress.reset` does."""

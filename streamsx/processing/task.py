@@ -27,19 +27,24 @@ from streamsx.model import TaskId
 from streamsx.processing.batch import Batch, Chunk, StreamTimes
 from streamsx.processing.compile import SLICE_ROWS
 from streamsx.processing.failure_policy import Failure, FailureAction, FailureStreak, Policy
+from streamsx.processing.idle import QuietTime
 from streamsx.processing.inbox import Outbox, SendRows, StartActor
 from streamsx.processing.merge import Merge
+from streamsx.processing.progress import NOTHING, Progress, separated
 from streamsx.processing.reader import AgentRun, LoopRun
 from streamsx.processing.rerun import NO_RERUN, Begins, Rerun, StoreRows, rerun_after
+from streamsx.processing.teller import Teller
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
 from streamsx.state.layout import store_mark
 from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import SubTopology
+from streamsx.topology.time_links import TimeLinks, Writer
 
 if TYPE_CHECKING:
     from streamsx.operators.operator import Counts
 
+NO_LINKS = TimeLinks()
 WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
 """Errors of an app that was not wired for a topic or table: the next record would meet them too, as
 with a fault of a store."""
@@ -53,7 +58,8 @@ class TaskMetadata(NamedTuple):
     previous seal; `high`: highest timestamp taken from each topic, kept by Spark and by no worker;
     `readers`: per topic, the next offset of each reader that is ahead of the position; `closed`:
     stream time up to which the windows of each store have closed, by the mark of the store, which
-    may be ahead of the position's stream time;
+    may be ahead of the position's stream time; `told`: per topic, the times that its writers had
+    told (`progress`);
     `topic_ids`: id of the topic to which each position belongs, where brokers have ids.
     """
 
@@ -64,6 +70,7 @@ class TaskMetadata(NamedTuple):
     readers: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     topic_ids: Mapping[str, str] = MappingProxyType({})
     closed: Mapping[str, int] = MappingProxyType({})
+    told: Mapping[str, Mapping[Writer, int | None]] = MappingProxyType({})
 
     @property
     def begins(self) -> Begins:
@@ -89,7 +96,8 @@ class Task:
     not wired for.
 
     `rerun` is the order of the task that ended before this one at the same commit, if any. A task
-    does not obey its `stop`: the driver does.
+    does not obey its `stop`: the driver does. `tables` are the global tables by
+    name, which tasks only read.
     """
 
     def __init__(
@@ -102,19 +110,22 @@ class Task:
         policy: Policy,
         metadata: TaskMetadata,
         rerun: Rerun = NO_RERUN,
+        links: TimeLinks = NO_LINKS,
+        tables: Mapping[str, CachedStore] = MappingProxyType({}),
     ) -> None:
         self.id = TaskId(plan.number, partition)
         self.plan = plan
         self.stores = stores
+        self.tables = tables
         self.outbox = outbox
         self.start = start
         self.policy = policy
         self.stream_time = metadata.stream_time
         self.taken = dict(metadata.positions)
         """Topic -> next offset that no reader has been given yet."""
-        for name, store in stores.items():
-            if isinstance(store, TimedStore):
-                store.resume(metadata.closed.get(store_mark(name), -1))
+        self.progress = {t: Progress(w, metadata.told.get(t)) for t, w in links.writers.items()}
+        """Topic -> times that its writers have told."""
+        self._teller = Teller(links, outbox)
         self.ended: StreamsxError | None = None
         """Error that the next `run` raises."""
         self._closed = False
@@ -133,31 +144,53 @@ class Task:
         """Committed rows below which the restored ones are newer: until a commit, until sent."""
         self._rows_left = bool(self._put_back)
         """Whether the changelogs may have rows that are newer than the last commit."""
-        for name, rows in self._put_back.items():
-            stores[name].put_back(rows)  # before a body reads them
-        self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in plan.topics}
-        self._merge = Merge(self._queues, metadata.high)
-        self._newest: dict[str, StreamTimes] = {}
-        """Stream times of the chunk that was taken last, per topic."""
-        self.at_hand: Chunk | None = None
-        """Chunk that was handed to the readers last."""
+        self._resume_stores(metadata.closed)
+        self._begin_queues(metadata)
         self.bodies: list[AgentRun] = []
         self.counts: dict[str, Counts] = {}
         """Records that operators did not take, by the name of their store."""
+        self.pending: dict[int, dict[bytes, Any]] = {}
+        """Results that wait for a commit, by operator. Loops over several topics share them: the
+        newest result of a key leaves, whichever topic it came from."""
         self._loops: list[LoopRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
-        for source in plan.sources:
-            begins = metadata.readers.get(source.topic, {})
-            loops = [LoopRun(source, self, begins)] if source.branches else []
-            bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
-            self._readers[source.topic] = [*loops, *bodies]
-            self._loops += loops
-            self.bodies += bodies
+        self._make_readers(metadata.readers)
         self._changelog_of = {node.name: node.changelog for node in plan.stores}
         self._changelogs = {n.name: outbox.rows(n.changelog, partition) for n in plan.stores}
         self._limit_rows()
         self._check_values()
         self._noted = None if self._put_back else self._place()
+
+    def _begin_queues(self, metadata: TaskMetadata) -> None:
+        self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in self.plan.topics}
+        self._merge = Merge(self._queues, metadata.high)
+        self._newest: dict[str, StreamTimes] = {}
+        """Stream times of the chunk that was taken last, per topic."""
+        self.at_hand: Chunk | None = None
+        """Chunk that was handed to the readers last."""
+
+    def _resume_stores(self, closed: Mapping[str, int]) -> None:
+        """Go on closing where the stores have closed, with the rows that the rerun puts back."""
+        for name, store in self.stores.items():
+            if isinstance(store, TimedStore):
+                store.resume(closed.get(store_mark(name), -1))
+        for name, rows in self._put_back.items():
+            self.stores[name].put_back(rows)  # before a body reads them
+
+    def _make_readers(self, ahead: Mapping[str, Mapping[str, int]]) -> None:
+        """Make the readers of all sources. `ahead` are the positions of those that are ahead."""
+        for source in self.plan.sources:
+            begins = ahead.get(source.topic, {})
+            loops = [LoopRun(source, self, begins)] if source.branches else []
+            bodies = [AgentRun(agent, source, self, begins) for agent in source.agents]
+            self._readers[source.topic] = [*loops, *bodies]
+            self._loops += loops
+            self.bodies += bodies
+        self._quiet = {topic: QuietTime() for topic in self.plan.topics}
+        self._inputs = self.plan.inputs
+        """Topics whose records reach a store, by the name of the store."""
+        idles = any(each.idle_ms for each in self.plan.operators)
+        self._idles = idles or bool(self._teller.idle_ms)
 
     # -- records
 
@@ -167,6 +200,8 @@ class Task:
         position = self.wanted(batch.topic)
         if batch.next_offset <= position:
             return
+        if batch.topic in self.progress:
+            batch = separated(batch)
         start = bisect_left(batch.offsets, position)
         queue.append(Chunk(batch, start, len(batch.offsets)))
 
@@ -207,6 +242,50 @@ class Task:
         for reader in self._readers[topic]:
             reader.give_up()
 
+    def look_for_idle(self, now: float, caught_up: Collection[str] | None) -> bool:
+        """Close what waits for input that does not come, and tell readers of this task's topics.
+
+        The driver calls this regularly, with the time in seconds and the topics read to the end;
+        with None while it does not feed the task, whose input is not idle then.
+
+        Returns:
+            Whether anything was closed or told.
+        """
+        if not self._idles:
+            return False
+        if caught_up is None:
+            for each in self._quiet.values():
+                each.pause()
+            return False
+        quiet: dict[str, float] = {}
+        for loop in self._loops:
+            topic = loop.topic
+            at_end = topic in caught_up and not self._queues[topic] and not loop.paused
+            quiet[topic] = self._quiet[topic].ms(now, loop.mark, at_end=at_end)
+        by_store = {n: min(quiet[t] for t in topics) for n, topics in self._inputs.items()}
+        newest = self.stream_time if self.progress else NOTHING
+        closed = False
+        for loop in self._loops:
+            if not any(each.paused for each in self._loops):  # two loops may close one store
+                closed = loop.close_idle(by_store, newest) or closed
+        if self.ended is not None:
+            raise self.ended
+        return closed or self._tell_idle(quiet)
+
+    def _tell_idle(self, quiet: Mapping[str, float]) -> bool:
+        """Tell topics that this task is idle, with the next commit if there is one to come."""
+        told = False
+        for topic, idle_ms in self._teller.idle_ms.items():
+            feeds = [quiet[loop.topic] for loop in self._loops if loop.feeds(topic)]
+            if min(feeds) >= idle_ms and self._teller.rests(topic):
+                told = True
+                if not self.dirty:
+                    self._tell(topic)
+        return told
+
+    def _tell(self, topic: str) -> None:
+        self._teller.tell(topic, [loop.told(topic) for loop in self._loops])
+
     def waiting(self, topic: str) -> int:
         """Return the number of batches in the queue of a topic."""
         return len(self._queues[topic])
@@ -230,7 +309,7 @@ class Task:
             chunk = self._merge.next(limit - done, caught_up)
             if chunk is None:
                 break
-            done += chunk.stop - chunk.start
+            done += chunk.work
             self._run(chunk)
             if self.ended is not None:
                 raise self.ended
@@ -269,8 +348,9 @@ class Task:
                 readers[topic] = ahead
         stores = self.stores.items()
         closed = {store_mark(n): s.closed for n, s in stores if isinstance(s, TimedStore)}
+        told = {topic: dict(progress.times) for topic, progress in self.progress.items()}
         return TaskMetadata(
-            positions, readers=readers, topic_ids=dict(self.topic_ids), closed=closed
+            positions, readers=readers, topic_ids=dict(self.topic_ids), closed=closed, told=told
         )
 
     @property
@@ -311,6 +391,7 @@ class Task:
         times = self._newest[topic] = StreamTimes(batch, start, stop, self.stream_time)
         self.stream_time = times.behind
         self.records += stop - start
+        self._teller.awake()
         self.taken[topic] = batch.following(stop)
         chunk = self.at_hand = chunk._replace(times=times)
         for reader in self._readers[topic]:
@@ -413,6 +494,8 @@ class Task:
             yield None
         for loop in self._loops:
             loop.commit()
+        for topic in self._teller.topics:
+            self._tell(topic)
         place = self._place()
         careful = self._careful
         records = self.records

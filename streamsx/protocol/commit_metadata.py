@@ -13,6 +13,7 @@ An empty table is left out.
 | `v` | version of the table, absent for 1; raised for a change that older readers must not ignore |
 | `r` | reader (`topology/nodes:reader_name`) -> how far the reader is ahead of the offset |
 | `i` | id of the topic, 32 hex digits |
+| `t` | stage of tasks that write the topic -> their times in ms (`_shifted`) |
 | `c` | store (`state/layout:store_mark`) -> stream time up to which it has closed, in ms |
 
 A new key needs no new version: readers skip keys that they do not know.
@@ -23,7 +24,7 @@ Not here: when a commit is made, how a task uses the positions of its readers.
 import base64
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -46,7 +47,9 @@ class OffsetMetadata(NamedTuple):
     offset, without readers at the offset; `topic_id`: id of the offset's topic, 32 hex digits;
     `spark`: URI under which Spark continues from the offset, so that no other worker may; `newer`:
     version of a table that a later release wrote and this release cannot read, otherwise 0;
-    `closed`: stream time up to which the windows of each store have closed, by the store's mark.
+    `closed`: stream time up to which the windows of each store have closed, by the store's mark;
+    `told`: times that the writers of the topic had told, by their stage, one for each partition: -1
+    for nothing, None for a writer that is idle.
     """
 
     stream_time: int = -1
@@ -55,6 +58,7 @@ class OffsetMetadata(NamedTuple):
     spark: str | None = None
     newer: int = 0
     closed: Mapping[str, int] = MappingProxyType({})
+    told: Mapping[str, Sequence[int | None]] = MappingProxyType({})
 
     def encode(self) -> str:
         """Return the text at any length; `fitted` shortens the values beforehand."""
@@ -72,6 +76,8 @@ class OffsetMetadata(NamedTuple):
             values["i"] = self.topic_id
         if self.closed:
             values["c"] = dict(self.closed)
+        if self.told:
+            values["t"] = {stage: _shifted(times) for stage, times in self.told.items()}
         return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode() if values else ""
 
     @classmethod
@@ -92,9 +98,10 @@ class OffsetMetadata(NamedTuple):
         return _with(cls(stream_time, spark=spark), table)
 
     def fitted(self, limit: int = TEXT_BYTES_MAX) -> tuple["OffsetMetadata", dict[str, int]]:
-        """Drop readers until the text fits into `limit` bytes.
+        """Drop readers until the text fits into `limit` bytes, and then the times of writers.
 
-        Readers least ahead are dropped first, because they repeat the fewest records.
+        Readers least ahead are dropped first, because they repeat the fewest records. Without the
+        times of writers stream time stands until they tell theirs again.
 
         Returns:
             The remaining metadata, and the dropped readers.
@@ -107,7 +114,8 @@ class OffsetMetadata(NamedTuple):
             dropped[reader] = ahead
             excess -= len(f'"{reader}":{ahead},')
         left = {name: ahead for name, ahead in self.readers.items() if name not in dropped}
-        return self._replace(readers=left), dropped
+        told = self.told if excess <= 0 else {}
+        return self._replace(readers=left, told=told), dropped
 
 
 def _with(bare: OffsetMetadata, table: str) -> OffsetMetadata:
@@ -125,7 +133,29 @@ def _with(bare: OffsetMetadata, table: str) -> OffsetMetadata:
         readers=_positive(values.get("r")),
         topic_id=_id(values.get("i")),
         closed=_positive(values.get("c")),
+        told=_told(values.get("t")),
     )
+
+
+def _shifted(times: Sequence[int | None]) -> list[int | None]:
+    """Return the earliest time, and how far each is ahead of it: digits are few.
+
+    -1 stands for nothing, None for idle.
+    """
+    first = min((each for each in times if each is not None and each >= 0), default=0)
+    return [first, *(each if each is None or each < 0 else each - first for each in times)]
+
+
+def _told(found: Any) -> Mapping[str, Sequence[int | None]]:
+    """Keep the valid entries of times that writers have told."""
+    if not isinstance(found, dict):
+        return {}
+    told: dict[str, Sequence[int | None]] = {}
+    for stage, times in found.items():
+        if isinstance(times, list) and times and all(n is None or type(n) is int for n in times):
+            first, *ahead = times
+            told[stage] = [n if n is None or n < 0 else first + n for n in ahead]
+    return told
 
 
 def _positive(found: Any) -> Mapping[str, int]:

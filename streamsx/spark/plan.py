@@ -23,6 +23,7 @@ from streamsx.app.app import App
 from streamsx.app.discovery import reached, sends_to
 from streamsx.errors import NotOnSpark, PartitionCountChanged, PartitionMismatch
 from streamsx.model import TopicPartition
+from streamsx.operators.foreign_join import FOREIGN_LEFT
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.nodes import SubTopology
@@ -180,6 +181,22 @@ def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
         message = "the app lives in __main__: executors cannot import it: give it a module"
         reasons.append(halves[0].reason(message))
     reasons += _jobs(app, {topic for each in topology.subtopologies for topic in each.topics})
+    reasons += [
+        Reason(f"global table {name!r}", "its topic", "nobody reads it there: run it in a worker")
+        for name in topology.tables
+    ]
+    reasons += [
+        Reason(
+            f"join with topic {operator.topic!r}",
+            "by a foreign key",
+            "its tables ask and answer each other, and stages run one after another: run it in a "
+            "worker",
+        )
+        for each in topology.subtopologies
+        for source in each.sources
+        for operator in source.operators
+        if operator.kind == FOREIGN_LEFT
+    ]
     try:
         made = stages(topology, found or {}, app.conf.topic_partitions)
     except (PartitionMismatch, PartitionCountChanged) as error:

@@ -1,6 +1,7 @@
 """Active task: the Task, and the data loop's figures for feeding and committing that Task."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from streamsx.model import TaskId, TopicPartition
@@ -11,6 +12,7 @@ from streamsx.tasks.processing_gap import ProcessingGap
 FIRST_RECORDS = 16
 """Records that a task is given at once until their cost is known: at 1 ms each, 500 held the loop
 for 0.5 s."""
+SILENT_S = 30.0
 COST_MIN_S = 1e-9
 COST_WEIGHT = 0.3
 """Weight of the newest measurement in the moving average."""
@@ -36,6 +38,10 @@ class Active:
     why: str = ""
     """Reason for which the task has stopped; empty while it runs."""
     preloaded: bool = False
+    silent: dict[str, float] = field(default_factory=dict)
+    """Topics of which some writers have told no time, and the time since when."""
+    passed: int = 0
+    """Turns in a row whose time was over before it was this task's."""
     first: bool = True
     """The task has processed nothing yet."""
     cost_s: float | None = None
@@ -75,6 +81,15 @@ class Active:
                 self.held[topic] = task.taken[topic], now
             elif now - since >= QUIET_S:
                 task.give_up(topic)
+
+    def silences(self, now: float) -> Iterator[tuple[str, str]]:
+        """Yield, once, topics whose time stands, and the partitions of writers that hold it."""
+        for topic, progress in self.task.progress.items():
+            if not progress.silent or self.task.stream_time < 0:
+                self.silent.pop(topic, None)
+            elif now - self.silent.setdefault(topic, now) >= SILENT_S:
+                self.silent[topic] = math.inf
+                yield topic, ", ".join(str(writer.partition) for writer in progress.silent)
 
     def took(self, records: int, seconds: float) -> None:
         """Update the average cost of a record.

@@ -20,12 +20,14 @@ from streamsx.processing.rerun import Rerun
 from streamsx.processing.task import Task
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.state.api import Rows
+from streamsx.state.cache import CachedStore
 from streamsx.state.factory import make_store
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.commit_cycle import place_of
 from streamsx.tasks.committer import WRITE_ROWS
 from streamsx.tasks.processing_gap import ProcessingGap
 from streamsx.topology.nodes import SubTopology
+from streamsx.topology.time_links import time_links
 
 CommittedPlace = tuple[int, OffsetMetadata]
 """Committed offset of a partition, and the metadata beside it."""
@@ -40,6 +42,8 @@ class ActiveTasks:
 
     Args:
         plans: sub-topologies by number.
+        tables: global tables by name, which all tasks read.
+        partitions: numbers of partitions of the app's topics.
         producer: takes the records that tasks send.
         policy: consequences of records that fail.
         wake: called when there is work for the data loop.
@@ -51,6 +55,8 @@ class ActiveTasks:
         self,
         *,
         plans: Mapping[int, SubTopology],
+        tables: Mapping[str, CachedStore],
+        partitions: Mapping[str, int],
         producer: Producer,
         policy: Policy,
         wake: Callable[[], None],
@@ -58,6 +64,8 @@ class ActiveTasks:
         clock: Clock,
     ) -> None:
         self._plans = plans
+        self._tables = tables
+        self._partitions = partitions
         self._producer = producer
         self._policy = policy
         self._wake = wake
@@ -87,7 +95,9 @@ class ActiveTasks:
         warn_of_newer(plan, task.partition, found)
         start = partial(GatedActor, self._wake)
         outbox = self._producer.of(task, lambda: source_of(made))
-        made = Task(plan, task.partition, stores, outbox, start, self._policy, metadata, rerun)
+        links = time_links(self._plans.values(), plan, task.partition, self._partitions)
+        about = plan, task.partition, stores, outbox, start, self._policy, metadata, rerun
+        made = Task(*about, links, self._tables)
         active = self.running[task] = Active(made, ProcessingGap(last=self._clock.now()))
         self._share_cache()
         return active

@@ -24,14 +24,16 @@ The guarantee is at least once. Not here: bytes, sockets, the end of a slice.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from streamsx.errors import InvalidTransition
 from streamsx.model import OffsetAndMetadata, Offsets, TaskId, TopicPartition
+from streamsx.processing.progress import NOTHING
 from streamsx.processing.task import TaskMetadata, latest
 from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.topology.time_links import Writer
 
 STORY_STEPS = 200
 
@@ -44,6 +46,7 @@ def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
             {reader: at - offset for reader, at in sealed.readers.get(topic, {}).items()},
             sealed.topic_ids.get(topic),
             closed={store: at for store, at in sealed.closed.items() if at > 0},
+            told=by_stage(sealed.told.get(topic, {})),
         )
         for topic, offset in sealed.positions.items()
     }
@@ -64,7 +67,26 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
         },
         topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
         closed=latest([beside.closed for _, beside in found.values()]),
+        told={topic: dict(by_writer(beside.told)) for topic, (_, beside) in found.items()},
     )
+
+
+def by_stage(told: Mapping[Writer, int | None]) -> dict[str, list[int | None]]:
+    """Return the times of writers by stage, a list by partition; nothing if none has told any."""
+    found: dict[str, list[int | None]] = {}
+    for writer, time in told.items():
+        times = found.setdefault(f"{writer.stage:08x}", [])
+        times += [NOTHING] * (writer.partition + 1 - len(times))
+        times[writer.partition] = time
+    return {stage: times for stage, times in found.items() if set(times) != {NOTHING}}
+
+
+def by_writer(found: Mapping[str, Sequence[int | None]]) -> Iterator[tuple[Writer, int | None]]:
+    """Yield writers and their times of what `by_stage` has returned."""
+    for stage, times in found.items():
+        for partition, time in enumerate(times):
+            if time != NOTHING:
+                yield Writer(int(stage, 16), partition), time
 
 
 class CommitState(Enum):
@@ -263,7 +285,9 @@ class CommitCycles:
         effects: list[Effect] = []
         for task, sealed in sorted(self.sealed.items()):
             for topic, beside in metadata_of(sealed).items():
-                fitted, left_out = beside.fitted() if beside.readers else (beside, {})
+                fitted, left_out = (
+                    beside.fitted() if beside.readers or beside.told else (beside, {})
+                )
                 if left_out:
                     effects.append(ReadersLeftOut(task, topic, left_out))
                 given = OffsetAndMetadata(sealed.positions[topic], fitted.encode())

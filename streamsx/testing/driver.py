@@ -53,11 +53,13 @@ from streamsx.protocol.record_batch import NO_HEADERS
 from streamsx.serde.codec import Decode, NoValue
 from streamsx.state.cache import CachedStore
 from streamsx.state.factory import make_store
+from streamsx.state.global_store import GlobalStore
 from streamsx.state.layout import KEY_VALUE
 from streamsx.state.memory import MemoryRows
 from streamsx.testing.watched import ValuesHandedOut, WatchedStore
 from streamsx.topology.internal_topics import TopicSpec
 from streamsx.topology.partitions import resolve_partition_counts
+from streamsx.topology.time_links import time_links
 from streamsx.worker.driver_loop import INSTANT_S, DriverLoop
 
 START_S: Final = 1_700_000_000.0
@@ -215,11 +217,23 @@ class TestDriver:
         self._errors: list[Exception] = []
         """Errors since the last time that one was raised."""
         words = FailureAction(config.on_error), FailureAction(config.on_decode_error)
+        self._tables: dict[str, GlobalStore] = {}
+        """Global tables by name."""
+        self._table_positions: defaultdict[tuple[str, int], int] = defaultdict(int)
+        """Next offset of each partition of a global table's topic."""
         self._policy = Policy(*words, self._failed, config.consecutive_failures_max)
         self._logs = _Logs(made.counts)
         self._rows: defaultdict[tuple[str, int], MemoryRows] = defaultdict(MemoryRows)
         plans = {each.number: each for each in self.topology.subtopologies}
         self._plans = {task: plans[task.subtopology] for task in made.ids()}
+        self._stages = [
+            [id_ for id_ in self._plans if id_.subtopology == number] for number in plans
+        ]
+        """Tasks of each sub-topology."""
+        self._links = {
+            id_: time_links(plans.values(), plan, id_.partition, made.counts)
+            for id_, plan in self._plans.items()
+        }
         self._tasks: dict[TaskId, Task] = {}
         self._offered: dict[TopicPartition, int] = {}
         self._fed_s: dict[TopicPartition, float] = {}
@@ -326,12 +340,20 @@ class TestDriver:
 
         A value that cannot be encoded fails the record that set the value, and no other record.
         """
-        for id_ in self._plans:
-            try:
-                _commit(self._tasks[id_], self._logs)
-            except ValueRefused as why:
-                self._undone(id_, why)
+        for _ in range(ROUNDS_MAX):
+            for id_ in self._plans:
+                try:
+                    _commit(self._tasks[id_], self._logs)
+                except ValueRefused as why:
+                    self._undone(id_, why)
+            if not self._unread():
+                break
+            self._run()
         self._raise_first()
+
+    def _unread(self) -> bool:
+        """Return whether a commit has sent records that tasks have not read."""
+        return any(self._logs.end(tp) > at for tp, at in self._offered.items())
 
     def _undone(self, id_: TaskId, why: ValueRefused) -> None:
         """Run a task again from the last commit, as a worker does, and commit that run."""
@@ -409,6 +431,8 @@ class TestDriver:
         return self._start_ms + round(self._loop.now_s * 1000)
 
     def stores(self, name: str) -> Mapping[int, CachedStore]:
+        if name in self._tables:
+            return {0: self._tables[name]}
         return {
             id_.partition: task.stores[name]
             for id_, task in self._tasks.items()
@@ -440,7 +464,21 @@ class TestDriver:
         self._settle()
 
     def _start(self, at: Mapping[TaskId, TaskMetadata]) -> None:
+        for name, node in self.topology.tables.items():
+            self._tables[name] = GlobalStore(node, MemoryRows(), CACHE_BYTES)
+        self._table_positions.clear()
+        self._read_tables()
         self._tasks = self._loop.call(lambda: {id_: self._task(id_, at[id_]) for id_ in at})
+
+    def _read_tables(self) -> None:
+        """Apply the new records of the topics of global tables."""
+        positions = self._table_positions
+        for name, node in self.topology.tables.items():
+            for partition, _ in self._logs.of(node.changelog):
+                tp = TopicPartition(node.changelog, partition)
+                if batch := self._logs.batch(tp, positions[name, partition]):
+                    self._tables[name].apply(batch.keys, batch.values)
+                    positions[name, partition] = batch.next_offset
 
     def _task(self, id_: TaskId, metadata: TaskMetadata, rerun: Rerun = NO_RERUN) -> Task:
         plan = self._plans[id_]
@@ -458,7 +496,8 @@ class TestDriver:
             stores[node.name] = made = WatchedStore(node, rows, CACHE_BYTES)
             made.watch(handed, id_.partition)
         start = partial(GatedActor, _nothing)
-        return Task(plan, id_.partition, stores, self._logs, start, self._policy, metadata, rerun)
+        about = plan, id_.partition, stores, self._logs, start, self._policy, metadata, rerun
+        return Task(*about, self._links[id_], self._tables)
 
     def _stop(self) -> None:
         for task in self._tasks.values():
@@ -478,6 +517,10 @@ class TestDriver:
         self._pass_over()
         if self._commits:
             self.commit()
+        while self._look_for_idle():
+            self._run()
+            if self._commits:
+                self.commit()
         self._raise_first()
 
     def _find_changed(self) -> None:
@@ -493,15 +536,30 @@ class TestDriver:
                 if quiet_s >= QUIET_S and task.holds(topic):
                     task.give_up(topic)
 
+    def _look_for_idle(self) -> bool:
+        """Let tasks close what waits for input; return whether there was any."""
+        found = False
+        for id_, task in self._tasks.items():
+            tps = (TopicPartition(topic, id_.partition) for topic in task.plan.topics)
+            at_end = [tp.topic for tp in tps if self._offered[tp] == self._logs.end(tp)]
+            found = self._loop.call(partial(task.look_for_idle, self._loop.now_s, at_end)) or found
+        return found
+
     def _run(self) -> None:
         for _ in range(ROUNDS_MAX):
+            self._read_tables()
             self._loop.run_ready()
-            if not self._loop.call(lambda: sum(map(self._step, self._tasks))):
+            if not self._loop.call(lambda: sum(map(self._slowest, self._stages))):
                 return
         raise UsageError(
             f"never settles: {self._app!r}: its agents feed each other without end, or need "
             f"more than {ROUNDS_MAX} rounds: pipe fewer records"
         )
+
+    def _slowest(self, tasks: Sequence[TaskId]) -> bool:
+        """Run the task of a sub-topology that is behind the others in event time and has work."""
+        by_time = sorted(tasks, key=lambda id_: self._tasks[id_].stream_time)
+        return any(map(self._step, by_time))
 
     def _step(self, id_: TaskId) -> bool:
         """Give one task its new records, and return whether the task handled any."""

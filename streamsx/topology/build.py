@@ -14,6 +14,7 @@ from streamsx.state.layout import KEY_VALUE, StoreNode
 from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
 from streamsx.topology.nodes import Source, SubTopology
 from streamsx.topology.subtopologies import subtopologies
+from streamsx.topology.time_links import linked
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,11 @@ class Topology:
         return frozenset(changelogs)
 
     @property
+    def tables(self) -> dict[str, StoreNode]:
+        """Return the global tables of the app, by name; their changelogs are topics."""
+        return {name: node for plan in self.subtopologies for name, node in plan.tables.items()}
+
+    @property
     def signatures(self) -> tuple[int, ...]:
         """Return 32 bits for each sub-topology, equal where sources, stores and outputs are."""
         return tuple(crc32(json.dumps(outline(each)).encode()) for each in self.subtopologies)
@@ -77,12 +83,13 @@ def build(
     Raises:
         NameClash: a changelog or repartition topic has the name of another topic.
     """
-    cut = subtopologies(stages)
     specs: dict[str, TopicSpec] = {}
     for spec in topics:
         other = specs.setdefault(spec.name, spec)
         if other != spec:
             specs[spec.name] = _merge_specs(other, spec)
+    between = {name for name, spec in specs.items() if spec.kind is TopicKind.REPARTITION}
+    cut = linked(subtopologies(stages), between)
     left = frozenset(otherwise) - specs.keys()
     return Topology(app_id, cut, tuple(specs[name] for name in sorted(specs)), tuple(notes), left)
 

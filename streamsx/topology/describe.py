@@ -3,21 +3,16 @@
 Not here: printing, and the source text of the loops (`streamsx.processing.compile`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from streamsx.operators.operator import Operator
-from streamsx.state.layout import BUFFER, NEVER, SESSION, WINDOW, StoreNode
+from streamsx.state.layout import BUFFER, NEVER, SESSION, SLIDING, WINDOW, StoreNode, Timing
 from streamsx.topology.build import Topology, outline
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import Layout
 
-ROWS: Final = {
-    WINDOW: "windows of {size:g} s every {step:g} s",
-    SESSION: "sessions with gaps up to {size:g} s",
-    BUFFER: "records of a join",
-}
-"""Text of a kind of stores, with sizes in seconds."""
+UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
 def as_data(topology: Topology, partitions: Layout) -> dict[str, object]:
@@ -66,34 +61,87 @@ def as_text(topology: Topology, partitions: Layout) -> Iterator[str]:
 
 
 def _steps(each: SubTopology) -> Iterator[str]:
+    seen: set[int] = set()
     for source in each.sources:
         yield f"reads   {source.topic}"
         for branch in source.branches:
-            name = branch.agent
-            yield f"  {name}" if branch.is_flow else f"  agent {name}, ahead of its body"
-            yield from (f"    {line}" for line in _below(branch.first))
+            yield (
+                f"  {branch.agent}"
+                if branch.of_flow
+                else f"  agent {branch.agent}, ahead of its body"
+            )
+            yield from (f"    {line}" for line in _below(branch.first, seen))
         yield from (f"  agent {agent.name}" for agent in source.agents)
     for store in each.stores:
         where = "on disk" if store.persistent else "in memory"
-        codecs = f"{_rows(store)}keys {store.keys.name}, values {store.values.name}"
-        yield f"table   {store.name}: {codecs}, {where}, changelog {store.changelog}"
-    yield from (f"sends   {topic}" for topic in sorted(each.outputs))
+        codecs = f"keys {store.keys.name}, values {store.values.name}"
+        word = "buffer" if store.kind == BUFFER else "table"
+        times = "".join(f", {text}" for text in _times(store))
+        yield f"{word:7} {store.name}: {codecs}{times}, {where}, changelog {store.changelog}"
+    for topic in sorted(each.outputs):
+        yield f"sends   {topic}" + (
+            ", with the event time of each task" if topic in each.tells else ""
+        )
 
 
-def _rows(store: StoreNode) -> str:
-    """Return the kind of a store with its sizes; nothing for a store of values by key."""
-    timing = store.timing
-    if timing is None:
-        return ""
-    text = ROWS[store.kind].format(size=timing.size / 1000, step=timing.step / 1000)
-    stays = "kept for ever" if timing.stays >= NEVER else f"open for {timing.stays / 1000:g} s"
-    return f"{text}, {stays}, "
-
-
-def _below(operator: Operator) -> Iterator[str]:
-    yield operator.kind + (f" to {operator.topic}" if operator.topic else "")
+def _below(operator: Operator, seen: set[int]) -> Iterator[str]:
+    """Yield an operator and those below; of one that several flows share, the rest once."""
+    line = _label(operator) + (f" to {operator.topic}" if operator.topic else "")
+    if id(operator) in seen:
+        yield f"{line}, as above"
+        return
+    seen.add(id(operator))
+    yield line
     for each in operator.then:
-        yield from (f"  {line}" for line in _below(each))
+        yield from (f"  {below}" for below in _below(each, seen))
+
+
+def _label(operator: Operator) -> str:
+    """Return the kind of an operator and the names of its stores."""
+    stores = dict.fromkeys(node.name for node in operator.stores.values())
+    return " ".join((operator.kind, ", ".join(stores))).rstrip()
+
+
+def _times(store: StoreNode) -> list[str]:
+    """Return words for the times of a store, such as `tumbling 1h` and `grace 5m`."""
+    words = TIMES.get(store.kind)
+    return [] if words is None or store.timing is None else words(store.timing)
+
+
+def _window(timing: Timing) -> list[str]:
+    same = timing.size == timing.step
+    kind = "tumbling" if same else "hopping"
+    step = "" if same else f" each {_time(timing.step)}"
+    lasts = timing.stays >= NEVER
+    stays = "kept for ever" if lasts else f"grace {_time(timing.stays - timing.size)}"
+    return [f"{kind} {_time(timing.size)}{step}", stays]
+
+
+def _session(timing: Timing) -> list[str]:
+    grace = timing.stays - timing.size
+    return [f"gap {_time(timing.size)}", *([f"grace {_time(grace)}"] if grace >= 0 else [])]
+
+
+def _sliding(timing: Timing) -> list[str]:
+    return [f"sliding {_time(timing.size)}", f"grace {_time(timing.stays)}"]
+
+
+def _buffer(timing: Timing) -> list[str]:
+    return [f"kept {_time(timing.stays)}"]
+
+
+TIMES: Final[Mapping[str, Callable[[Timing], list[str]]]] = {
+    WINDOW: _window, SESSION: _session, SLIDING: _sliding, BUFFER: _buffer,
+}  # fmt: skip
+"""Words for the times of a store, by its kind."""
+
+
+def _time(ms: int) -> str:
+    """Return a duration as users write it: `90s`, `1h`."""
+    if not ms:
+        return "0"
+    found = (f"{ms // size}{unit}" for unit, size in UNITS if ms % size == 0)
+    return next(found, f"{ms}ms")
 
 
 def as_mermaid(topology: Topology) -> Iterator[str]:
@@ -101,9 +149,11 @@ def as_mermaid(topology: Topology) -> Iterator[str]:
     names = {spec.name: f"t{n}" for n, spec in enumerate(topology.topics)}
     yield "flowchart LR"
     changelogs = {store.changelog for each in topology.subtopologies for store in each.stores}
+    tells = {topic for each in topology.subtopologies for topic in each.tells}
     for spec in topology.topics:
         if spec.name not in changelogs:
-            yield f'  {names[spec.name]}[/"{spec.name}"/]'
+            times = "<br>with event time" if spec.name in tells else ""
+            yield f'  {names[spec.name]}[/"{spec.name}{times}"/]'
     for each in topology.subtopologies:
         boxes, arrows = _drawn(each, names)
         yield f'  subgraph s{each.number}["sub-topology {each.number}"]'
@@ -120,10 +170,14 @@ def _drawn(each: SubTopology, names: Mapping[str, str]) -> tuple[list[str], list
     found = dict.fromkeys(agent.name for source in each.sources for agent in source.agents)
     agents = {name: f"{here}a{n}" for n, name in enumerate(found)}
     tables = {store.name: f"{here}d{n}" for n, store in enumerate(each.stores)}
+    flows = _FlowDrawing(here, names, tables)
     for n, source in enumerate(each.sources):
         topic = names[source.topic]
         arrows += [f"{topic} --> {agents[agent.name]}" for agent in source.agents]
         for m, branch in enumerate(source.branches):
+            if branch.of_flow:
+                flows.draw(topic, branch.first)
+                continue
             box = f"{here}o{n}_{m}"
             steps = list(branch.first.walk())
             boxes.append(f'{box}["{branch.agent}: {" ".join(step.kind for step in steps)}"]')
@@ -132,12 +186,52 @@ def _drawn(each: SubTopology, names: Mapping[str, str]) -> tuple[list[str], list
             used = dict.fromkeys(node.name for step in steps for node in step.stores.values())
             arrows += [f"{box} <--> {tables[name]}" for name in used]
     boxes += [f'{box}["{name}"]' for name, box in agents.items()]
-    boxes += [f'{box}[("{name}")]' for name, box in tables.items()]
+    boxes += flows.boxes
+    boxes += [
+        f'{tables[store.name]}[("{"<br>".join((store.name, *_times(store)))}")]'
+        for store in each.stores
+    ]
+    arrows += flows.arrows
+    of_agents = [tables[store.name] for store in each.stores if not store.by_bytes]
+    arrows += [f"{box} <--> {table}" for box in agents.values() for table in of_agents]
     operators = [step for source in each.sources for step in source.operators]
-    flows = {node.name for step in operators for node in step.stores.values()}
-    own = [table for name, table in tables.items() if name not in flows]
-    arrows += [f"{box} <--> {table}" for box in agents.values() for table in own]
     if agents:
         ahead = {step.topic for step in operators}
         arrows += [f"{here} --> {names[topic]}" for topic in sorted(each.outputs - ahead)]
     return boxes, arrows
+
+
+class _FlowDrawing:
+    """Boxes of the operators of a sub-topology's flows, with arrows to tables and topics.
+
+    An operator that sends is an arrow to its topic. An operator below two others has one box.
+    """
+
+    def __init__(self, here: str, names: Mapping[str, str], tables: Mapping[str, str]) -> None:
+        self.boxes: list[str] = []
+        self.arrows: list[str] = []
+        self._here = here
+        self._names = names
+        self._tables = tables
+        self._drawn: dict[int, str] = {}
+
+    def draw(self, above: str, operator: Operator) -> None:
+        """Draw an operator and all below, with an arrow from the box above."""
+        if operator.topic is not None:
+            self._arrow(f"{above} --> {self._names[operator.topic]}")
+            return
+        box = self._drawn.get(id(operator))
+        if box is not None:
+            self._arrow(f"{above} --> {box}")
+            return
+        box = self._drawn[id(operator)] = f"{self._here}f{len(self._drawn)}"
+        self.boxes.append(f'{box}["{operator.kind}"]')
+        self._arrow(f"{above} --> {box}")
+        for name in dict.fromkeys(node.name for node in operator.stores.values()):
+            self._arrow(f"{box} <--> {self._tables[name]}")
+        for each in operator.then:
+            self.draw(box, each)
+
+    def _arrow(self, arrow: str) -> None:
+        if arrow not in self.arrows:
+            self.arrows.append(arrow)

@@ -47,8 +47,8 @@ class Branch:
     keys: Codec | None = None
 
     @property
-    def is_flow(self) -> bool:
-        """Return whether the branch is a flow, which decodes keys in its own way."""
+    def of_flow(self) -> bool:
+        """Return whether the branch is a flow, and not a part of an agent."""
         return self.keys is not None
 
 
@@ -62,13 +62,17 @@ class AgentNode:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Topic that a task reads, with its readers: branches first, then bodies, each on its own."""
+    """Topic that a task reads, with its readers: branches first, then bodies, each on its own.
+
+    `writers`: numbers of the sub-topologies whose tasks tell their stream time through the topic.
+    """
 
     topic: str
     keys: Codec
     values: Codec
     branches: tuple[Branch, ...] = ()
     agents: tuple[AgentNode, ...] = ()
+    writers: tuple[int, ...] = ()
 
     @property
     def readers(self) -> dict[str, str]:
@@ -94,20 +98,43 @@ class SubTopology:
     """Sub-topology, run by one task per partition number.
 
     `number` is the first half of a task id. `outputs` are the topics that the tasks send to.
+    `tells` are those of them to which the tasks tell their stream time.
     """
 
     number: int
     sources: tuple[Source, ...]
     stores: tuple[StoreNode, ...] = ()
     outputs: frozenset[str] = frozenset()
+    tells: frozenset[str] = frozenset()
 
     @property
     def topics(self) -> tuple[str, ...]:
         return tuple(source.topic for source in self.sources)
 
     @property
+    def operators(self) -> tuple[Operator, ...]:
+        """Return the operators of all sources."""
+        return tuple(operator for source in self.sources for operator in source.operators)
+
+    @property
+    def inputs(self) -> dict[str, set[str]]:
+        """Return for each store the topics whose records reach it by operators."""
+        found: dict[str, set[str]] = {}
+        for source in self.sources:
+            for operator in source.operators:
+                for node in operator.stores.values():
+                    found.setdefault(node.name, set()).add(source.topic)
+        return found
+
+    @property
     def stateful(self) -> bool:
         return bool(self.stores)
+
+    @property
+    def tables(self) -> dict[str, StoreNode]:
+        """Return the global tables that the tasks read, by name; their changelogs are topics."""
+        operators = (each for source in self.sources for each in source.operators)
+        return {node.name: node for each in operators for node in each.tables.values()}
 
     def changelogs(self, partition: int) -> dict[str, TopicPartition]:
         """Return the changelog partitions of the task on this partition number, by store."""

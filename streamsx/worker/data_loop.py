@@ -13,14 +13,15 @@ is processed, sealed or sent.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Mapping
 
 from streamsx.client.fetcher import Fetcher
 from streamsx.client.producer import Producer
 from streamsx.clock import Clock
 from streamsx.errors import StreamsxError, TaskStopped
 from streamsx.event_loops import wait
+from streamsx.journal import LOG
 from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId
 from streamsx.tasks import crash_points
@@ -34,6 +35,13 @@ from streamsx.worker.throughput_log import ThroughputLog
 TURN_S = 0.010
 CHUNK_S = 0.005
 CHUNK_RECORDS_MAX = 5000
+TIME_STANDS = (
+    "time_stands task=%s: tasks on partitions %s have never sent a time to %s, because they had no "
+    "record: windows behind that topic stay open until they have: write idle= on the window or the "
+    "join to go on without them"
+)
+PASSED_MAX = 20
+"""Turns that a task waits at most for tasks that are behind it in event time: 0.2 s."""
 BATCHES_WAITING_MAX = 1
 """Batches in a task's queue per source, beside those of the fetcher: as columns a batch takes twice
 the memory."""
@@ -172,6 +180,7 @@ class DataLoop:
             self._tick_at = now + TICK_EVERY_S
             self._handovers.complete_idle()
             self._pass_over(now)
+            self._look_for_idle(now)
             if self._tasks.actives:
                 self._throughput.regularly(now, self._lag.value)
 
@@ -182,6 +191,22 @@ class DataLoop:
                 active.held.clear()
             else:
                 active.pass_over(now, self._fetcher.caught_up)
+
+    def _look_for_idle(self, now: float) -> None:
+        """Let tasks close what waits for input. Tasks that are not fed are not idle."""
+        for active in list(self._tasks.actives.values()):
+            stands = not self._leased or active.suspended or active.paused
+            ends = [t.topic for t in active.sources if self._fetcher.caught_up(t)]
+            if active.id == self._committer.sealing:
+                continue
+            try:
+                for topic, partitions in active.silences(now):
+                    LOG.warning(TIME_STANDS, active.id, partitions, topic)
+                active.task.look_for_idle(now, None if stands else ends)
+            except TaskStopped as why:
+                self._tasks.stopped(active.id, why)
+            except StreamsxError as error:
+                self._tasks.failed(active.id, error)
 
     def _behind(self) -> int:
         """Return the number of records that are not done.
@@ -208,9 +233,11 @@ class DataLoop:
     # -- tasks
 
     def _run_tasks(self) -> int:
-        """Run tasks round robin until the turn's time is over, and return the number of records.
+        """Run tasks until the turn's time is over, and return the number of records.
 
-        The first task is the one after the last task of the previous turn.
+        Tasks run round robin: the first one is the one after the last task of the previous turn.
+        Of a sub-topology that tells its time to others, the task that is behind in event time runs
+        first, unless another one has waited for PASSED_MAX turns.
         """
         actives = self._tasks.actives
         if self._producer.full_elsewhere() or self._committer.full:
@@ -220,13 +247,31 @@ class DataLoop:
             self._order = deque(sorted(actives))
         until = self._clock.now() + TURN_S
         done = 0
-        for _ in range(len(self._order)):
-            active = actives[self._order[0]]
+        turns = self._by_time(actives)
+        for active in turns:
+            active.passed += 1
+        for active in turns:
             self._order.rotate(-1)
+            active.passed = 0
             done += self._run(active, until)
             if self._clock.now() >= until or self._committer.full:
                 break
         return done
+
+    def _by_time(self, actives: Mapping[TaskId, Active]) -> list[Active]:
+        """Return tasks in order; those of a sub-topology that tells its time by their times."""
+        turns = [actives[task] for task in self._order]
+        if not any(active.task.plan.tells for active in turns):
+            return turns
+        places = defaultdict[int, list[Active]](list)
+        for active in turns:
+            places[active.id.subtopology].append(active)
+        for stage in places.values():
+            if stage[0].task.plan.tells:
+                stage.sort(key=lambda a: (a.passed < PASSED_MAX, a.task.stream_time), reverse=True)
+            else:
+                stage.reverse()
+        return [places[active.id.subtopology].pop() for active in turns]
 
     def _run(self, active: Active, until: float) -> int:
         task = active.task

@@ -14,6 +14,8 @@ CACHE_SHARE: Final = 0.40
 """Share of the memory budget for decoded objects."""
 DIRTY_SHARE: Final = CACHE_SHARE / 4
 """Share of the memory budget. With more dirty bytes, a commit does not wait for the interval."""
+GLOBAL_SHARE: Final = CACHE_SHARE / 8
+"""Share of the memory budget, a part of the cache's, for the values of global tables if any."""
 BLOCKS_SHARE: Final = 0.20
 """Share of the memory budget for RocksDB's blocks."""
 BUFFERS_SHARE: Final = 0.15
@@ -32,12 +34,14 @@ class MemoryBudget(NamedTuple):
     """Memory budget of one worker.
 
     `cache_bytes`: decoded objects; `dirty_bytes`: dirty rows that begin a commit; `sent_bytes`:
-    records without an acknowledgement, of one producer.
+    records without an acknowledgement, of one producer; `global_bytes`: decoded values of all
+    global tables.
     """
 
     cache_bytes: int
     dirty_bytes: int
     sent_bytes: int
+    global_bytes: int
 
 
 def memory_budget(config: Config) -> MemoryBudget:
@@ -48,6 +52,7 @@ def memory_budget(config: Config) -> MemoryBudget:
         cache_bytes=int(budget_bytes * CACHE_SHARE),
         dirty_bytes=int(budget_bytes * DIRTY_SHARE),
         sent_bytes=min(config.produce_buffer_bytes, sent_bytes),
+        global_bytes=int(budget_bytes * GLOBAL_SHARE),
     )
 
 

@@ -59,6 +59,7 @@ from streamsx.topology.internal_topics import TopicKind
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import refuse_changes
 from streamsx.worker.data_loop import DataLoop
+from streamsx.worker.global_tables import GlobalTables
 from streamsx.worker.host import KeyPlaces, WorkerHost
 from streamsx.worker.late_topics import LateTopics
 from streamsx.worker.memory_budget import RowsOf, memory_budget, rocks_rows
@@ -117,7 +118,7 @@ class WorkerComponents:
         self._join_group(assignor)
         self._read_and_send(partitions)
         self._keep_stores(partitions)
-        self._own_tasks()
+        self._own_tasks(partitions)
         self._follow_group(assignor, partitions)
         self._run_users(partitions)
 
@@ -146,6 +147,16 @@ class WorkerComponents:
         )
         self.changelogs = Fetcher(
             context.cluster, context.clock, "restore", log, wake, self._changelog_cut, damaged
+        )
+        self.global_tables = GlobalTables(
+            nodes=context.topology.tables,
+            partitions=partitions,
+            budget_bytes=memory_budget(context.config).global_bytes,
+            limits=log,
+            cluster=context.cluster,
+            spawn=context.owner.spawn,
+            journal=context.journal,
+            clock=context.clock,
         )
         self.producer = producer_of(context, self.limits, self._refused, self._leased, wake)
         self.bounds = bounds_of(context, partitions)
@@ -202,21 +213,22 @@ class WorkerComponents:
             registry=self.registry,
         )
 
-    def _own_tasks(self) -> None:
+    def _own_tasks(self, partitions: Mapping[str, int]) -> None:
         """Create the parts that run and commit tasks, and the driver of their life."""
         context = self._context
         config = context.config
         clock = context.clock
+        tables = self.global_tables.stores
         budget = memory_budget(config)
-        topics = context.topology.topics
-        passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
-        self.purge = RepartitionPurge(context.cluster, passing)
+        self.purge = purge_of(context)
         self.active_tasks = ActiveTasks(
             plans=context.plans,
+            tables=tables,
+            partitions=partitions,
             producer=self.producer,
             policy=policy_of(config, self.failures),
             wake=self.arrived.set,
-            cache_bytes=budget.cache_bytes,
+            cache_bytes=budget.cache_bytes - (budget.global_bytes if tables else 0),
             clock=clock,
         )
         actives = self.active_tasks.running
@@ -374,6 +386,13 @@ class WorkerComponents:
             session.losses == self.rebalance_handler.losses
             and context.clock.now() < session.member.lease.until
         )
+
+
+def purge_of(context: WorkerContext) -> RepartitionPurge:
+    """Return the purge of committed records of repartition topics."""
+    topics = context.topology.topics
+    passing = [spec.name for spec in topics if spec.kind is TopicKind.REPARTITION]
+    return RepartitionPurge(context.cluster, passing)
 
 
 def policy_of(config: Config, failures: FailureReports) -> Policy:

@@ -314,6 +314,7 @@ class Worker:
         await made.limits.learn([spec.name for spec in self._topology.topics])
         await made.producer.start()
         await made.host.producer.start()
+        await made.global_tables.fill()
         self._hosted(made.host)  # before listeners and bodies can use the host
         await made.inactive.begin(leftovers)
         made.reports.publish()

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from streamsx import App
+from streamsx import App, WindowedKey, hopping, session, sliding, tumbling
 from streamsx.app.flow import Flow, Grouped
-from streamsx.app.table_flow import TableFlow
-from streamsx.app.window import hopping, session, tumbling
+from streamsx.app.table_flow import GlobalTable, TableFlow
 from streamsx.testing import TestDriver
 from tests.flows.expressions import evaluate, true
 
@@ -65,7 +64,9 @@ def _written(key: Any) -> str:
 
 
 def _of_table(case: Case) -> bool:
-    """Return whether the results of a case are changes of a table."""
+    """Return whether the results of a case are changes of a table, maybe as a flow."""
+    if any(op["op"] == "to_flow" for op in case["ops"]):
+        return True
     made = {each["topic"]: each["kind"] != "stream" for each in case["sources"]}
     for op in case["ops"]:
         first = made.get(op["in"][0].split(".")[0], False)
@@ -97,8 +98,10 @@ def _named(made: Mapping[str, Any], name: str) -> Any:
     return made[first][branch] if branch else made[first]
 
 
-def _source(app: App, source: Mapping[str, Any]) -> Flow | TableFlow:
+def _source(app: App, source: Mapping[str, Any]) -> Flow | TableFlow | GlobalTable:
     topic = source["topic"]
+    if source["kind"] == "global":
+        return app.global_table(topic)
     if source["kind"] == "table":
         return app.table(topic)
     time = source.get("timestamp")
@@ -141,7 +144,21 @@ def _text(value: Any) -> str | None:
 
 
 def _rekey(op: Case, flow: Flow) -> Flow:
-    return flow.rekey(lambda value: _text(evaluate(op["fn"], v=value)))
+    if "$k" not in json.dumps(op["fn"]):
+        return flow.rekey(lambda value: _text(evaluate(op["fn"], v=value)))
+
+    def key_of(value: Any, key: Any, _at: int, _headers: Any) -> str | None:
+        plain = key._asdict() if isinstance(key, WindowedKey) else key
+        return _text(evaluate(op["fn"], k=plain, v=value))
+
+    return flow.rekey(key_of, metadata=True)
+
+
+def _deduplicate(op: Case, flow: Flow) -> Flow:
+    def id_of(value: Any, key: Any, _at: int, _headers: Any) -> Any:
+        return evaluate(op["by"], k=key, v=value)
+
+    return flow.deduplicate(key=id_of, within=f"{op['within']}ms", name=op["out"], metadata=True)
 
 
 def _group_by(op: Case, flow: Flow) -> Grouped:
@@ -154,7 +171,7 @@ def _window(window: Case) -> Any:
 
 
 WINDOWS: Mapping[str, Callable[..., Any]] = {
-    "tumbling": tumbling, "hopping": hopping, "session": session,
+    "tumbling": tumbling, "hopping": hopping, "session": session, "sliding": sliding,
 }  # fmt: skip
 
 
@@ -174,6 +191,8 @@ def _aggregate(op: Case, groups: Any) -> Any:
 def _join(op: Case, left: Any, right: Any) -> Any:
     expression = op.get("fn", {"l": "$l", "r": "$r"})
     how: dict[str, Any] = {}
+    if op.get("by", "$k") != "$k":
+        how["key"] = lambda value: _text(evaluate(op["by"], v=value))
     if "before" in op:
         how["within"] = (f"{op['before']}ms", f"{op['after']}ms")
         how["grace"] = f"{op['grace']}ms"
@@ -183,6 +202,7 @@ def _join(op: Case, left: Any, right: Any) -> Any:
 
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "deduplicate": _deduplicate,
     "filter": _filter,
     "map_values": _map_values,
     "flat_map_values": _flat_map_values,
@@ -194,6 +214,7 @@ OPERATORS: Mapping[str, Callable[..., Any]] = {
     "aggregate": _aggregate,
     "join": _join,
     "to_table": lambda op, flow: flow.to_table(op["out"]),
+    "suppress": lambda op, table: table.suppress(f"{op['wait']}ms", name=op["out"]),
     "to_flow": lambda _op, table: table.to_flow(),
 }
 
@@ -213,8 +234,13 @@ def run(
         results = driver.read(SINK)
         for found in results[seen:]:
             key = None if found.key is None else found.key.decode()
-            yield Result(n, _written(_plain(key)), found.value, round(found.timestamp * 1000))
+            yield result_of(n, key, found.value, round(found.timestamp * 1000))
         seen = len(results)
+
+
+def result_of(cause: int, key: str | None, value: Any, at_ms: int) -> Result:
+    """Return a record of the topic of results as a result."""
+    return Result(cause, _written(_plain(key)), value, at_ms)
 
 
 def _plain(key: str | None) -> Any:

@@ -15,10 +15,10 @@ IN_TIME_S = 40.0
 """The other thread is waited for 5 s at most; a busy machine."""
 
 DATA_LOOP = """
-from streamsx.tasks.state_machine import TABLE, Event, TaskState
+from streamsx.tasks.state_machine import TABLE, TaskEvent, TaskState
 from streamsx.model import Role
 
-del TABLE[Role.ACTIVE][Event.START, TaskState.CREATED]  # what an assignment asks for first
+del TABLE[Role.ACTIVE][TaskEvent.START, TaskState.CREATED]  # what an assignment asks for first
 """
 CONTROL_THREAD = """
 from streamsx.group import member, member_events

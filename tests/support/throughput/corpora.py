@@ -15,7 +15,6 @@ from streamsx.client.cluster import Cluster
 from streamsx.client.range_reader import writing
 from streamsx.clock import Clock
 from streamsx.protocol.partitioner import partition_of
-from streamsx.protocol.record_batch import NO_TIMESTAMP
 from streamsx.tools.demonstration.traffic import lines
 
 ORDER_KEYS = 50_000
@@ -57,7 +56,7 @@ async def fill(
         sends = [producer.to(topic, number) for number in range(partitions)]
         for turn, (key, value) in enumerate(rows):
             place = turn % partitions if key is None else partition_of(key, partitions)
-            sends[place](key, value, NO_TIMESTAMP, None)
+            sends[place](key, value, ORDERS_FROM_MS + turn // 10, None)
             while producer.full():
                 room.clear()
                 await room.wait()

@@ -37,7 +37,7 @@ STALL_S = 120.0
 STOP_S = 30.0
 LOG_LINES = 3
 WORKER = f"{shlex.join(OURS)} worker {__package__}.{{}} -l warning"
-CASES = {"wordcount": "B", "aggregate": "C"}
+CASES = {"wordcount": "B", "aggregate": "C", "flow": "C", "windows": "D"}
 """Of ours, and what peers call it."""
 
 

@@ -87,3 +87,31 @@ def test_merge_order_continues_in_a_new_merge_from_taken_counts(seed: int) -> No
         high = merge.high
     assert again == order
     assert high == {t: max(times) for t, times in records.items()}
+
+
+def test_time_of_the_far_future_holds_its_topic_back_for_a_day() -> None:
+    hour = 3_600_000
+    a = [hour * n for n in range(1, 101)]
+    far = [*a[:10], 10**15, *a[10:]]
+    queues = {"a": deque([chunk("a", far)]), "b": deque([chunk("b", a)])}
+    order = drained(Merge(queues, {}), {"a", "b"})
+    place = order.index(("a", 10))
+    assert order[place - 1] == ("b", 32)  # at 33 h: b stood at 10 h when the far time came
+    behind = [offset for topic, offset in order if topic == "a"]
+    assert behind == sorted(behind)
+    assert order[-1][1] >= 99
+
+
+def test_order_with_far_times_does_not_depend_on_batch_cuts() -> None:
+    draw = random.Random(7)
+    day = 86_400_000
+    times = {t: [draw.randrange(20 * day) for _ in range(60)] for t in "abc"}
+
+    def order(size: int, limit: int) -> list[tuple[str, int]]:
+        queues = {
+            t: deque(chunk(t, at[n : n + size], n) for n in range(0, 60, size))
+            for t, at in times.items()
+        }
+        return drained(Merge(queues, {}), set("abc"), limit)
+
+    assert order(60, 1) == order(7, 100) == order(1, 3) == order(60, 100)

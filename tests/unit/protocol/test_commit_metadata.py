@@ -18,6 +18,9 @@ GOLDEN = {
     HEADER + ' {"i":"0f1e2d3c4b5a69788796a5b4c3d2e1f0","r":{"00ff00ff":3,"1a2b3c4d":10}}': (
         OffsetMetadata(AT, READERS, ID)
     ),
+    HEADER + ' {"t":{"0000002a":[1000,0,null,-1,7]}}': (
+        OffsetMetadata(AT, told={"0000002a": [1000, None, -1, 1007]})
+    ),
     f"spark {HEADER} file:///a b": OffsetMetadata(AT, spark="file:///a b"),
     f'spark {HEADER}{{"r":{{"00ff00ff":3,"1a2b3c4d":10}}}} s3://bucket/a b': (
         OffsetMetadata(AT, READERS, spark="s3://bucket/a b")
@@ -87,3 +90,17 @@ def test_full_table_drops_least_advanced_readers_only_as_needed() -> None:
     assert max(dropped.values()) < min(fitted.readers.values())
     assert fitted.topic_id == ID
     assert fitted.fitted() == (fitted, {})
+
+
+def test_times_of_writers_are_left_out_of_a_full_text() -> None:
+    told = {"0000002a": [AT + n * 1_000_000 for n in range(1000)]}
+    made, dropped = OffsetMetadata(AT, READERS, told=told).fitted()
+    assert (made.told, made.readers, dropped) == ({}, {}, READERS)
+    few = OffsetMetadata(AT, READERS, told={"0000002a": [AT] * 1000})
+    assert few.fitted() == (few, {})
+    assert len(few.encode()) < TEXT_BYTES_MAX
+
+
+@pytest.mark.parametrize("table", ['{"t":7}', '{"t":{"a":[]}}', '{"t":{"a":["x"]}}', '{"t":[1]}'])
+def test_invalid_times_of_writers_are_skipped(table: str) -> None:
+    assert OffsetMetadata.decode(f"{HEADER} {table}") == OffsetMetadata(AT)

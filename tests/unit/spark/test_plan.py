@@ -132,6 +132,21 @@ def test_differing_partition_counts_are_a_refusal_reason() -> None:
     assert not check(app, {"one": 2, "two": 2})
 
 
+def test_app_with_a_global_table_is_refused() -> None:
+    app = App("global")
+    app.flow("orders").join(app.global_table("towns"), lambda order, town: [order, town]).to("out")
+    (reason,) = check(app)
+    assert str(reason).startswith("global table 'towns' (its topic): nobody reads it there")
+
+
+def test_join_by_a_foreign_key_is_refused() -> None:
+    app = App("foreign")
+    towns = app.table("towns")
+    app.table("orders").join(towns, max, key=lambda order: order, name="both").to("out")
+    told = [str(reason) for reason in check(app)]
+    assert any("ask and answer each other" in line for line in told)
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_task_with_too_many_stores_is_refused(more: int) -> None:
     app = App("wide")

@@ -26,7 +26,10 @@ from streamsx.tasks.commit_cycle import (
     TaskLost,
     TaskSealed,
     TaskWritten,
+    metadata_of,
+    place_of,
 )
+from streamsx.topology.time_links import Writer
 
 A, B = TaskId(0, 0), TaskId(0, 1)
 SEALED = TaskMetadata({"t": 5}, 1, 5)
@@ -203,3 +206,11 @@ def test_held_task_that_is_lost_is_forgotten() -> None:
 def test_unrequested_commit_answer_raises_invalid_transition() -> None:
     with pytest.raises(InvalidTransition, match=r"Committed.*while idle"):
         run(CommitCycles(), OffsetsCommitted(NOBODY))
+
+
+def test_next_owner_knows_what_writers_have_told() -> None:
+    told = {"t": {Writer(42, 0): 100, Writer(42, 2): None, Writer(7, 1): 50}}
+    sealed = TaskMetadata({"t": 5}, told={"t": {**told["t"], Writer(42, 1): -1}})
+    texts = {topic: beside.encode() for topic, beside in metadata_of(sealed).items()}
+    found = {topic: (5, OffsetMetadata.decode(text)) for topic, text in texts.items()}
+    assert place_of(found).told == told

@@ -2,10 +2,8 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
-from streamsx import App
-from streamsx.app.window import hopping, session
+from streamsx import App, hopping, session, sliding, tumbling
 from streamsx.examples.wordcount import app
 from streamsx.operators.forward import forward
 from streamsx.operators.rekey import rekey
@@ -93,22 +91,73 @@ def test_topology_data_is_json_serializable() -> None:
     assert data["topics"][0]["config"] == {"cleanup.policy": "compact"}
 
 
-def test_flows_are_shown_with_their_stores_and_times() -> None:
-    flows = App("app", topic_partitions=1)
-    clicks = flows.flow("clicks").group_by_key()
-    clicks.window(hopping("9s", "3s", grace="1s")).count("views").to("out")
-    clicks.window(session("4s")).count("visits")
-    made = flows.topology()
+def flows() -> Topology:
+    made = App("shop", store="memory://")
+    orders = made.flow("orders")
+    payments = made.flow("payments")
+    orders.join(payments, max, within=("1h", "90s"), name="paid").to("settled")
+    groups = orders.merge(payments).group_by_key()
+    groups.window(tumbling("1h", grace="1500ms")).count("per-hour", emit="final").to("counts")
+    groups.window(hopping("1h", "10m")).count("per-10-minutes")
+    groups.window(session("30m", grace="1d")).count("visits")
+    return made.topology()
+
+
+def test_text_names_stores_and_times_of_flows() -> None:
+    made = flows()
     partitions = resolve_partition_counts(made, {}, default=1, declare=True)
-    text = [line.strip() for line in as_text(made, partitions)]
-    assert "flow of clicks to views" in text
-    tables = [line.partition(", keys")[0] for line in text if line.startswith("table")]
-    assert tables == [
-        "table   views: windows of 9 s every 3 s, open for 10 s",
-        "table   visits: sessions with gaps up to 4 s, open for 4 s",
+    lines = list(as_text(made, partitions))[3:24]
+    assert [line.replace("keys raw, values json", "...") for line in lines] == [
+        "  reads   orders",
+        "    flow of orders to paid-left",
+        "      join_left paid-left, paid-right",
+        "        send to settled",
+        "    flow of orders to per-hour",
+        "      merge",
+        "        window_count_final per-hour",
+        "          send_windowed to counts",
+        "        window_count_commit per-10-minutes",
+        "        session_commit visits",
+        "  reads   payments",
+        "    flow of payments to paid-left",
+        "      join_right paid-left, paid-right",
+        "        send to settled, as above",
+        "    flow of payments to per-hour",
+        "      merge, as above",
+        "  buffer  paid-left: ..., kept 90s, in memory, changelog shop-paid-left-changelog",
+        "  buffer  paid-right: ..., kept 1h, in memory, changelog shop-paid-right-changelog",
+        (
+            "  table   per-10-minutes: ..., hopping 1h each 10m, grace 0, in memory, "
+            "changelog shop-per-10-minutes-changelog"
+        ),
+        (
+            "  table   per-hour: ..., tumbling 1h, grace 1500ms, in memory, "
+            "changelog shop-per-hour-changelog"
+        ),
+        "  table   visits: ..., gap 30m, grace 1d, in memory, changelog shop-visits-changelog",
     ]
-    arrows = [line.strip() for line in as_mermaid(made) if "<-->" in line]
-    assert arrows == ["s0o0_0 <--> s0d0", "s0o0_1 <--> s0d1"]
-    found: Any = as_data(made, partitions)["subtopologies"]
-    stores = [(each["kind"], each["size"], each["step"]) for each in found[0]["stores"]]
-    assert stores == [("window", 9000, 3000), ("session", 4000, 4000)]
+
+
+def test_diagram_shows_the_operators_stores_and_topics_of_flows() -> None:
+    lines = [line.strip() for line in as_mermaid(flows())]
+    boxes = {line.partition("[")[0]: line for line in lines if "[" in line}
+    assert boxes["s0f0"] == 's0f0["join_left"]'
+    assert boxes["s0d3"] == 's0d3[("per-hour<br>tumbling 1h<br>grace 1500ms")]'
+    assert [line for line in lines if "-->" in line] == [
+        "t1 --> s0f0", "s0f0 <--> s0d0", "s0f0 <--> s0d1", "s0f0 --> t3",
+        "t1 --> s0f1", "s0f1 --> s0f2", "s0f2 <--> s0d3", "s0f2 --> t0",
+        "s0f1 --> s0f3", "s0f3 <--> s0d2", "s0f1 --> s0f4", "s0f4 <--> s0d4",
+        "t2 --> s0f5", "s0f5 <--> s0d0", "s0f5 <--> s0d1", "s0f5 --> t3", "t2 --> s0f1",
+    ]  # fmt: skip
+
+
+def test_topic_that_carries_event_time_is_shown_as_such() -> None:
+    made = App("shop", store="memory://")
+    groups = made.flow("orders").group_by(len)
+    groups.window(sliding("1h", grace="5m")).count("per-hour")
+    topology = made.topology()
+    partitions = resolve_partition_counts(topology, {}, default=1, declare=True)
+    lines = [line.strip() for line in as_text(topology, partitions)]
+    assert "sends   shop-per-hour-repartition, with the event time of each task" in lines
+    assert any("sliding 1h, grace 5m" in line for line in lines)
+    assert '  t2[/"shop-per-hour-repartition<br>with event time"/]' in as_mermaid(topology)

@@ -9,6 +9,7 @@ from streamsx.worker.memory_budget import (
     BUFFERS_SHARE,
     CACHE_SHARE,
     SENT_SHARE,
+    MemoryBudget,
     memory_budget,
 )
 
@@ -23,7 +24,7 @@ def test_shares_leave_room_for_sealed_rows() -> None:
 
 def test_budget_of_512_mib_is_shared() -> None:
     budget = memory_budget(Config(id="app", memory_budget_bytes=512 * MIB))
-    assert budget == (int(204.8 * MIB), int(51.2 * MIB), 32 * MIB)
+    assert budget == MemoryBudget(int(204.8 * MIB), int(51.2 * MIB), 32 * MIB, int(25.6 * MIB))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,157 @@
+"""`idle=`: windows and joins close when no input comes, by the clock on the wall."""
+
+from typing import Any
+
+import pytest
+
+from streamsx import App
+from streamsx.app.window import session, sliding, tumbling
+from streamsx.errors import TopologyError
+from streamsx.processing.idle import QuietTime
+from streamsx.testing import TestDriver
+
+WINDOWS = [
+    tumbling("10s", grace="5s", idle="30s"),
+    sliding("10s", grace="5s", idle="30s"),
+    session("10s", grace="5s", idle="30s"),
+]
+
+
+def counting(window: Any, partitions: int = 1, *, between: bool = False) -> App:
+    app = App("idle", topic_partitions=partitions, store="memory://")
+    flow = app.flow("in")
+    groups = flow.group_by(lambda value: value) if between else flow.group_by_key()
+    groups.window(window).count("n", emit="final").to("out")
+    return app
+
+
+def counts(driver: TestDriver) -> list[int]:
+    return [each.value for each in driver.read("out")]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("window", WINDOWS, ids=lambda window: window.kind)
+def test_open_windows_close_once_when_the_input_is_idle(window: Any, *, restarts: bool) -> None:
+    with TestDriver(counting(window)) as driver:
+        driver.pipe("in", [("a", 1, 1.0), ("a", 1, 2.0)])
+        driver.advance("29s")
+        assert counts(driver) == []
+        driver.pipe("in", [("a", 1, 3.0)])
+        driver.advance("29s")
+        assert counts(driver) == []
+        driver.advance("1s")
+        closed = counts(driver)
+        assert max(closed) == 3
+        if restarts:
+            driver.restart()
+        driver.advance("10m")
+        assert counts(driver) == closed
+        driver.pipe("in", [("a", 1, 2.5)])  # late now
+        driver.pipe("in", [("a", 1, 100.0)])  # a window of its own
+        driver.advance("30s")
+        assert counts(driver) == [*closed, 1]
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_restarts_while_the_input_is_idle_close_nothing_more(*, between: bool) -> None:
+    with TestDriver(counting(WINDOWS[0], between=between)) as driver:
+        driver.pipe("in", [("a", "a", 1.0)])
+        for _ in range(4):
+            driver.advance("1m")
+            driver.restart()
+        assert counts(driver) == [1]
+        driver.pipe("in", [("a", "a", 12.0), ("a", "a", 9.0)])
+        driver.advance("1m")
+        assert counts(driver) == [1, 1]
+
+
+def test_time_of_a_dead_process_does_not_count() -> None:
+    with TestDriver(counting(WINDOWS[0])) as driver:
+        driver.pipe("in", [("a", 1, 1.0)])
+        driver.advance("29s")
+        driver.restart()
+        driver.advance("29s")
+        assert counts(driver) == []
+        driver.advance("1s")
+        assert counts(driver) == [1]
+
+
+def test_quiet_time_counts_anew_after_a_pause() -> None:
+    quiet = QuietTime()
+    assert quiet.ms(0.0, 1, at_end=True) == 0
+    assert quiet.ms(20.0, 1, at_end=True) == 20_000
+    assert quiet.ms(25.0, 1, at_end=False) == 0
+    assert quiet.ms(26.0, 1, at_end=True) == 26_000
+    quiet.pause()
+    assert quiet.ms(60.0, 1, at_end=True) == 0
+    assert quiet.ms(70.0, 1, at_end=True) == 10_000
+    assert quiet.ms(71.0, 2, at_end=True) == 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_idle_writers_do_not_hold_the_time_of_the_others(*, restarts: bool) -> None:
+    with TestDriver(counting(WINDOWS[0], 4, between=True)) as driver:
+        driver.pipe("in", [(None, "a", 1.0), (None, "a", 99.0)], partition=2)
+        driver.advance("20s")
+        assert counts(driver) == []
+        driver.pipe("in", [(None, "a", 100.0)], partition=2)
+        driver.advance("10s")  # the others are idle, this one is not
+        assert counts(driver) == [1]
+        if restarts:
+            driver.restart()
+        driver.pipe("in", [(None, "a", 130.0)], partition=2)
+        assert counts(driver) == [1, 1, 1]
+        driver.advance("2m")
+        assert sum(counts(driver)) == 4
+
+
+def test_idle_window_behind_a_repartition_topic_closes() -> None:
+    with TestDriver(counting(WINDOWS[0], 2, between=True)) as driver:
+        driver.pipe("in", [(None, "a", 1.0), (None, "b", 2.0)])
+        driver.advance("30s")
+        driver.advance("30s")
+        assert counts(driver) == [1, 1]
+
+
+def test_join_gives_unmatched_records_when_both_inputs_are_idle() -> None:
+    app = App("idle", topic_partitions=1, store="memory://")
+    joined = app.flow("l").join(
+        app.flow("r"),
+        lambda a, b: [a, b],
+        kind="outer",
+        within="10s",
+        grace=0,
+        idle="30s",
+        name="j",
+    )
+    joined.to("out")
+    with TestDriver(app) as driver:
+        driver.pipe("l", [("a", 1, 1.0)])
+        driver.advance("20s")
+        driver.pipe("r", [("b", 2, 2.0)])
+        driver.advance("20s")
+        assert driver.read("out") == []
+        driver.advance("10s")
+        assert [each.value for each in driver.read("out")] == [[1, None], [None, 2]]
+        driver.advance("10m")
+        assert len(driver.read("out")) == 2
+
+
+def test_chained_windows_close_one_behind_the_other() -> None:
+    app = App("idle", topic_partitions=1, store="memory://")
+    first = app.flow("in").group_by_key().window(tumbling("10s", grace=0, idle="30s"))
+    flow = first.count("first", emit="final").to_flow()
+    plain = flow.rekey(lambda _n, key, _t, _h: key.key, metadata=True)
+    second = plain.group_by_key().window(tumbling("20s", grace=0, idle="30s"))
+    second.sum(lambda n: n, "second", emit="final").to("out")
+    with TestDriver(app) as driver:
+        driver.pipe("in", [("a", 1, 1.0), ("a", 1, 2.0)])
+        driver.advance("30s")
+        driver.advance("30s")
+        assert counts(driver) == [2]
+
+
+@pytest.mark.parametrize("idle", ["0s", "0.1ms"])
+def test_idle_time_that_is_none_is_refused(idle: Any) -> None:
+    with pytest.raises(TopologyError, match=r"not a idle time .*test_idle.py:\d+"):
+        tumbling("10s", idle=idle)

@@ -1,0 +1,117 @@
+"""Event time behind repartition topics: whole workers, the embedded broker, virtual time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from streamsx.broker.log import appending
+from streamsx.model import TopicPartition
+from streamsx.protocol.partitioner import partition_of
+from streamsx.protocol.record_batch import Builder
+from tests.flows.test_progress import PARTITIONS, app_of, ends, ordered, wanted
+from tests.unit.conftest import BATCH_BYTES, HOST, PORT, VirtualCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from streamsx import App
+
+Record = tuple[str, dict[str, str], float]
+
+
+def append(bench: VirtualCluster, records: Iterable[Record], in_batch: int = 50) -> None:
+    """Write records to the partitions of their keys, in the order of their times."""
+    by_partition: dict[int, list[Record]] = {n: [] for n in range(PARTITIONS)}
+    for record in records:
+        by_partition[partition_of(record[0].encode(), PARTITIONS)].append(record)
+    for partition, part in by_partition.items():
+        log = bench.log(TopicPartition("in", partition))
+        for start in range(0, len(part), in_batch):
+            builder = Builder(BATCH_BYTES)
+            for key, value, at in part[start : start + in_batch]:
+                text = f'{{"user":"{value["user"]}"}}'
+                assert builder.append(round(at * 1000), key.encode(), text.encode())
+            batch = memoryview(builder.close())
+            bench.at_broker(lambda batch=batch, log=log: appending.append(log, batch, BATCH_BYTES))
+
+
+def app() -> App:
+    return app_of(broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB")
+
+
+def test_tasks_that_move_keep_what_writers_have_told(tmp_path: Path) -> None:
+    records = ordered(8, 2000)
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    try:
+        bench.station(app(), "w0", by_hand=False)
+        for start in range(0, len(records), 200):
+            append(bench, records[start : start + 200])
+            bench.run(2)
+            if start == 600:
+                bench.station(app(), "w1", by_hand=False)
+        append(bench, ends(40))
+        expected = wanted(records)
+        bench.until(lambda: finals(bench).total() >= expected.total(), 120)
+        bench.run(5)
+        assert finals(bench) == expected
+    finally:
+        bench.close()
+
+
+def test_idle_windows_close_in_workers(tmp_path: Path) -> None:
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    made = app_of(broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB", idle="5s")
+    try:
+        append(bench, [("k1", {"user": "a"}, 1.0), ("k1", {"user": "a"}, 99.0)])
+        bench.station(made, "w0", by_hand=False)
+        began = bench.scheduler.now
+        bench.until(lambda: finals(bench).total() == 2, 60)
+        assert bench.scheduler.now - began < 5 + 5 + 5  # start, the writers, the windows
+    finally:
+        bench.close()
+
+
+def test_worker_warns_of_partitions_that_hold_the_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    try:
+        append(bench, [("k1", {"user": "a"}, 1.0), ("k1", {"user": "a"}, 99.0)])
+        bench.station(app(), "w0", by_hand=False)
+        bench.run(100)
+        assert finals(bench).total() == 0
+    finally:
+        bench.close()
+    found = [each.getMessage() for each in caplog.records if "time_stands" in each.getMessage()]
+    assert len(found) == 1
+    assert "have never sent a time to catch-up-counts-repartition" in found[0]
+    assert "idle=" in found[0]
+
+
+def finals(bench: VirtualCluster) -> Counter[tuple[bytes, int]]:
+    found = Counter[tuple[bytes, int]]()
+    for partition in range(PARTITIONS):
+        for key, value in bench.read(TopicPartition("out", partition)):
+            if b"end" not in key:
+                found[key, int(value)] += 1
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_that_catch_up_lose_no_ordered_record(tmp_path: Path, workers: int) -> None:
+    records = ordered(7, 3000)
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    try:
+        append(bench, [*records, *ends(40)])
+        for n in range(workers):
+            bench.station(app(), f"w{n}", by_hand=False)
+        expected = wanted(records)
+        bench.until(lambda: finals(bench).total() >= expected.total(), 120)
+        bench.run(5)
+        assert finals(bench) == expected
+    finally:
+        bench.close()

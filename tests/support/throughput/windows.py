@@ -1,0 +1,17 @@
+"""Counts per user and 10 s that close and are deleted, as a flow, to be measured."""
+
+import os
+
+from streamsx import App
+from streamsx.app.window import tumbling
+
+app = App(
+    os.environ.get("GROUP", "throughput"),
+    broker=f"kafka://{os.environ.get('BOOTSTRAP', 'localhost:9092')}",
+    state_dir=os.environ.get("STATE_DIR"),
+    topic_partitions=int(os.environ.get("PARTITIONS", "4")),
+)
+
+
+orders = app.flow(os.environ.get("TOPIC", "orders"), key_type=str)
+orders.group_by_key().window(tumbling("10s")).count("counts")
