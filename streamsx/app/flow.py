@@ -31,6 +31,7 @@ from streamsx.operators.branch import branch, on_branch
 from streamsx.operators.deduplicate import deduplicate
 from streamsx.operators.filter import filter_values
 from streamsx.operators.join_streams import Sides, join_streams
+from streamsx.operators.late import LateRecord, call_for_late
 from streamsx.operators.map import flat_map, flat_map_values, map_records, map_values
 from streamsx.operators.operator import Operator
 from streamsx.operators.peek import peek
@@ -351,9 +352,24 @@ class Flow(AbsentSteps):
         return f"<Flow of {self.place.app!r}>"
 
 
+OnLate = str | Callable[[LateRecord], Any]
+DROP: Final = "drop"
+LATE_BOUNDS: Final = {
+    "tumbling": ("{start}", "{start} + {size}"),
+    "hopping": ("{start}", "{start} + {size}"),
+    "session": ("{start}", "{end}"),
+    "sliding": ("max(0, {timestamp} - {size})", "max({size}, {timestamp})"),
+}
+"""Bounds of a late record's window, in the names of each operator's code."""
+
+
 @dataclass(frozen=True)
 class Grouped(AbsentSteps):
-    """Records of a flow by key. Each call makes a table; its name names the table's store."""
+    """Records of a flow by key. Each call makes a table; its name names the table's store.
+
+    `on_late` is what becomes of a record whose windows have all closed: `drop`, or a function that
+    takes it as a `LateRecord`. Late records are counted in any case.
+    """
 
     _absent = OF_GROUPS
     _place: Place
@@ -365,9 +381,9 @@ class Grouped(AbsentSteps):
             raise TypeError(f"not a window: {window!r} ({users_line()}): write tumbling('1h')")
         return Grouped(self._place, window)
 
-    def count(self, name: str, *, emit: str = "commit") -> "TableFlow":
+    def count(self, name: str, *, emit: str = "commit", on_late: OnLate = DROP) -> "TableFlow":
         """Count the records of each key."""
-        return self._made(COUNT, name, emit)
+        return self._made(COUNT, name, emit, on_late)
 
     def aggregate(
         self,
@@ -378,6 +394,7 @@ class Grouped(AbsentSteps):
         merge: Callable[[Any, Any, Any], Any] | None = None,
         value_type: Any = None,
         emit: str = "commit",
+        on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Aggregate the records of each key: `fun` takes key, value and the aggregate so far.
 
@@ -388,32 +405,45 @@ class Grouped(AbsentSteps):
         check_function("aggregate", fun, 3)
         if merge is not None:
             check_function("aggregate", merge, 3)
-        return self._made(Aggregate(init, fun, merge, value_type), name, emit)
+        return self._made(Aggregate(init, fun, merge, value_type), name, emit, on_late)
 
     def reduce(
-        self, fun: Callable[[Any, Any], Any], name: str, *, emit: str = "commit"
+        self,
+        fun: Callable[[Any, Any], Any],
+        name: str,
+        *,
+        emit: str = "commit",
+        on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Reduce the records of each key: `fun` takes two values, first the earlier one's."""
         check_function("reduce", fun, 2)
         kind = self._place.shape.value_type
-        return self._made(_reducing(lambda value: value, fun, kind), name, emit)
+        return self._made(_reducing(lambda value: value, fun, kind), name, emit, on_late)
 
-    def sum(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
+    def sum(
+        self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit", on_late: OnLate = DROP
+    ) -> "TableFlow":
         """Sum what a function makes of each value."""
         check_function("sum", fun)
-        return self._made(_reducing(fun, add, None), name, emit)
+        return self._made(_reducing(fun, add, None), name, emit, on_late)
 
-    def min(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
+    def min(
+        self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit", on_late: OnLate = DROP
+    ) -> "TableFlow":
         """Keep the least of what a function makes of each value."""
         check_function("min", fun)
-        return self._made(_reducing(fun, min, None), name, emit)
+        return self._made(_reducing(fun, min, None), name, emit, on_late)
 
-    def max(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
+    def max(
+        self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit", on_late: OnLate = DROP
+    ) -> "TableFlow":
         """Keep the greatest of what a function makes of each value."""
         check_function("max", fun)
-        return self._made(_reducing(fun, max, None), name, emit)
+        return self._made(_reducing(fun, max, None), name, emit, on_late)
 
-    def collect(self, name: str, limit: int | None = None, *, emit: str = "commit") -> "TableFlow":
+    def collect(
+        self, name: str, limit: int | None = None, *, emit: str = "commit", on_late: OnLate = DROP
+    ) -> "TableFlow":
         """Keep a list of the values, the newest `limit` of them if that is given."""
 
         def cut(values: list[Any]) -> list[Any]:
@@ -429,9 +459,10 @@ class Grouped(AbsentSteps):
             ),
             name,
             emit,
+            on_late,
         )
 
-    def _made(self, wanted: "Aggregate", name: str, emit: str) -> "TableFlow":
+    def _made(self, wanted: "Aggregate", name: str, emit: str, on_late: "OnLate") -> "TableFlow":
         from streamsx.app.table_flow import TableFlow
 
         window = self._window
@@ -445,8 +476,19 @@ class Grouped(AbsentSteps):
             changes["behind"] = window.behind
         if window is not None:
             operator = replace(operator, idle_ms=window.idle)
+        operator = self._with_late(operator, on_late)
         made = place.then(operator, windowed=window is not None, **changes)
         return TableFlow(Flow(made), store)
+
+    def _with_late(self, operator: Operator, on_late: "OnLate") -> Operator:
+        """Return the operator with what becomes of late records."""
+        if on_late == DROP:
+            return operator
+        if self._window is None or isinstance(on_late, str):
+            what = "no window" if self._window is None else "drop, or a function"
+            raise TopologyError(f"not an on_late: {on_late!r} ({users_line()}): {what}")
+        check_function("on_late", on_late)
+        return call_for_late(operator, on_late, *LATE_BOUNDS[self._window.kind])
 
     def _check_grace(self) -> None:
         """Refuse a window that would have closed before the finals of another one come."""

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Final
 
 from streamsx.model import TaskId
+from streamsx.operators.operator import Counts
 
 QUIET_S: Final = 5.0
 """Seconds without a record after which a task passes over the failures at the end of a topic."""
@@ -57,6 +58,10 @@ def nobody(_failure: Failure) -> None:
     """Ignore a failure; for drivers that read only the counters."""
 
 
+def uncounted(_task: TaskId, _store: str, _counts: Counts) -> None:
+    """Ignore records that operators did not take."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Policy for failures. `report` is called for each failure that does not end the worker.
@@ -71,6 +76,8 @@ class Policy:
     consecutive_failures_max: int | None = 10
     passed: Callable[[Failure], None] = nobody
     """Callback for a record without a value that its agent did not ask for."""
+    untaken: Callable[[TaskId, str, Counts], None] = uncounted
+    """Callback for records that an operator did not take since the last seal, by its store."""
 
     def stops(self, failure: Failure) -> bool:
         word = self.on_decode_error if failure.decode else self.on_error

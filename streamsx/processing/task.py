@@ -9,8 +9,9 @@ Not here: any Kafka client, fetching, the time of commits, the meaning of a role
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from streamsx.errors import (
     STORE_FAULTS,
@@ -24,6 +25,7 @@ from streamsx.errors import (
     ValueRefused,
 )
 from streamsx.model import TaskId
+from streamsx.operators.operator import Counts
 from streamsx.processing.batch import Batch, Chunk, StreamTimes
 from streamsx.processing.compile import SLICE_ROWS
 from streamsx.processing.failure_policy import Failure, FailureAction, FailureStreak, Policy
@@ -41,10 +43,8 @@ from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.time_links import TimeLinks, Writer
 
-if TYPE_CHECKING:
-    from streamsx.operators.operator import Counts
-
 NO_LINKS = TimeLinks()
+NO_COUNTS = Counts()
 WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
 """Errors of an app that was not wired for a topic or table: the next record would meet them too, as
 with a fault of a store."""
@@ -162,6 +162,7 @@ class Task:
         self._noted = None if self._put_back else self._place()
 
     def _begin_queues(self, metadata: TaskMetadata) -> None:
+        self._reported: dict[str, Counts] = {}
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in self.plan.topics}
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, StreamTimes] = {}
@@ -494,6 +495,7 @@ class Task:
             yield None
         for loop in self._loops:
             loop.commit()
+        self._report_counts()
         for topic in self._teller.topics:
             self._tell(topic)
         place = self._place()
@@ -518,6 +520,15 @@ class Task:
                 yield None
         self._sealing = None
         yield place._replace(stream_time=stream_time, records=records)
+
+    def _report_counts(self) -> None:
+        """Report the records that operators did not take since the last seal."""
+        for store, counts in self.counts.items():
+            known = self._reported.get(store, NO_COUNTS)
+            if counts != known:
+                self._reported[store] = replace(counts)
+                more = Counts(counts.skipped - known.skipped, counts.late - known.late)
+                self.policy.untaken(self.id, store, more)
 
     def _rows_to_put_back(self, limit: int) -> Iterator[tuple[SendRows, Changes]]:
         """Yield the rows that the task before this one has overwritten, up to `limit` at a time."""

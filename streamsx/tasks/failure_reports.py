@@ -7,12 +7,14 @@ through the code.
 
 import asyncio
 from traceback import walk_tb
+from typing import Final
 
 from streamsx.client.fetch_state import BACKOFF_MAX_S
 from streamsx.clock import Clock
 from streamsx.journal import LOG, Journal
 from streamsx.metrics import MetricRegistry
-from streamsx.model import TopicPartition
+from streamsx.model import TaskId, TopicPartition
+from streamsx.operators.operator import Counts
 from streamsx.processing.failure_policy import QUIET_S, Failure
 
 LOG_EVERY_S = 1.0
@@ -23,6 +25,16 @@ LATER = (
 reads its records again."""
 KINDS_MAX = 100
 """Most tracebacks that are logged; failures of further kinds get one line each."""
+
+
+SKIPPED: Final = (
+    "a record without a key, a value or a time was passed over, as are all that follow: they are "
+    "counted"
+)
+LATE: Final = (
+    "a record came when its window had closed, and was dropped, as are all that follow: they are "
+    "counted: to wait longer for such records give the window or the join more grace="
+)
 
 
 class FailureReports:
@@ -38,6 +50,18 @@ class FailureReports:
         self._logged_at: dict[str, float] = {}
         self._logged: dict[str, int] = {}
         """Failures of each operator that the log has, alone or in a number."""
+        self._skipped = registry.counter(
+            "records_skipped_total",
+            "Records without a key, a value or a time, which an operator with state passed over.",
+            labels=("store",),
+        )
+        self._late = registry.counter(
+            "records_late_total",
+            "Records that came when all that they belong to had closed.",
+            labels=("store",),
+        )
+        self._untaken: set[tuple[str, str]] = set()
+        """Kind and store of records that operators did not take; logged once each."""
         self._kinds: set[object] = set()
         self._empty: set[str] = set()
         """Agents whose topic has a type and had a record without a value; logged once each."""
@@ -64,6 +88,18 @@ class FailureReports:
             "write app.topic(..., allow_empty=True) to get None",
             failure.place, failure.operator,
         )  # fmt: skip
+
+    def untaken(self, task: TaskId, store: str, counts: Counts) -> None:
+        """Count records that an operator did not take, and log the first of a kind."""
+        self._skipped.add(counts.skipped, store)
+        self._late.add(counts.late, store)
+        for kind, count, text in (
+            ("skipped", counts.skipped, SKIPPED),
+            ("late", counts.late, LATE),
+        ):
+            if count and (kind, store) not in self._untaken:
+                self._untaken.add((kind, store))
+                LOG.warning("record_%s task=%s store=%s: %s", kind, task, store, text)
 
     def _is_new(self, failure: Failure) -> bool:
         """Return whether this failure is the first of a kind, and note the kind.

@@ -403,6 +403,7 @@ def policy_of(config: Config, failures: FailureReports) -> Policy:
         failures.report,
         config.consecutive_failures_max,
         failures.passed,
+        failures.untaken,
     )
 
 

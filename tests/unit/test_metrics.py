@@ -110,12 +110,20 @@ def test_metric_declared_twice_is_a_bug() -> None:
 
 
 def failing() -> App:
-    """Counts words and fails on some; its agent and its timer send records that are refused."""
+    """Counts words and fails on some; its agent and its timer send records that are refused.
+
+    Words have no keys, and the bad ones come late.
+    """
     app = app_of(on_produce_error="log")
     out = app.topic("out", partitions=1, value_type=str, value_serializer="raw")
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
 
-    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    words = app.topic("words", value_type=str, value_serializer="raw")
+    times = {"good": 100, "bad": 10}
+    late = app.flow(words, timestamp=times.get).deduplicate(key=str, within=1, name="seen")
+    late.group_by_key().count("without-a-key")
+
+    @app.agent(words)
     async def agent(stream: Stream[str]) -> None:
         async for word in stream:
             if word == "bad":

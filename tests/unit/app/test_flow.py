@@ -7,7 +7,7 @@ import pytest
 
 from streamsx import App
 from streamsx.app.flow import Flow
-from streamsx.app.window import hopping, session, tumbling
+from streamsx.app.window import hopping, session, sliding, tumbling
 from streamsx.errors import NameClash, NotSupported, PartitionMismatch, TopologyError
 from streamsx.testing import TestDriver
 
@@ -226,3 +226,36 @@ def test_no_step_that_exists_is_called_absent(app: App) -> None:
     flow = app.flow("orders")
     for each in (flow, flow.group_by_key(), flow.to_table("t")):
         assert not [name for name in type(each)._absent if name in vars(type(each))]
+
+
+@pytest.mark.parametrize(
+    ("window", "bounds"),
+    [
+        (tumbling("10s", grace=0), (0, 10_000)),
+        (hopping("10s", "10s", grace=0), (0, 10_000)),
+        (session("10s", grace=0), (5000, 5000)),
+        (sliding("10s", grace=0), (0, 10_000)),
+    ],
+    ids=["tumbling", "hopping", "session", "sliding"],
+)
+@pytest.mark.parametrize("emit", ["commit", "update", "final"])
+def test_late_record_is_given_to_a_function(
+    app: App, window: Any, bounds: tuple[int, int], emit: str
+) -> None:
+    late: list[Any] = []
+    groups = app.flow("orders").group_by_key().window(window)
+    groups.count("n", emit=emit, on_late=late.append).to("out")
+    with TestDriver(app, partitions={"orders": 1}) as driver:
+        driver.pipe("orders", [("a", 1, 100.0), ("b", {"n": 2}, 5.0)])
+        (task,) = driver._tasks.values()
+        assert task.counts["n"].late == 1
+    assert late == [({"n": 2}, "b", 5000, 95_000, *bounds)]
+
+
+@pytest.mark.parametrize("on_late", ["dlq", 3])
+def test_other_uses_of_late_records_are_refused(app: App, on_late: Any) -> None:
+    groups = app.flow("orders").group_by_key()
+    with pytest.raises((TopologyError, TypeError), match=HERE):
+        groups.window(tumbling(1)).count("n", on_late=on_late)
+    with pytest.raises(TopologyError, match="no window"):
+        groups.count("m", on_late=print)

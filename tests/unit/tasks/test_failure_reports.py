@@ -9,6 +9,7 @@ import pytest
 from streamsx.clock import Clock
 from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId
+from streamsx.operators.operator import Counts
 from streamsx.processing.failure_policy import Failure
 from streamsx.tasks import failure_reports
 from streamsx.tasks.failure_reports import FailureReports
@@ -113,3 +114,23 @@ def test_agent_without_allow_empty_is_warned_of_tombstones_once(
         says.format(7, "split"), says.format(9, "count"),
     ]  # fmt: skip
     assert all("allow_empty=True" in message for message in caplog.messages)
+
+
+def test_first_late_record_of_a_store_is_logged_and_all_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = MetricRegistry()
+    reports = FailureReports(Still(), registry)
+    for late in (2, 3):
+        reports.untaken(TaskId(0, 1), "per-hour", Counts(skipped=0, late=late))
+    reports.untaken(TaskId(0, 1), "per-hour", Counts(skipped=1, late=0))
+    assert [record.getMessage()[:40] for record in caplog.records] == [
+        "record_late task=0_1 store=per-hour: a r",
+        "record_skipped task=0_1 store=per-hour: ",
+    ]
+    assert "grace=" in caplog.text
+    values = {(s.name, s.labels): s.value for s in registry.samples() if s.labels}
+    assert values == {
+        ("streamsx_records_late_total", (("store", "per-hour"),)): 5,
+        ("streamsx_records_skipped_total", (("store", "per-hour"),)): 1,
+    }
