@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.t
 def test_windows_sessions_and_joins_equal_those_of_a_test_driver(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Two queries, one after the other: the second goes on where the first has closed."""
+    """Two queries, one after the other: the second goes on where the first has closed, which at the
+    end of its input is all that is open where `idle=` is given.
+    """
     given = records(240)
     app, uri = app_named(APP), str(tmp_path / "state")
     heard: list[Committed] = []
@@ -39,7 +41,7 @@ def test_windows_sessions_and_joins_equal_those_of_a_test_driver(
         for cut in cuts:
             for each in cut:
                 tp = TopicPartition(each.topic, each.partition)
-                client.send(tp, [(each.key, each.value)], each.timestamp)
+                client.send(tp, [(each.key, each.value)], [each.timestamp])
             run(
                 spark,
                 APP,
@@ -55,7 +57,7 @@ def test_windows_sessions_and_joins_equal_those_of_a_test_driver(
                 value = None if record.value is None else orjson.loads(record.value)
                 sent[(*tp, record.key)].append((value, record.timestamp))
         client.close()
-    rows, results = driven(app, cuts)
+    rows, results = driven(app, cuts, ends=True)
     assert heard[0].records > 120  # the hop counts too
     assert stored(open_files(uri), str(tmp_path)) == rows
     assert sent == results
