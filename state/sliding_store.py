@@ -75,15 +75,25 @@ class SlidingStore(SessionStore):
         value = values[start if ahead is None or start > ahead else ahead + 1]
         return value if isinstance(value, FROZEN) else deepcopy(value)
 
-    def put_record(self, key: bytes, entries: Sequence[Entry], made: list[Entry], at: int) -> None:
-        """Put new windows and the time of a record into the row of a key."""
+    def put_record(
+        self, key: bytes, entries: Sequence[Entry], made: list[Entry], at: int, now: int
+    ) -> None:
+        """Put new windows and the time of a record into the row of a key.
+
+        A window that has closed by stream time `now` gets no hint: with one it would give a result
+        at the next closing, if no commit comes before.
+        """
         if made:
             mark: Entry = [at, at + self.size, None]
             self.hot[key] = sorted([*entries, *made, mark], key=START)
             if not entries:
                 self._fresh.add(key)
-            for entry in (*made, mark):
-                self._hint(key, entry[1])
+            for _, end, _ in (*made, mark):
+                if end + self.stays >= now:
+                    self._hint(key, end)
+                else:
+                    self._kept.append((end, key))
+                    self.due = min(self.due, end + self.keeps + 1)
         else:
             self.hot[key] = entries
 

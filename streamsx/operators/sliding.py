@@ -26,7 +26,7 @@ else:
         {windows} = {load}({key}) or []
     {made} = {store}.begun({windows}, {timestamp})
     {changed} = {add}({windows}, {made}, {timestamp}, {decoded}, {value})
-    {store}.put_record({key}, {windows}, {made}, {timestamp})
+    {store}.put_record({key}, {windows}, {made}, {timestamp}, {now})
 """
 EMIT: Final = {
     "update": """\

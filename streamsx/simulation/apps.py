@@ -8,8 +8,22 @@ import random
 from collections.abc import Callable
 
 from streamsx import App, Event, Stream, Topic
+from streamsx.app.window import tumbling
 from streamsx.model import TopicPartition
-from streamsx.simulation.scene import APP, LINES, ROUTED, WORDS, A, B, Scene
+from streamsx.simulation.scene import (
+    APP,
+    FINALS,
+    GRACE_MS,
+    JOINED,
+    LINES,
+    ROUTED,
+    WINDOW_MS,
+    WITHIN_MS,
+    WORDS,
+    A,
+    B,
+    Scene,
+)
 
 POISON = "poison"
 UNDECODABLE = b"\xff\xfe poison"
@@ -53,6 +67,9 @@ def app_of(scene: Scene, done: HearsDone, rng: random.Random, **settings: object
         _size(app, words, reporter, moody=scene.moody)
     if scene.pair:
         _route(app, reporter)
+    if scene.flows:
+        _windows(app)
+        _join(app)
     return app
 
 
@@ -109,6 +126,29 @@ def _route(app: App, reporter: _Reporter) -> None:
             await reporter.something_foreign()
             await routed.send(value=event.value)
             reporter.finish("route", event)
+
+
+def _windows(app: App) -> None:
+    size = tumbling(f"{WINDOW_MS}ms", grace=f"{GRACE_MS}ms")
+    words = app.flow(app.topic(WORDS, value_type=str, value_serializer="raw"))
+    words.group_by_key().window(size).count("windows", emit="final").to(FINALS)
+
+
+def _join(app: App) -> None:
+    """Join words with those of odd numbers: the others have no match."""
+    words = app.flow(app.topic(WORDS, value_type=str, value_serializer="raw"))
+    words.join(
+        words.filter(is_odd), _pair, kind="left", within=f"{WITHIN_MS}ms", grace=f"{GRACE_MS}ms",
+        name="pairs",
+    ).to(JOINED)  # fmt: skip
+
+
+def is_odd(word: str) -> bool:
+    return word[-1:] in set("13579")
+
+
+def _pair(left: str, right: str | None) -> list[str | None]:
+    return [left, right]
 
 
 def readers(scene: Scene) -> dict[str, tuple[str, ...]]:

@@ -5,7 +5,9 @@ scheduler. A check reads the true state of all processes at once, which no proce
 invariant does not hold on purpose, the exception has a name and is counted (`world.excuse`).
 """
 
+import json
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from streamsx.assignor.wire import ErrorWord, read_assignment
@@ -20,12 +22,24 @@ from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.protocol.consumer_protocol import Assignment
 from streamsx.protocol.record_batch import columns
 from streamsx.protocol.wire import Api
+from streamsx.simulation import flow_results
 from streamsx.simulation.apps import FAILS, UNDECODABLE, mood, readers
 from streamsx.simulation.external_clients import HIDDEN, READERS, TransactionFate
 from streamsx.simulation.hosts import SimulatedHost
 from streamsx.simulation.nodes import NOBODY
-from streamsx.simulation.scene import APP, COUNTS, LINES, ROUTED, SIZES, WORDS, A, B
-from streamsx.state.api import ROW
+from streamsx.simulation.scene import (
+    APP,
+    COUNTS,
+    FINALS,
+    JOINED,
+    LINES,
+    ROUTED,
+    SIZES,
+    WORDS,
+    A,
+    B,
+)
+from streamsx.state.api import INDEX, ROW
 from streamsx.tasks.state_machine import TaskState
 from streamsx.tasks.task_registry import TaskRegistry
 from streamsx.topology.nodes import reader_name
@@ -279,7 +293,7 @@ class StoresEqualTheirChangelogs(Check):
         if call.api is not Api.PRODUCE:
             return
         for topic in call.body.topic_data:
-            if topic.name in (COUNTS, SIZES):
+            if topic.name in self.world.stores:
                 for part in topic.partition_data:
                     if self.world.runner.get(TaskId(self.number, part.index)) != host:
                         keys = {key or b"" for key in columns(bytes(part.records), 0).keys}
@@ -293,15 +307,15 @@ class StoresEqualTheirChangelogs(Check):
     def _compare(self, home: SimulatedHost, task: TaskId) -> None:
         if task.subtopology != self.number:
             return
-        for changelog in self.world.scene.changelogs:
+        for changelog, node in self.world.stores.items():
             tp = TopicPartition(changelog, task.partition)
-            name = changelog.removeprefix(f"{APP}-").removesuffix("-changelog")
-            store = home.rows(name, task.partition)
+            store = home.rows(node.name, task.partition)
             position = store.position() or 0
-            rows = {(row.removeprefix(ROW), raw) for row, raw in store.scan(ROW, None)}
-            other = {key for key, _ in self.world.newest(tp, position).items() ^ rows}
-            if other - self.spoiled[tp]:
-                self.wrong(f"{home.name}: store {name} of {task} is not {tp} up to {position}")
+            newest = self.world.newest(tp, position)
+            logged = zip(node.local_keys(newest), newest.values(), strict=True)
+            other = {key for key, _ in {*logged} ^ {*store.scan(ROW, INDEX)}}
+            if other - {*node.local_keys(self.spoiled[tp])}:
+                self.wrong(f"{home.name}: store {node.name} of {task} is not {tp} up to {position}")
             elif other:
                 self.world.excuse("zombie rows")
 
@@ -472,6 +486,9 @@ class NothingIsSkipped(Check):
             self.wrong(f"{world.surplus} words twice, and nobody has lost anything")
         if world.scene.sizes:
             self._sizes(exact=not repeats)
+        if world.scene.flows:
+            self._windows(exact=not repeats)
+            self._pairs(exact=not repeats)
         routed = Counter(
             value or b""
             for tp in world.partitions(ROUTED)
@@ -494,6 +511,43 @@ class NothingIsSkipped(Check):
             self.wrong(f"sizes lack {short.total()} of {truth.total()}: {sorted(short)[:5]}")
         if exact and (more := sizes - truth):
             self.wrong(f"sizes have {more.total()} too much, and nobody has lost anything")
+
+    def _words(self) -> Iterator[list[flow_results.Word]]:
+        for tp in self.world.partitions(WORDS):
+            yield [((value or b"").decode(), at) for _, value, at in self.world.timed(tp)]
+
+    def _windows(self, *, exact: bool) -> None:
+        """Compare each final with the window's records: no result may be missing, or too low."""
+        truth = Counter[flow_results.Word]()
+        for words in self._words():
+            truth += flow_results.windows(words)
+        found = defaultdict[flow_results.Word, list[int]](list)
+        for tp in self.world.partitions(FINALS):
+            for key, value, _ in self.world.timed(tp):
+                word, start, _ = json.loads(key or b"")
+                found[word, start].append(json.loads(value or b""))
+        low = {each: n for each, n in truth.items() if min(found[each], default=0) < n}
+        if low:
+            first = sorted((each, n, found[each]) for each, n in low.items())[:3]
+            self.wrong(f"{len(low)} of {len(truth)} windows lack records or results: {first}")
+        if exact and (more := {each for each, n in found.items() if n and n != [truth[each]]}):
+            self.wrong(f"{len(more)} windows differ, and nobody has lost anything")
+
+    def _pairs(self, *, exact: bool) -> None:
+        """Compare the results of the join with those of the same logs."""
+        truth = Counter[flow_results.JoinedWord]()
+        for words in self._words():
+            truth += flow_results.pairs(words)
+        found = Counter[flow_results.JoinedWord]()
+        for tp in self.world.partitions(JOINED):
+            for _, value, at in self.world.timed(tp):
+                word, other = json.loads(value or b"")
+                found[flow_results.JoinedWord(word, other is not None, at)] += 1
+        if lost := truth - found:
+            first = sorted(lost.items())[:3]
+            self.wrong(f"{lost.total()} of {truth.total()} joined words are missing: {first}")
+        if exact and (more := found - truth):
+            self.wrong(f"{more.total()} joined words too many, and nobody has lost anything")
 
 
 class WorkersEndWell(Check):

@@ -16,6 +16,11 @@ SIZES = f"{APP}-sizes-changelog"
 A = f"{APP}-a"
 B = f"{APP}-b"
 ROUTED = f"{APP}-routed"
+FINALS = f"{APP}-finals"
+JOINED = f"{APP}-joined"
+WINDOW_MS = 2000
+GRACE_MS = 500
+WITHIN_MS = 1000
 
 
 def drawn(usual: Any, choices: tuple[Any, ...], stream: str = "") -> Any:
@@ -32,8 +37,9 @@ class Scene:
     """Values of one world: seconds, partitions, shares of records.
 
     The app: `split` cuts lines into words, and `count` counts them. With `sizes`, a second agent of
-    the same topic adds their lengths. With `pair`, `route` passes on the records of two topics, in
-    one sub-topology without state.
+    the same topic adds their lengths. With `flows`, flows of that topic count words by windows, and
+    join the words with some of themselves. With `pair`, `route` passes on the records of two
+    topics, in one sub-topology without state.
 
     `sleepy`: share of the records of `count` and `route` that wait for a foreign future; `poison`:
     share of the lines that fail, half of which cannot even be decoded; `hop_s`: mean seconds until
@@ -47,6 +53,7 @@ class Scene:
     sizes: bool = False
     moody: bool = drawn(False, (False, False, True))
     """Whether `size` waits for a foreign future or fails on some records; implies `sizes`."""
+    flows: bool = drawn(False, (False, False, False, True), "closings")
     sleepy: float = drawn(0.0, (0.0, 0.0, 0.01))
     poison: float = drawn(0.0, (0.0, 0.0, 0.01))
     rate: float = drawn(20.0, (4.0, 12.0))
@@ -142,10 +149,6 @@ class Scene:
         """Return the topics that the client feeds, with their partition counts."""
         pair = dict(zip((A, B), self.pair, strict=True)) if self.pair else {}
         return {LINES: self.lines, **pair}
-
-    @property
-    def changelogs(self) -> tuple[str, ...]:
-        return (COUNTS, SIZES) if self.sizes else (COUNTS,)
 
     @property
     def tasks(self) -> int:

@@ -48,6 +48,7 @@ from streamsx.simulation.nodes import Nodes
 from streamsx.simulation.scene import APP, Scene, draw
 from streamsx.simulation.scheduler import Killed, Scheduler, Violation
 from streamsx.simulation.shrink import Without
+from streamsx.state.layout import StoreNode
 from streamsx.tasks import crash_points as points
 
 FAULTS_S = 45.0
@@ -100,6 +101,7 @@ class World:
         self.client = Client(self)
         self.homes = [SimulatedHost(self, n, folder) for n in range(self.scene.workers)]
         self.numbers, self._topics = subtopologies(self.scene)
+        self.stores = stores_of(self.scene)
         _, self._topics_before = subtopologies(self.scene.before())
         self.checks: list[Check] = [check(self) for check in CHECKS]
         self.faults = None if scene else Faults(self, without)
@@ -244,6 +246,15 @@ class World:
         self, tp: TopicPartition, start: int, end: int
     ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
         """Yield offset, key and value of each record, without aborted ones."""
+        return ((offset, key, value) for offset, key, value, _ in self._rows(tp, start, end))
+
+    def timed(self, tp: TopicPartition) -> Iterator[tuple[bytes | None, bytes | None, int]]:
+        """Yield key, value and timestamp in ms of each record, without aborted ones."""
+        return ((key, value, at) for _, key, value, at in self._rows(tp, 0, self.end(tp)))
+
+    def _rows(
+        self, tp: TopicPartition, start: int, end: int
+    ) -> Iterator[tuple[int, bytes | None, bytes | None, int]]:
         if (log := self.log(tp)) is None:
             return
         at = max(start, log.start)
@@ -252,9 +263,8 @@ class World:
             batch = columns(data, at, aborted=log.aborted(at, data))
             if batch.next_offset == at:
                 return
-            for offset, key, value in zip(batch.offsets, batch.keys, batch.values, strict=True):
-                if offset < end:
-                    yield offset, key, value
+            rows = zip(batch.offsets, batch.keys, batch.values, batch.timestamps, strict=True)
+            yield from (row for row in rows if row[0] < end)
             at = batch.next_offset
 
     def record(self, tp: TopicPartition, offset: int) -> bytes | None:
@@ -321,6 +331,13 @@ def subtopologies(scene: Scene) -> tuple[dict[str, int], dict[int, tuple[str, ..
     topology = app_of(scene, lambda *_: None, random.Random(0)).topology()
     topics = {plan.number: plan.topics for plan in topology.subtopologies}
     return {topic: number for number, some in topics.items() for topic in some}, topics
+
+
+def stores_of(scene: Scene) -> dict[str, StoreNode]:
+    """Return the stores of the app, by the names of their changelogs."""
+    topology = app_of(scene, lambda *_: None, random.Random(0)).topology()
+    nodes = [node for plan in topology.subtopologies for node in plan.stores]
+    return {node.changelog: node for node in nodes}
 
 
 class _StoryHandler(logging.Handler):

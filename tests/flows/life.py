@@ -24,10 +24,13 @@ from streamsx.processing.inbox import Outbox, Send, SendRows
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.state.api import INDEX, ROW, Rows
 from streamsx.state.factory import make_store
+from streamsx.state.global_store import GlobalStore
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 from streamsx.state.rocks import RocksMemory, RocksRows
 from streamsx.tasks import store_restore
+from streamsx.topology.partitions import resolve_partition_counts
+from streamsx.topology.time_links import time_links
 from tests.flows.cases import SINK, Case, Result, result_of
 
 ENDS = ("restart", "move", "learner")
@@ -81,7 +84,16 @@ class Life(Outbox):
         self.ends = ends
         self.often = often
         self.forgets = forgets
-        self.plans = {plan.number: plan for plan in app.topology().subtopologies}
+        topology = app.topology()
+        self.plans = {plan.number: plan for plan in topology.subtopologies}
+        self.counts = resolve_partition_counts(topology, {}, default=1, declare=True).counts
+        self.global_nodes = topology.tables
+        self.tables = {
+            name: GlobalStore(node, MemoryRows(), budget_bytes)
+            for name, node in topology.tables.items()
+        }
+        self.applied = dict.fromkeys(topology.tables, 0)
+        """Next offset of the topic of each global table."""
         self.logs: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self.changelogs: defaultdict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
         nodes = [node for plan in self.plans.values() for node in plan.stores]
@@ -139,6 +151,8 @@ class Life(Outbox):
             while self._any_has_input():
                 self._step(self.draw.choice([*self.tasks]))
             self._settle()
+            if len(self.plans) > 1:
+                self._commit_in_turn()
             self._disturb(self.draw.choice([*self.tasks]))
             yield from self._results(seen, n)
             seen = len(self.logs[SINK])
@@ -160,6 +174,11 @@ class Life(Outbox):
         key = None if each["key"] is None else each["key"].encode()
         value = None if each["value"] is None else json.dumps(each["value"]).encode()
         self.logs[each["topic"]].append((key, value, each["ts"], None))
+        for name, node in self.global_nodes.items():
+            log = self.logs[node.changelog]
+            if new := log[self.applied[name] :]:
+                self.tables[name].apply([row[0] for row in new], [row[1] for row in new])
+                self.applied[name] = len(log)
 
     def _results(self, seen: int, cause: int) -> Iterator[Result]:
         for key, value, at, _ in self.logs[SINK][seen:]:
@@ -204,6 +223,11 @@ class Life(Outbox):
     # -- commits and ends
 
     def commit_all(self) -> None:
+        self._commit_in_turn()
+        for number in self.plans:
+            self._count_late(number)
+
+    def _commit_in_turn(self) -> None:
         """Commit upstream tasks first, and let others work off what they get."""
         for _ in self.plans:
             for number in self.plans:
@@ -214,7 +238,6 @@ class Life(Outbox):
             self._settle()
         for number in self.plans:
             self.commit(number)
-            self._count_late(number)
 
     def commit(self, number: int) -> None:
         task = self.tasks[number]
@@ -276,7 +299,9 @@ class Life(Outbox):
         }
         policy = Policy(report=self.failures.append)
         start = partial(GatedActor, lambda *_: None)
-        self.tasks[number] = Task(plan, 0, stores, self, start, policy, self.committed[number])
+        links = time_links(self.plans.values(), plan, 0, self.counts)
+        about = plan, 0, stores, self, start, policy, self.committed[number]
+        self.tasks[number] = Task(*about, links=links, tables=self.tables)
         self.sent[number] = self._outputs(number)
 
     def _count_late(self, number: int) -> None:
@@ -322,6 +347,7 @@ def lived(
 ) -> tuple[Life, list[Result]]:
     """Run a case through a life, with a budget of 2 KB or of 1 MB; return both."""
     life = Life(app, draw, make_rows, draw.choice([2000, 1 << 20]), **how)
-    several = len(case["sources"]) > 1 and len(life.plans) > 1
-    run = life.step_by_step if several or draw.random() < 0.3 else life.at_once
+    timed = any("window" in each or "before" in each for each in case["ops"])
+    in_turn = len(life.plans) > 1 and (timed or len(case["sources"]) > 1)
+    run = life.step_by_step if in_turn or draw.random() < 0.3 else life.at_once
     return life, list(run(case["inputs"]))

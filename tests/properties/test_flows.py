@@ -21,7 +21,7 @@ from tests.flows.cases import Case, Result, app_of, by_key, run
 from tests.flows.life import CRASHES, ENDS, Life, MakeRows, lived, results_by_key, rows_made
 from tests.flows.pipelines import LAST, drawn, drawn_for_kills, wanted
 from tests.flows.reference import answer
-from tests.properties.test_timed_stores import SessionsWithTheirCommit, WindowsWithTheirCommit
+from tests.support.timed import SessionsWithTheirCommit, WindowsWithTheirCommit
 
 GATE = 300
 SLOW = 5000

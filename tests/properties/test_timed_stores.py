@@ -12,10 +12,16 @@ from streamsx.state.api import Rows
 from streamsx.state.layout import SESSION, WINDOW
 from streamsx.state.memory import MemoryRows
 from streamsx.state.rocks import RocksMemory, RocksRows
-from streamsx.state.session_store import SessionStore
-from streamsx.state.timed_store import TimedStore
-from streamsx.state.window_store import WindowStore
-from tests.support.timed import Counting, Joining, Life, Operator, Sessions, inputs
+from tests.support.timed import (
+    Counting,
+    Joining,
+    Life,
+    Operator,
+    Sessions,
+    SessionsWithTheirCommit,
+    WindowsWithTheirCommit,
+    inputs,
+)
 
 SEEDS = 24
 LIVES = 200
@@ -117,28 +123,6 @@ def test_rows_in_rocksdb_give_the_results_of_plain_dicts(
     for seed in range(3):
         life, want = lived(name, seed, rocks, 0.02)
         judge(name, life, want)
-
-
-class WithItsCommit(TimedStore):
-    """Planted fault: rows are deleted with the commit that closes them."""
-
-    def _begin_seal(self) -> None:
-        self._owed.update(self._ended)
-        self._owed_to = self._deletable(self._cursor)
-        self._ended = {}
-        super()._begin_seal()
-
-
-class WindowsWithTheirCommit(WithItsCommit, WindowStore):
-    pass
-
-
-class SessionsWithTheirCommit(WithItsCommit, SessionStore):
-    def _drop_rows(self, rows: list[bytes]) -> Any:
-        kept, self._given = self._given, self.closed
-        part = super()._drop_rows(rows)
-        self._given = kept
-        return part
 
 
 def finds_fault(name: str, crash: str, **planted: Any) -> bool:

@@ -41,12 +41,16 @@ from streamsx.simulation.nodes import HOSTS
 from streamsx.simulation.scene import COUNTS, LINES, ROUTED, WORDS, Scene
 from streamsx.simulation.scheduler import Violation
 from streamsx.simulation.world import World, world
+from streamsx.state import factory
+from streamsx.state.layout import WINDOW
+from streamsx.state.timed_store import TimedStore
 from streamsx.tasks import active_tasks, commit_cycle
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.commit_cycle import metadata_of, place_of
 from streamsx.tasks.committer import Committer
 from streamsx.tools import leave
 from streamsx.worker import wiring
+from tests.support.timed import WindowsWithTheirCommit
 
 
 class NothingIsWithheld(StreamsPartitionAssignor):
@@ -328,6 +332,26 @@ def the_input_ends(made: World) -> None:
         made.client._fed[tp].unsent.append([POISON.encode()])
 
 
+def nobody_resumes_what_has_closed(self: TimedStore, _closed: int) -> None:
+    """The next owner closes again what its store still holds."""
+    self._forget_expiry()
+
+
+WINDOWS_WITH_THEIR_COMMIT = {**factory.STORES, WINDOW: WindowsWithTheirCommit}
+"""Rows are deleted by the commit that sends the results: a kill in it loses both."""
+
+
+def windows_are_handed_over(made: World) -> None:
+    """Workers end cleanly, one after the other, and are back."""
+    workers_are_bounced(made)
+
+
+def commits_are_cut_off(made: World) -> None:
+    """Workers die between the changelogs and the offsets, again and again."""
+    for turn in range(5):
+        made.at(21.0 + 5 * turn, setattr, made, "dies_at", "after_flush")
+
+
 ASSIGNOR = wiring, "StreamsPartitionAssignor"
 COORDINATOR = (runtime, "Coordinator")
 MEMBER = (session, "Member")
@@ -373,6 +397,13 @@ PLANTED: list[Planted] = [
         workers_are_bounced,
         "NothingIsSkipped",
     ),
+    (
+        (TimedStore, "resume"),
+        nobody_resumes_what_has_closed,
+        windows_are_handed_over,
+        "NothingIsSkipped",
+    ),
+    ((factory, "STORES"), WINDOWS_WITH_THEIR_COMMIT, commits_are_cut_off, "NothingIsSkipped"),
     ((Active, "pass_over"), failures_are_held, the_input_ends, "NoTaskStands"),
     ((leave, "exit_code"), knows_no_good_end, an_instance_is_told_to_leave, "ToolFails"),
 ]
@@ -392,6 +423,14 @@ SCENES: dict[Story, dict[str, Any]] = {
         "sleepy": 0.02,
     },
     the_input_ends: {"rate": 20.0, "workers": 2},
+    windows_are_handed_over: {"rate": 20.0, "workers": 2, "flows": True},
+    commits_are_cut_off: {
+        "rate": 20.0,
+        "workers": 2,
+        "flows": True,
+        "vocabulary": 8,
+        "commits": (3.0,),
+    },
 }
 
 

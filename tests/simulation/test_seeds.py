@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from streamsx.simulation.faults import KINDS
+from streamsx.simulation.scene import draw
 from streamsx.simulation.world import play
 
 SWARM = (6, 12, 14)
@@ -13,6 +14,8 @@ than half of the kinds of faults.
 """
 SEEDS = (3, 17)
 """What a commit plays beside them."""
+FLOWS = [seed for seed in range(200) if draw(seed).flows][:30]
+"""Seeds with flows."""
 SLOW, SLOW_CHUNK = 3_000, 60
 FOUND = [7352, 32435, 51852, 62207, 81461, 99097]
 """Each has broken an invariant once, and was mended."""
@@ -32,6 +35,14 @@ def test_group_survives_the_faults_of_a_seed(seed: int) -> None:
 @pytest.mark.parametrize("seed", FOUND)
 @pytest.mark.slow
 def test_seed_that_once_failed_passes(seed: int) -> None:
+    assert failures(range(seed, seed + 1)) == []
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "seed", [FLOWS[0], *(pytest.param(seed, marks=pytest.mark.slow) for seed in FLOWS[1:])]
+)
+def test_flows_survive_the_faults_of_a_seed(seed: int) -> None:
     assert failures(range(seed, seed + 1)) == []
 
 

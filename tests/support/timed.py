@@ -17,7 +17,9 @@ from streamsx.state.factory import STORES
 from streamsx.state.framed import second_times
 from streamsx.state.join_buffer import JoinBuffer
 from streamsx.state.layout import BUFFER, SESSION, WINDOW, StoreNode, Timing, time_bytes
+from streamsx.state.session_store import SessionStore
 from streamsx.state.timed_store import TimedStore
+from streamsx.state.window_store import WindowStore
 from streamsx.tasks import store_restore
 
 Record = tuple[str, bytes, Any, int]
@@ -432,3 +434,28 @@ def inputs(draw: random.Random, count: int) -> list[Record]:
         when = max(0, at - (draw.randrange(disorder) if draw.random() < 0.3 else 0))
         made.append((draw.choice("lr"), b'"k%d"' % draw.randrange(keys), n, when))
     return made
+
+
+# -- planted faults
+
+
+class WithItsCommit(TimedStore):
+    """Planted fault: rows are deleted with the commit that closes them."""
+
+    def _begin_seal(self) -> None:
+        self._owed.update(self._ended)
+        self._owed_to = self._deletable(self._cursor)
+        self._ended = {}
+        super()._begin_seal()
+
+
+class WindowsWithTheirCommit(WithItsCommit, WindowStore):
+    pass
+
+
+class SessionsWithTheirCommit(WithItsCommit, SessionStore):
+    def _drop_rows(self, rows: list[bytes]) -> Any:
+        kept, self._given = self._given, self.closed
+        part = super()._drop_rows(rows)
+        self._given = kept
+        return part

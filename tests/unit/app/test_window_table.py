@@ -34,7 +34,7 @@ class FaustTable:
     def __init__(self, size: int, step: int) -> None:
         app = faust.App("theirs", broker="kafka://nowhere", store="memory://")
         self.table: Any = app.Table("views", default=int)
-        self.table.on_key_set = self._set
+        vars(self.table)["on_key_set"] = self._set
         self.log: dict[bytes, Any] = {}
         self.windows: Any = (
             self.table.tumbling(size) if size == step else self.table.hopping(size, step)

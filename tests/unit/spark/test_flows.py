@@ -67,9 +67,9 @@ def driven(app: App, cuts: Iterable[list[Fed]], *, ends: bool = False) -> tuple[
         }
         sent = defaultdict(list)
         for topic in OUTS:
-            for each in driver.read(topic):
-                found = each.value, round(each.timestamp * 1000)
-                sent[topic, each.partition, each.key].append(found)
+            for record in driver.read(topic):
+                found = record.value, round(record.timestamp * 1000)
+                sent[topic, record.partition, record.key].append(found)
         return rows, dict(sent)
 
 
