@@ -34,7 +34,7 @@ from streamsx.spark.changelogs import WORKERS, taken_back, who_went_on
 from streamsx.spark.compact import COMPACT, compact
 from streamsx.spark.plan import INNER, LOG, META, OUT, Stage, check, refuse, stages
 from streamsx.spark.publish import changelog_ids, filled, options_of, publish, require_transactions
-from streamsx.spark.rows import DDL
+from streamsx.spark.rows import DDL, RECORDS_DDL
 from streamsx.spark.session import accept, probe_cluster, translate_error
 from streamsx.spark.source import EARLIEST, LATEST, SourceOptions, frame, into_topics
 from streamsx.spark.task import TASK_BYTES, TOLD_MAX, BatchWork, TaskReport, run_task
@@ -220,7 +220,9 @@ def attempt(
 
     context = TaskContext.get()
     assert context is not None
-    return run_task(work, stage, batches, careful=context.attemptNumber() > 0)
+    careful = context.attemptNumber() > 0
+    partition = context.partitionId() if work.ended else None  # `ordered` has put it there
+    return run_task(work, stage, batches, careful=careful, partition=partition)
 
 
 def ordered(rows: "DataFrame", stage: Stage, work: BatchWork) -> "DataFrame":
@@ -370,12 +372,14 @@ class LiveQuery:
 
     def __init__(
         self, pipeline: Pipeline, base: Manifest | None, keep: int,
-        heard: Callable[[Committed], object],
+        heard: Callable[[Committed], object], *, ends: bool = False,
     ) -> None:  # fmt: skip
         self._pipeline = pipeline
         self._base = base
         self._keep = keep
         self._heard = heard
+        self._ends = ends
+        """Whether the query ends with the input that is there now."""
         self._turn = threading.Lock()
         self._error: Exception | None = None
 
@@ -412,6 +416,23 @@ class LiveQuery:
                 line.say(f"garbage stays: {error}")
         return done.manifest
 
+    def end_input(self) -> None:
+        """Let operators with `idle=` close what is open, because no input follows."""
+        line = self._pipeline
+        base = self._base
+        sources = (source for stage in line.stages for source in stage.subtopology.sources)
+        idles = (step.idle_ms is not None for source in sources for step in source.operators)
+        if base is None or not any(idles):
+            return
+        work = replace(line.work(base.number + 1, base), ended=True)
+        rows = line.spark.createDataFrame([], RECORDS_DDL)
+        try:
+            done = line.batch(rows, work, base, by="run", planned=False)
+        except Exception as error:
+            raise translate_error(error) from error
+        self._base = done.manifest
+        self._heard(done)
+
     def stop(self) -> None:
         """Stop the query after the batch that runs now."""
         with self._turn:
@@ -429,7 +450,11 @@ class LiveQuery:
         except StreamingQueryException as error:
             self._held.end()
             raise (self._error or translate_error(error)) from error
-        self._held.end()
+        try:
+            if self._ends and not (stop is not None and stop.is_set()):
+                self.end_input()
+        finally:
+            self._held.end()
 
 
 def run(
@@ -477,7 +502,7 @@ def run(
         if base and publishes:
             base = taken_back(name, base, line.stages, line.files, line.scratch)
         base = base or FIRST[start](line)
-        live = LiveQuery(line, base, keep, heard)
+        live = LiveQuery(line, base, keep, heard, ends=available_now)
         if (rest := between(line, base)) is not None:
             base = live.batch(rest)
         options |= {

@@ -62,7 +62,7 @@ class BatchWork:
     `app` is MODULE:ATTR. `signatures` are those of the topology on the driver. `counts` has the
     partitions of all topics. `number` is the one of the new snapshot, which is made upon `base`.
     `task_bytes` limits changed rows in memory. `numbered` are topics whose rows come in order and
-    have no offsets.
+    have no offsets. `ended`: no input follows, so operators with `idle=` close what is open.
     """
 
     app: str
@@ -75,6 +75,7 @@ class BatchWork:
     task_bytes: int = TASK_BYTES
     scratch: str | None = None
     numbered: frozenset[str] = frozenset()
+    ended: bool = False
 
     def stage(self, number: int) -> tuple[App, Stage]:
         """Return the app and a stage. Raises UsageError if the app here is another one."""
@@ -128,13 +129,19 @@ class TaskReport(NamedTuple):
 
 
 def run_task(
-    work: BatchWork, stage: int, batches: Iterable[pa.RecordBatch], *, careful: bool = False
+    work: BatchWork,
+    stage: int,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    careful: bool = False,
+    partition: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Run one task on one batch.
 
     `batches` are in the order of the task, all of one partition; without a row the task does not
-    run. `careful` makes this the rerun of an attempt that failed. So the record of a value that
-    ended the earlier attempt with ValueRefused is found.
+    run, unless input has ended: then it is that of `partition`. `careful` makes this the rerun of
+    an attempt that failed. So the record of a value that ended the earlier attempt with
+    ValueRefused is found.
 
     Raises:
         NotOnSpark: a body leaves input unread.
@@ -145,8 +152,13 @@ def run_task(
     attempt: TaskAttempt | None = None
     try:
         for rows in given:
-            attempt = attempt or TaskAttempt(work, stage, rows, loop, careful=careful)
+            if attempt is None:
+                found: int = rows.column("partition")[0].as_py()
+                attempt = TaskAttempt(work, stage, found, loop, careful=careful)
             yield from attempt.take(rows)
+        if work.ended and partition is not None:
+            attempt = attempt or TaskAttempt(work, stage, partition, loop, careful=careful)
+            yield from attempt.end_input()
         if attempt is not None:
             yield from attempt.commit_all()
             yield attempt.finish()
@@ -158,12 +170,12 @@ class TaskAttempt:
     """Attempt of a task on a batch: `take` rows, `commit`, and `finish` when there are no more."""
 
     def __init__(
-        self, work: BatchWork, number: int, rows: pa.RecordBatch, loop: DriverLoop, *, careful: bool
+        self, work: BatchWork, number: int, partition: int, loop: DriverLoop, *, careful: bool
     ) -> None:
         self._work = work
         self._loop = loop
         self._app, self._stage = work.stage(number)
-        self._partition: int = rows.column("partition")[0].as_py()
+        self._partition = partition
         self.outbox = ArrowOutbox(self._stage, self._partition)
         self._records = 0
         self._failed = 0
@@ -233,6 +245,15 @@ class TaskAttempt:
         for body in task.bodies:
             if not body.actor.idle:
                 raise NotOnSpark(f"agent {body.agent!r} ({self._line(body)}): {FOREIGN}")
+
+    def end_input(self) -> Iterator[pa.RecordBatch]:
+        """Close what is open in operators with `idle=`."""
+        task = self._task
+        topics = self._ends.keys()
+        self._loop.call(lambda: task.look_for_idle(0.0, topics))  # time counts from here
+        self._loop.call(lambda: task.look_for_idle(ALWAYS, topics))
+        while self._loop.call(lambda: task.run(RUN_ROWS, topics)):
+            yield from self.outbox.drain()
 
     def _batch(self, topic: str, part: pa.RecordBatch) -> Batch:
         """Return the rows as a batch with offsets.

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
@@ -26,36 +26,29 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.t
 def test_windows_sessions_and_joins_equal_those_of_a_test_driver(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Two queries, one after the other: the second goes on where the first has closed."""
-    given = records(240)
+    """The end of the input closes all that is open where `idle=` is given, in a batch of its own,
+    which goes on where the first one has closed.
+    """
+    given = records(120)
     app, uri = app_named(APP), str(tmp_path / "state")
     heard: list[Committed] = []
-    cuts = [given[:120], given[120:]]
     with Broker(topics={"orders": 2, "clicks": 2}) as broker:
         app.override(bootstrap=broker.bootstrap)
         client = Client(broker.bootstrap)
         for topic in OUTS:  # results of 1970 outlive no other retention
             client.create(topic, 2, {"retention.ms": "-1"})
-        for cut in cuts:
-            for each in cut:
-                tp = TopicPartition(each.topic, each.partition)
-                client.send(tp, [(each.key, each.value)], at_ms=each.timestamp)
-            run(
-                spark,
-                APP,
-                uri,
-                available_now=True,
-                publishes=False,
-                scratch=str(tmp_path),
-                heard=heard.append,
-            ).wait()
+        for each in given:
+            tp = TopicPartition(each.topic, each.partition)
+            client.send(tp, [(each.key, each.value)], [each.timestamp])
+        more: dict[str, Any] = {"publishes": False, "scratch": str(tmp_path), "heard": heard.append}
+        run(spark, APP, uri, available_now=True, **more).wait()
         sent: Sent = defaultdict(list)
         for tp in (TopicPartition(topic, n) for topic in OUTS for n in range(2)):
             for record in client.read(tp):
                 value = None if record.value is None else orjson.loads(record.value)
                 sent[(*tp, record.key)].append((value, record.timestamp))
         client.close()
-    rows, results = driven(app, cuts)
+    rows, results = driven(app, [given], ends=True)
     assert heard[0].records > 120  # the hop counts too
     assert stored(open_files(uri), str(tmp_path)) == rows
     assert sent == results

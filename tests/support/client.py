@@ -132,21 +132,17 @@ class Client:
         tp: TopicPartition,
         records: Sequence[tuple[bytes | None, bytes | None]],
         times: Sequence[int] | None = None,
-        at_ms: int | None = None,
     ) -> None:
-        """Keys and values; each is there once when this returns.
-
-        `times`: in ms, one for each; `at_ms`: one for all, by default now.
-        """
+        """Keys and values; each is there once when this returns. `times`: in ms, by default now."""
         if self._producer_id < 0:
             self._producer_id = self._persist(self._new_producer, "a producer id")
         builder = Builder(BATCH_BYTES)
-        now_ms = int(self._clock.wall() * 1000) if at_ms is None else at_ms
+        now_ms = int(self._clock.wall() * 1000)
         sequence = self._sequences.get(tp, 0)
         for at, (key, value) in enumerate(records):
             if not builder.append(times[at] if times else now_ms, key, value):
                 self._send(tp, builder.close(self._producer_id, 0, sequence), builder.count)
-                self.send(tp, records[at:], times and times[at:], at_ms)
+                self.send(tp, records[at:], times and times[at:])
                 return
         self._send(tp, builder.close(self._producer_id, 0, sequence), builder.count)
 

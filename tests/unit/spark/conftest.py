@@ -121,7 +121,7 @@ class Batches:
             pa.RecordBatch.from_pylist(mine[at : at + self.chunk], ROWS)
             for at in range(0, len(mine), self.chunk)
         ]
-        sent = run_task(work, stage.number, parts)
+        sent = run_task(work, stage.number, parts, partition=partition)
         return [row for batch in sent for row in batch.to_pylist()]
 
     def ordered(self, work: BatchWork, stage: Stage, partition: int, rows: list[Row]) -> list[Row]:

@@ -20,7 +20,7 @@ clicks = flowing.flow("clicks")
 
 
 (orders.group_by(lambda order: order["shop"], name="timely")
-    .window(tumbling("20s", grace="10s")).count(name="by-shop", emit="final")
+    .window(tumbling("20s", grace="10s", idle="30s")).count(name="by-shop", emit="final")
     .to("by-shop-out"))  # fmt: skip
 
 

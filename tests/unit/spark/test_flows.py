@@ -43,8 +43,11 @@ def records(count: int) -> list[Fed]:
     return merged(made)
 
 
-def driven(app: App, cuts: Iterable[list[Fed]]) -> tuple[Stored, Sent]:
-    """Return stores and results of a TestDriver that commits after each cut."""
+def driven(app: App, cuts: Iterable[list[Fed]], *, ends: bool = False) -> tuple[Stored, Sent]:
+    """Return stores and results of a TestDriver that commits after each cut.
+
+    With `ends`, input is idle for an hour after each cut.
+    """
     with TestDriver(app, commit=False) as driver:
         for cut in cuts:
             for each in cut:
@@ -52,6 +55,10 @@ def driven(app: App, cuts: Iterable[list[Fed]]) -> tuple[Stored, Sent]:
             driver.advance(0)
             driver.commit()
             driver.commit()  # which deletes what has closed
+            for _ in range(2 if ends else 0):  # stage after stage
+                driver.advance("1h")
+                driver.commit()
+                driver.commit()
         rows = {
             (name, n): entries
             for name in app.flows.stores
@@ -90,6 +97,21 @@ def test_flows_in_batches_give_stores_and_results_of_a_test_driver(
     assert {name for name, _ in rows} == set(made.app.flows.stores)
     assert made.stored() == rows
     assert results(made.outs) == sent
+
+
+def test_end_of_input_closes_what_idle_input_would(batches: Make) -> None:
+    made = batches(APP)
+    given = records(240)
+    cuts = [given[:120], given[120:]]
+    for cut in cuts:
+        made.more = {}
+        made.batch(made.rows(cut))
+        made.more = {"ended": True}
+        made.batch([])
+    rows, sent = driven(made.app, cuts, ends=True)
+    assert made.stored() == rows
+    assert results(made.outs) == sent
+    assert "by-shop" not in {name for name, _ in rows}
 
 
 def test_snapshot_says_how_far_stores_have_closed(batches: Make) -> None:
