@@ -2,7 +2,8 @@
 
     python -m streamsx worker streamsx.examples.flights_joined
 
-Each join asks for another key, so records go through a topic in between, named after the join. A
+Planes and weather are divided among the tasks by their keys, so flights go through a topic in
+between, named after the join. The few airlines are a global table, which each worker has whole. A
 flight is joined with a table as it is when the flight comes: fill the tables first.
 """
 
@@ -57,12 +58,11 @@ departures = app.topic("departures", key_type=str, value_type=Departure)
     app.flow(flights)
     .rekey(lambda flight: flight.tail)
     .join(app.table(planes), Departure, kind="left", name="with-plane", value_type=Departure)
-    .rekey(lambda departure: departure.flight.carrier)
     .join(
-        app.table(airlines),
+        app.global_table(airlines),
         lambda departure, airline: replace(departure, airline=airline),
+        key=lambda departure: departure.flight.carrier,
         kind="left",
-        name="with-airline",
         value_type=Departure,
     )
     .rekey(lambda departure: weather_key(departure.flight.origin, departure.flight.departs))

@@ -52,6 +52,8 @@ INDEXED: Final = (SESSION, SLIDING)
 """Kinds with index rows."""
 TIME_BYTES: Final = 8
 MARK_DIGITS: Final = 8
+NEVER: Final = 1 << 62
+"""Time in ms that a window stays which does not close."""
 INDEXED_PER_GAP: Final = 4
 """Index rows of one session in a gap: a session that goes on gets a new one each quarter."""
 FAUST_GAP_S: Final = 0.1
@@ -294,6 +296,15 @@ def _of_sessions(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[
     return (([key, start, end], each) for start, end, each in value)
 
 
+def _of_sliding(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the windows in a row, without the times of records."""
+    return (([key, start, end], each) for start, end, each in value if each is not None)
+
+
+def _of_timed(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
+    return ((key, value[1]),)
+
+
 def _of_buffer(node: StoreNode, key: Any, row: bytes, value: Any) -> Iterable[tuple[Any, Any]]:
     return (([key, at], each) for at, _, each in value)
 
@@ -323,8 +334,8 @@ KINDS: Final = {
     WINDOW: Kind(TIME_BYTES, _same_codec, _to_faust, _from_faust, _of_window),
     SESSION: Kind(0, sessions_codec, _same_keys, _same_key, _of_sessions),
     BUFFER: Kind(TIME_BYTES, entries_codec, _same_keys, _same_key, _of_buffer),
-    SLIDING: Kind(0, sessions_codec, _same_keys, _same_key, _of_sessions),
-    TIMED: Kind(0, timed_codec, _same_keys, _same_key, _one),
+    SLIDING: Kind(0, sessions_codec, _same_keys, _same_key, _of_sliding),
+    TIMED: Kind(0, timed_codec, _same_keys, _same_key, _of_timed),
     SUBSCRIPTIONS: Kind(0, timed_codec, _same_keys, _same_key, _one),
 }
 

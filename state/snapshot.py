@@ -53,7 +53,9 @@ from streamsx.state.snapshot_files import CHUNK_BYTES, SnapshotFiles, Step
 MANIFEST_FORMAT: Final = 1
 ANEW: Final = "delete it, or make one in a new place"
 MANIFESTS: Final = "manifests"
-MAY_BE_ABSENT: Final = frozenset({"stream_time", "high", "readers", "closed", "changelog_id"})
+MAY_BE_ABSENT: Final = frozenset(
+    {"stream_time", "high", "readers", "closed", "told", "changelog_id"}
+)
 DIGITS: Final = 12
 MANIFEST_NAME: Final = re.compile(rf"(\d{{{DIGITS}}})\.json")
 SST_NAME: Final = re.compile(rf"sst/[A-Za-z0-9._-]+/\d+/(\d{{{DIGITS}}})-[0-9a-f]{{32}}\.sst")
@@ -94,8 +96,9 @@ class Position(NamedTuple):
     """Position in a topic partition, as workers have left it.
 
     The fields are the next offset, the task's stream time, the highest timestamp, the next offset
-    of each reader that is ahead of that offset, and the stream time up to which each store of the
-    task has closed, by the mark of the store.
+    of each reader that is ahead of that offset, the stream time up to which each store of the task
+    has closed, by the mark of the store, and the times that the writers of the topic had told, by
+    their stage, as in the metadata of a worker's commit.
     """
 
     next: int
@@ -103,6 +106,7 @@ class Position(NamedTuple):
     high: int = -1
     readers: Mapping[str, int] = types.MappingProxyType({})
     closed: Mapping[str, int] = types.MappingProxyType({})
+    told: Mapping[str, tuple[int | None, ...]] = types.MappingProxyType({})
 
 
 class StoreSnapshot(NamedTuple):
@@ -178,7 +182,7 @@ def _named(value: Any) -> Mapping[str, object]:
     if isinstance(value, StoreSnapshot):
         found["format"] = orjson.Fragment(found.pop("layout"))  # type: ignore[arg-type]  # text
     if isinstance(value, Position):
-        for name in ("readers", "closed"):
+        for name in ("readers", "closed", "told"):
             if not found[name]:
                 del found[name]
     return found

@@ -80,6 +80,17 @@ class TimedStore(CachedStore):
         done."""
         self._closing = False
 
+    def cache_key(self, key: Any) -> Any:
+        """Refuse any other key than a row's bytes: a key alone has no value here."""
+        if type(key) is not bytes:
+            raise TypeError(
+                f"key without a time: table {self.name}, key {key!r}: use what tumbling() or "
+                "hopping() has returned"
+            )
+        return key
+
+    own_key = cache_key
+
     def resume(self, closed: int) -> None:
         """Go on where the committed metadata say that the store has closed; -1 without any."""
         assert not self.hot, f"{self.name}: resumed after its first record"

@@ -7,6 +7,7 @@ a join as `[key, time]`; the kind of a table shows in the bytes of the changelog
 
 import argparse
 import json
+import struct
 import sys
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -23,7 +24,7 @@ TIME: Final = b"\0"
 """First byte of a time in ms, with which no key or value of JSON begins."""
 
 
-class Entry(NamedTuple):
+class TableEntry(NamedTuple):
     """Entry of a table as text: `key` with its window, `plain` without; JSON or a key's bytes."""
 
     key: str
@@ -90,8 +91,16 @@ async def show(options: argparse.Namespace, clock: Clock) -> None:
         print(json.dumps(row) if options.json else f"{plain(key)}\t{entry}")
 
 
-def entries(partition: int, key: bytes, value: bytes) -> Iterator[Entry]:
+def entries(partition: int, key: bytes, value: bytes) -> Iterator[TableEntry]:
     """Yield the entries of a row of a changelog: each session, and each record of a join."""
+    try:
+        yield from [*_framed(partition, key, value)]
+    except struct.error:  # of a kind without entries for people
+        yield _entry(partition, key, value)
+
+
+def _framed(partition: int, key: bytes, value: bytes) -> Iterator[TableEntry]:
+    """Yield the entries of a row. Raises struct.error if the value is not framed."""
     from streamsx.serde.codec import topic_codec
     from streamsx.state.framed import entries_codec, sessions_codec
     from streamsx.state.layout import TIME_BYTES, window_of
@@ -103,16 +112,19 @@ def entries(partition: int, key: bytes, value: bytes) -> Iterator[Entry]:
     elif key.startswith(TIME):
         for at, _, each in entries_codec(values).decode(value):
             yield _entry(partition, key[TIME_BYTES:], each, at)
+    elif value[TIME_BYTES : TIME_BYTES + 1] != TIME:  # a time, and the value
+        yield _entry(partition, key, value[TIME_BYTES:])
     else:
         for start, end, each in sessions_codec(values).decode(value):
-            yield _entry(partition, key, each, start, end)
+            if each is not None:  # the time of a record in sliding windows
+                yield _entry(partition, key, each, start, end)
 
 
-def _entry(partition: int, key: bytes, value: bytes | None, *times: int) -> Entry:
+def _entry(partition: int, key: bytes, value: bytes | None, *times: int) -> TableEntry:
     plain_key = key.decode(errors=UNDECODABLE)
     shown = json.dumps([parsed(plain_key), *times], ensure_ascii=False) if times else plain_key
     text = "null" if value is None else value.decode(errors=UNDECODABLE)
-    return Entry(shown, partition, text, plain_key)
+    return TableEntry(shown, partition, text, plain_key)
 
 
 def parsed(text: str) -> Any:

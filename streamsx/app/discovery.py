@@ -26,6 +26,7 @@ from streamsx.app.channel import Topic
 from streamsx.app.compat import FaustNames, refusal
 from streamsx.app.stream import Derived, Stream
 from streamsx.app.table import Table
+from streamsx.app.window_table import WindowTable
 from streamsx.errors import NotSupported, TopologyError
 from streamsx.model import Headers, TaskId
 from streamsx.processing.inbox import (
@@ -185,6 +186,9 @@ def _walk(app: "App", *roots: Any) -> Iterator[Any]:
         if isinstance(thing, Table | Topic | Agent):
             if before is None:
                 yield thing
+        elif isinstance(thing, WindowTable):
+            tables = [thing.table] if thing.index is None else [thing.table, thing.index]
+            left += [(each, names) for each in (*tables, thing.table.on_window_close)]
         elif thing is app:
             left += [(table, names) for table in app.tables.values() if "tables" in names]
         else:

@@ -11,14 +11,17 @@ Not here: caching and codecs of rows (`streamsx.state`), the assignment of table
 """
 
 from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMapping, ValuesView
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
 from streamsx.app.compat import FaustNames, users_line
+from streamsx.app.window_table import WindowTable, window_timing
 from streamsx.errors import SettingError, TableNotInTask, TopologyError
 from streamsx.processing.inbox import AT_WORK, RUNNING
 from streamsx.serde.codec import table_codec, table_key_codec
 from streamsx.state.cache import GONE, CachedStore
-from streamsx.state.layout import StoreNode
+from streamsx.state.layout import KEY_VALUE, WINDOW, StoreNode, Timing
+from streamsx.state.window_store import WindowStore
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         partitions: int | None = None,
         store: str | None = None,
         extra_topic_configs: Mapping[str, object] | None = None,
+        on_window_close: Callable[[Any, V], Any] | None = None,
         help: str = "",  # noqa: A002  # Faust's name
     ) -> None:
         if default is not None and not callable(default):
@@ -71,6 +75,63 @@ class Table(FaustNames, MutableMapping[K, V]):
         self.partitions = partitions
         self._store_url = store
         self._config = extra_topic_configs or {}
+        if on_window_close is not None:
+            check_window_function(name, on_window_close)
+        self.on_window_close = on_window_close
+        self._timing: Timing | None = None
+
+    # -- by window
+
+    def tumbling(
+        self, size: object, expires: object = None, key_index: bool = False
+    ) -> WindowTable:
+        """Return this table by windows of a size, one behind the other.
+
+        `expires`: how long a window is kept beyond its end, in stream time; for ever by default.
+        `key_index` keeps the keys in a table of their own, so that they can be iterated.
+        """
+        return self._windowed(size, size, expires, key_index=key_index)
+
+    def hopping(
+        self, size: object, step: object, expires: object = None, key_index: bool = False
+    ) -> WindowTable:
+        """Return this table by windows of a size that begin each step."""
+        return self._windowed(size, step, expires, key_index=key_index)
+
+    def _windowed(
+        self, size: object, step: object, expires: object, *, key_index: bool
+    ) -> WindowTable:
+        timing = window_timing(self.name, size, step, expires)
+        if self._timing not in (None, timing):
+            raise TopologyError(
+                f"two windows for one table: {self.name} ({users_line()}): make a table for each"
+            )
+        self._timing = timing
+        index = None
+        if key_index:
+            options: dict[str, Any] = {"key_type": self.key_type, "value_type": int}
+            index = self._app.Table(
+                f"{self.name}-key_index",
+                store=self._store_url,
+                partitions=self.partitions,
+                **options,
+            )
+        return WindowTable(self, timing, index)
+
+    def own_windows(self) -> WindowStore:
+        """Return the windows in the store of this task. Raises TableNotInTask, WrongThread."""
+        store = self._store
+        if store is None or not TURN._is_owned():  # noqa: SLF001  # method of RLock
+            store = self._writable()
+        return cast("WindowStore", store)
+
+    def windows_here(self) -> Iterator[WindowStore]:
+        """Return the windows of all tasks that run here."""
+        return cast("Iterator[WindowStore]", self._stores())
+
+    def clock_ms(self) -> int:
+        """Return the time of the worker's clock, in ms."""
+        return self._app.now_ms()
 
     # -- the record path
 
@@ -82,11 +143,11 @@ class Table(FaustNames, MutableMapping[K, V]):
         if store is None or not TURN._is_owned():  # noqa: SLF001  # method of RLock
             store = self._here()
             if store is None:
-                return self._or_default(key, self._elsewhere(key))
+                return self.or_default(key, self._elsewhere(key))
         cached = key if type(key) is store.key_type else store.cache_key(key)
         value = store.hot.get(cached)
         if (value is None and (value := store.load(cached)) is None) or value is GONE:
-            return self._or_default(key, None)
+            return self.or_default(key, None)
         return value  # type: ignore[no-any-return]  # the value that was put
 
     def get(self, key: K, default: Any = None) -> Any:
@@ -114,7 +175,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         cached = key if type(key) is store.key_type else store.own_key(key)
         store.hot[cached] = GONE if value is None else value
 
-    def _or_default(self, key: K, value: V | None) -> V:
+    def or_default(self, key: K, value: V | None) -> V:
         """Return a value, or for None the default. Raises KeyError without a default."""
         if value is not None:
             return value
@@ -260,7 +321,9 @@ class Table(FaustNames, MutableMapping[K, V]):
 
         keys = keys._replace(decode=decode_key)
         persistent = STORES[scheme]
-        return StoreNode(self.name, self.changelog, keys, values, self.key_type, persistent)
+        kind = KEY_VALUE if self._timing is None else WINDOW
+        made = self.name, self.changelog, keys, values, self.key_type, persistent
+        return StoreNode(*made, kind, self._timing)
 
     @property
     def changelog(self) -> str:
@@ -288,6 +351,15 @@ class _Items(ItemsView[K, V]):
 
     def __iter__(self) -> Iterator[tuple[K, V]]:
         return self._mapping._rows()  # noqa: SLF001  # view of the table
+
+
+def check_window_function(table: str, fun: Any) -> None:
+    """Refuse what is no plain function for `on_window_close`. Raises TypeError with the line."""
+    if not callable(fun) or iscoroutinefunction(fun):
+        raise TypeError(
+            f"on_window_close={fun!r}: not a plain function: table {table} ({users_line()}): write "
+            "def, and send with topic.send(...), which needs no await"
+        )
 
 
 def _hashable(key: Any) -> Any:

@@ -617,14 +617,20 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_bound", "at_work", "inbox", "outbox", "sends", "stores", "task", "thread", "tracked",
-        "turn",
+        "_bound", "_decode", "at_work", "inbox", "outbox", "sends", "stores", "task", "thread",
+        "tracked", "turn",
     )  # fmt: skip
 
     def __init__(
-        self, task: TaskId, stores: Mapping[str, Any], outbox: Outbox, inbox: Inbox
+        self,
+        task: TaskId,
+        stores: Mapping[str, Any],
+        outbox: Outbox,
+        inbox: Inbox,
+        decode: Decode | None = None,
     ) -> None:
         self.task = task
+        self._decode = decode
         self.stores = stores
         self.outbox = outbox
         self.inbox = inbox
@@ -669,6 +675,14 @@ class TaskContext:
         if name not in vars(thing) and len(self._bound) < BOUND_MAX:
             self._bound[thing, name] = value
             setattr(thing, name, value)
+
+    @property
+    def value_at_hand(self) -> Any:
+        """Return the value of the record at hand, decoded anew."""
+        batch = self.inbox.batch
+        assert batch is not None, f"{self.task}: no record at hand"
+        assert self._decode is not None, f"{self.task}: no decoder"
+        return self._decode(batch.values[self.inbox.index])
 
     def track(self, topic: str) -> None:
         """Send to this topic without the fast path from now on, because that knows no offsets."""

@@ -109,7 +109,8 @@ class AgentRun:
         self._inbox = Inbox(self._scope.begin, undecodable, failed)
         self._passes = self._scope.begin > task.taken[source.topic]
         """Whether records that the agent has done may come again, and have to be passed over."""
-        running = TaskContext(task.id, task.stores, task.outbox, self._inbox)
+        decode = source.values.decode
+        running = TaskContext(task.id, task.stores, task.outbox, self._inbox, decode)
         self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
         self.cut = self._inbox.cut
 

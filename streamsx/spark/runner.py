@@ -626,7 +626,10 @@ def left_by_group(name: str, made: Sequence[Stage]) -> dict[str, dict[int, Posit
             beside = OffsetMetadata.decode(text)
             readers = {r: offset + ahead for r, ahead in beside.readers.items()}
             readers = {r: position for r, position in readers.items() if position > at}
-            made_at = Position(at, beside.stream_time, readers=readers, closed=beside.closed)
+            told = {stage: tuple(times) for stage, times in beside.told.items()}
+            made_at = Position(
+                at, beside.stream_time, readers=readers, closed=beside.closed, told=told
+            )
             positions.setdefault(tp.topic, {})[tp.partition] = made_at
         return positions
 

@@ -38,6 +38,8 @@ from streamsx.spark.rows import ArrowOutbox, meta_row
 from streamsx.state.factory import make_store
 from streamsx.state.snapshot import Manifest, Part, Position, to_json, typed
 from streamsx.state.snapshot_files import open_files
+from streamsx.tasks.commit_cycle import by_stage, by_writer
+from streamsx.topology.time_links import time_links
 from streamsx.worker.driver_loop import DriverLoop
 
 if TYPE_CHECKING:
@@ -179,6 +181,7 @@ class TaskAttempt:
             high={topic: each.high for topic, each in known.items()},
             readers={topic: each.readers for topic, each in known.items()},
             closed=latest(each.closed for each in known.values()),
+            told={topic: dict(by_writer(each.told)) for topic, each in known.items()},
         )
         files = open_files(work.uri)
         scratch = scratch_folder(work.scratch)
@@ -194,7 +197,9 @@ class TaskAttempt:
         rerun = Rerun(dict.fromkeys(plan.topics, ALWAYS), careful=True) if careful else NO_RERUN
         start = partial(GatedActor, bool)  # the next turn sees that its body waits
         about = plan, self._partition, self._stores, self.outbox, start, policy, metadata, rerun
-        self._task = loop.call(lambda: Task(*about))
+        plans = self._app.topology().subtopologies
+        links = time_links(plans, plan, self._partition, self._stage.counts)
+        self._task = loop.call(lambda: Task(*about, links))
 
     def take(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Process all the rows, and yield the rows that are sent meanwhile.
@@ -305,8 +310,12 @@ class TaskAttempt:
         high = task.high
         ahead = task.passing
         closed = {store: until for store, until in task.committed_at.closed.items() if until > 0}
+        told = {topic: by_stage(times) for topic, times in task.committed_at.told.items()}
+        times = {t: {stage: tuple(all_) for stage, all_ in of.items()} for t, of in told.items()}
         at = {
-            t: Position(self._ends[t], task.stream_time, high[t], ahead.get(t, {}), closed)
+            t: Position(
+                self._ends[t], task.stream_time, high[t], ahead.get(t, {}), closed, times.get(t, {})
+            )
             for t in known
         }
         outputs = self.outbox.sent[OUT] + self.outbox.sent[INNER]

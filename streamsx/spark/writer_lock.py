@@ -231,8 +231,11 @@ async def commit_positions(
     times |= {tp: each.stream_time for tp, each in places.items()}
     at = {tp: offset for tp, (offset, _) in taken.items()} | at  # others have had no record yet
     place = absolute(uri) if uri else None
-    closed = {tp: beside.closed for tp, (_, beside) in taken.items()}
-    closed |= {tp: each.closed for tp, each in places.items()}
+    beside: dict[TopicPartition, OffsetMetadata | Position] = {
+        tp: b for tp, (_, b) in taken.items()
+    }
+    beside |= places
+    none = OffsetMetadata()
     offsets = {
         tp: (
             n,
@@ -240,7 +243,8 @@ async def commit_positions(
                 times.get(tp, -1),
                 _ahead(places.get(tp), n),
                 spark=place,
-                closed=closed.get(tp, {}),
+                closed=beside.get(tp, none).closed,
+                told=beside.get(tp, none).told,
             ).encode(),
         )
         for tp, n in at.items()

@@ -46,7 +46,7 @@ def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
             {reader: at - offset for reader, at in sealed.readers.get(topic, {}).items()},
             sealed.topic_ids.get(topic),
             closed={store: at for store, at in sealed.closed.items() if at > 0},
-            told=_by_stage(sealed.told.get(topic, {})),
+            told=by_stage(sealed.told.get(topic, {})),
         )
         for topic, offset in sealed.positions.items()
     }
@@ -67,11 +67,11 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
         },
         topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
         closed=latest([beside.closed for _, beside in found.values()]),
-        told={topic: dict(_by_writer(beside.told)) for topic, (_, beside) in found.items()},
+        told={topic: dict(by_writer(beside.told)) for topic, (_, beside) in found.items()},
     )
 
 
-def _by_stage(told: Mapping[Writer, int | None]) -> dict[str, list[int | None]]:
+def by_stage(told: Mapping[Writer, int | None]) -> dict[str, list[int | None]]:
     """Return the times of writers by stage, a list by partition; nothing if none has told any."""
     found: dict[str, list[int | None]] = {}
     for writer, time in told.items():
@@ -81,7 +81,8 @@ def _by_stage(told: Mapping[Writer, int | None]) -> dict[str, list[int | None]]:
     return {stage: times for stage, times in found.items() if set(times) != {NOTHING}}
 
 
-def _by_writer(found: Mapping[str, Sequence[int | None]]) -> Iterator[tuple[Writer, int | None]]:
+def by_writer(found: Mapping[str, Sequence[int | None]]) -> Iterator[tuple[Writer, int | None]]:
+    """Yield writers and their times of what `by_stage` has returned."""
     for stage, times in found.items():
         for partition, time in enumerate(times):
             if time != NOTHING:

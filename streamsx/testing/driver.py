@@ -54,6 +54,7 @@ from streamsx.serde.codec import Decode, NoValue
 from streamsx.state.cache import CachedStore
 from streamsx.state.factory import make_store
 from streamsx.state.global_store import GlobalStore
+from streamsx.state.layout import KEY_VALUE
 from streamsx.state.memory import MemoryRows
 from streamsx.testing.watched import ValuesHandedOut, WatchedStore
 from streamsx.topology.internal_topics import TopicSpec
@@ -489,7 +490,7 @@ class TestDriver:
         for node in plan.stores:
             rows = self._rows[node.name, id_.partition]
             handed = self._handed.get(node.name)
-            if handed is None:
+            if handed is None or node.kind != KEY_VALUE:
                 stores[node.name] = make_store(node, rows, CACHE_BYTES)
                 continue
             stores[node.name] = made = WatchedStore(node, rows, CACHE_BYTES)

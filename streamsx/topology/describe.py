@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from streamsx.operators.operator import Operator
-from streamsx.state.layout import BUFFER, SESSION, SLIDING, WINDOW, StoreNode, Timing
+from streamsx.state.layout import BUFFER, NEVER, SESSION, SLIDING, WINDOW, StoreNode, Timing
 from streamsx.topology.build import Topology, outline
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import Layout
@@ -112,7 +112,9 @@ def _window(timing: Timing) -> list[str]:
     same = timing.size == timing.step
     kind = "tumbling" if same else "hopping"
     step = "" if same else f" each {_time(timing.step)}"
-    return [f"{kind} {_time(timing.size)}{step}", f"grace {_time(timing.stays - timing.size)}"]
+    lasts = timing.stays >= NEVER
+    stays = "kept for ever" if lasts else f"grace {_time(timing.stays - timing.size)}"
+    return [f"{kind} {_time(timing.size)}{step}", stays]
 
 
 def _session(timing: Timing) -> list[str]:

@@ -68,7 +68,7 @@ def test_joined_flights_equal_plain_python(month: list[Flight]) -> None:
     wanted = [
         Departure(
             flight,
-            planes.get(flight.tail),
+            planes.get(flight.tail or ""),
             airlines[flight.carrier],
             weather.get(weather_key(flight.origin, flight.departs)),
         )

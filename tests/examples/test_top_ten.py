@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, defaultdict
+from typing import Any
 
 from streamsx.examples import top_ten
 from streamsx.examples.top_ten import Sale, Sold
@@ -31,6 +32,7 @@ def plain_top_ten(sales: list[Sale]) -> dict[str, list[Sold]]:
 
 def test_top_ten_of_each_category_equals_plain_python_over_restarts() -> None:
     sales = some_sales()
+    newest: dict[Any, Any] = {}
     with TestDriver(top_ten.app, partitions={"sales": 3}) as driver:
         for at in range(0, len(sales), 300):
             driver.pipe(top_ten.sales, sales[at : at + 300])

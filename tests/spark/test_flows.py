@@ -39,7 +39,7 @@ def test_windows_sessions_and_joins_equal_those_of_a_test_driver(
         for cut in cuts:
             for each in cut:
                 tp = TopicPartition(each.topic, each.partition)
-                client.send(tp, [(each.key, each.value)], each.timestamp)
+                client.send(tp, [(each.key, each.value)], at_ms=each.timestamp)
             run(
                 spark,
                 APP,

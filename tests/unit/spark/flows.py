@@ -19,6 +19,11 @@ clicks = flowing.flow("clicks")
     .sum(lambda order: order["n"], name="shops", emit="update"))  # fmt: skip
 
 
+(orders.group_by(lambda order: order["shop"], name="timely")
+    .window(tumbling("20s", grace="10s")).count(name="by-shop", emit="final")
+    .to("by-shop-out"))  # fmt: skip
+
+
 def both(order: Any, click: Any) -> Any:
     return {"order": order, "click": click}
 

@@ -27,7 +27,7 @@ from tests.unit.spark.conftest import Batches, Fed, Row, Stored, fed, merged, st
 
 Make = Callable[..., Batches]
 APP = "tests.unit.spark.flows:flowing"
-OUTS = ("final-sums", "counts-out", "visits-out", "seen-out")
+OUTS = ("final-sums", "counts-out", "visits-out", "seen-out", "by-shop-out")
 Sent = dict[tuple[str, int, Any], list[tuple[Any, int]]]
 
 
@@ -60,9 +60,9 @@ def driven(app: App, cuts: Iterable[list[Fed]]) -> tuple[Stored, Sent]:
         }
         sent = defaultdict(list)
         for topic in OUTS:
-            for each in driver.read(topic):
-                found = each.value, round(each.timestamp * 1000)
-                sent[topic, each.partition, each.key].append(found)
+            for record in driver.read(topic):
+                found = record.value, round(record.timestamp * 1000)
+                sent[topic, record.partition, record.key].append(found)
         return rows, dict(sent)
 
 
@@ -95,7 +95,10 @@ def test_flows_in_batches_give_stores_and_results_of_a_test_driver(
 def test_snapshot_says_how_far_stores_have_closed(batches: Make) -> None:
     made = batches(APP)
     manifest = made.batch(made.rows(records(60)))
-    marks = {store_mark(name) for name in made.app.flows.stores} - {store_mark("shops")}
+    marks = {store_mark(name) for name in made.app.flows.stores} - {
+        store_mark("shops"),
+        store_mark("by-shop"),
+    }
     for at in manifest.positions["orders"].values():
         assert at.closed.keys() == marks
         assert max(at.closed.values()) == at.stream_time
@@ -172,7 +175,7 @@ def test_flows_are_compacted_and_rescaled_by_plain_keys(batches: Make, tmp_path:
     nodes = app.flows.stores
     for name in nodes:
         rows = [row for (store, _), part in made.stored().items() if store == name for row in part]
-        many = 2 if name == "shops" else 3
+        many = 2 if name in ("shops", "by-shop") else 3
         for n in range(many):
             mine = [row for row in rows if partition_of(nodes[name].key_of(row[0]), many) == n]
             assert found.get((name, n), []) == sorted(mine)

@@ -8,7 +8,7 @@ import pytest
 from streamsx.clock import SystemClock
 from streamsx.errors import UsageError
 from streamsx.serde.codec import table_codec, topic_codec
-from streamsx.state.framed import entries_codec, sessions_codec
+from streamsx.state.framed import entries_codec, sessions_codec, timed_codec
 from streamsx.state.layout import BUFFER, WINDOW, StoreNode, Timing, time_bytes
 from streamsx.tools.table import entries, show
 
@@ -57,3 +57,11 @@ def test_windows_sessions_and_joined_records_are_shown_with_their_times() -> Non
 def test_key_without_a_window_is_shown_unchanged(key: bytes) -> None:
     text = key.decode(errors="backslashreplace")
     assert shown(key, b'{"n":1}') == [(text, text, '{"n":1}')]
+
+
+def test_rows_with_a_time_show_their_values_only() -> None:
+    raw = timed_codec(JSON).encode((1200, {"n": 1}))
+    assert shown(b"ann", raw or b"") == [("ann", "ann", '{"n":1}')]
+    raw = sessions_codec(JSON).encode([[1000, 1500, 2], [1200, 1700, None]])
+    assert shown(b"ann", raw or b"") == [('["ann", 1000, 1500]', "ann", "2")]
+    assert shown(b"\0\0\0\1xy", b"\0" * 8 + b"x") == [("\0\0\0\1xy", "\0\0\0\1xy", "\0" * 8 + "x")]
