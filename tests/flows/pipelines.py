@@ -115,6 +115,10 @@ def _session(d: Drawing) -> None:
     _aggregate(d, _sizes(d, "session"), "uff")
 
 
+def _sliding(d: Drawing) -> None:
+    _aggregate(d, _sizes(d, "sliding"), "uff")
+
+
 def _join_streams(d: Drawing) -> None:
     d.source("b")
     before, after = d.draw.choice([(20, 20), (100, 100), (0, 50), (70, 20)])
@@ -145,7 +149,7 @@ def _to_table(d: Drawing) -> None:
 
 
 UNTIMED = (_totals, _join_table, _to_table)
-TIMED = (_tumbling, _hopping, _session, _join_streams, _merge_streams)
+TIMED = (_tumbling, _hopping, _session, _sliding, _join_streams, _merge_streams)
 """The last one is left out behind a topic in between: its time would be that of the slower stream.
 """
 LAST = {"tumbling": _tumbling, "hopping": _hopping, "session": _session, "join": _join_streams}

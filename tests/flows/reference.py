@@ -220,9 +220,9 @@ def _fold(op: Case) -> Fold:
 
 def _aggregate(world: World, op: Case, node: Node) -> Node:
     kind = op["window"]["kind"] if "window" in op else ""
-    if kind == "session":
-        return _sessions(world, op, node)
-    return _windows(world, op, node) if kind else _totals(op, node)
+    if not kind:
+        return _totals(op, node)
+    return WINDOWS.get(kind, _windows)(world, op, node)
 
 
 def _totals(op: Case, node: Node) -> Node:
@@ -306,6 +306,62 @@ def _sessions(world: World, op: Case, node: Node) -> Node:
     clock.close = close
     node.receivers.append(take)
     return out
+
+
+class Sliding:
+    """Sliding windows: each value is computed anew, from all records of the key."""
+
+    def __init__(self, world: World, op: Case, node: Node) -> None:
+        self.world = world
+        self.fold = _fold(op)
+        self.size = op["window"]["size"]
+        self.stays = op["window"].get("grace", 0)
+        self.final = op.get("emit") == "final"
+        self.out = Node(node.sources)
+        self.clock = world.clock(node)
+        self.clock.close = self.close
+        self.records: dict[Any, list[tuple[int, Any]]] = {}
+        self.made: dict[Any, set[int]] = {}
+        self.open: set[Windowed] = set()
+        node.receivers.append(self.take)
+
+    def close(self) -> None:
+        gone = [each for each in self.open if each.end + self.stays < self.clock.now]
+        for window in sorted(gone, key=lambda each: (each.end, each.key)):
+            self.open.remove(window)
+            if self.final:
+                self.out.emit(window, self.value(window), window.end)
+
+    def value(self, window: Windowed) -> Any:
+        total = self.fold.init
+        for at, value in self.records[window.key]:
+            if window.start <= at <= window.end:
+                total = self.fold.add(total, value)
+        return total
+
+    def starts(self, key: Any) -> set[int]:
+        times = {at for at, _ in self.records[key]}
+        ahead = {max(0, at - self.size) for at in times}
+        return ahead | {
+            at + 1 for at in times if any(at < each <= at + 1 + self.size for each in times)
+        }
+
+    def take(self, key: Any, value: Any, at: int) -> None:
+        if key is None or value is None:
+            return
+        if at + self.size + self.stays < self.clock.now:
+            self.world.late += 1
+            return
+        self.records.setdefault(key, []).append((at, value))
+        before = self.made.get(key, set())
+        made = self.made[key] = before | self.starts(key)
+        for start in sorted(made):
+            window = Windowed(key, start, start + self.size)
+            is_open = window.end + self.stays >= self.clock.now
+            if is_open and (start not in before or start <= at <= window.end):
+                self.open.add(window)
+                if not self.final:
+                    self.out.emit(window, self.value(window), at)
 
 
 # -- tables and joins
@@ -410,6 +466,11 @@ class StreamJoin:
             self.out.emit(key, self.pair(side, value, row.value), max(at, row.at))
 
 
+WINDOWS: Mapping[str, Callable[[World, Case, Node], Node]] = {
+    "session": _sessions,
+    "sliding": lambda world, op, node: Sliding(world, op, node).out,
+}
+"""Kinds of windows that are neither tumbling nor hopping."""
 REFERENCE: Mapping[str, Callable[..., Any]] = {
     "filter": _filter,
     "map_values": _map_values,
