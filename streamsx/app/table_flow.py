@@ -1,7 +1,7 @@
 """Tables of flows: the newest value of each key, and the changes of a table as they come."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from streamsx.app.absent_steps import OF_TABLE, AbsentSteps
@@ -10,7 +10,7 @@ from streamsx.app.compat import users_line
 from streamsx.app.flow import FLOW_KINDS, TABLE_KINDS, Flow, check_function, check_kind, keys_of
 from streamsx.app.flow_graph import Place
 from streamsx.app.grouped_table import GroupedTable
-from streamsx.app.window import wait_ms
+from streamsx.app.window import idle_time, wait_ms
 from streamsx.errors import TopologyError
 from streamsx.operators.foreign_join import (
     ForeignStores,
@@ -155,10 +155,12 @@ class TableFlow(AbsentSteps):
                 f"held: write {step} ahead of suppress, or .to_flow().to_table(name) in between"
             )
 
-    def suppress(self, wait: object, *, name: str = "") -> "TableFlow":
+    def suppress(self, wait: object, *, name: str = "", idle: object = None) -> "TableFlow":
         """Give on at most one change of a key in a time, the newest one, by stream time.
 
-        `name` names the store of what is held, after the table's store unless given.
+        `name` names the store of what is held, after the table's store unless given. `idle` is how
+        long the input may be without any record, in time on the wall, before all that is held
+        leaves.
         """
         self._ask_old("suppress")
         if not name and self._store is not None:
@@ -167,7 +169,8 @@ class TableFlow(AbsentSteps):
             raise TopologyError(f"state without a name ({users_line()}): give suppress a name=")
         place = self._changes.place.keyed(name)
         store = place.held(name, wait_ms(wait))
-        made = place.then(suppress(store, place.shape.keys), source=None)
+        operator = replace(suppress(store, place.shape.keys), idle_ms=idle_time(idle))
+        made = place.then(operator, source=None)
         return TableFlow(Flow(made), None, _knows_old=False)
 
 

@@ -155,3 +155,20 @@ def test_chained_windows_close_one_behind_the_other() -> None:
 def test_idle_time_that_is_none_is_refused(idle: Any) -> None:
     with pytest.raises(TopologyError, match=r"not a idle time .*test_idle.py:\d+"):
         tumbling("10s", idle=idle)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_suppressed_changes_leave_when_the_input_is_idle(*, restarts: bool) -> None:
+    app = App("idle", topic_partitions=1, store="memory://")
+    app.table("in").suppress("10s", idle="30s").to("out")
+    with TestDriver(app) as driver:
+        driver.pipe("in", [("a", 1, 1.0), ("a", 2, 2.0), ("b", 3, 3.0)])
+        driver.advance("20s")
+        if restarts:
+            driver.restart()
+        assert driver.read("out") == []
+        driver.advance("31s")
+        assert [(each.key, each.value) for each in driver.read("out")] == [(b"a", 2), (b"b", 3)]
+        driver.restart()
+        driver.advance("60s")
+        assert len(driver.read("out")) == 2
