@@ -49,9 +49,9 @@ def weather_key(airport: str, at: datetime) -> str:
 
 app = App("flights-joined")
 flights = app.topic("flights", value_type=Flight)
-planes = app.topic("planes", key_type=str, value_type=Plane)
-airlines = app.topic("airlines", key_type=str, value_type=str)
-weather = app.topic("weather", key_type=str, value_type=Weather)
+planes = app.topic("planes", key_type=str, value_type=Plane, allow_empty=True)
+airlines = app.topic("airlines", key_type=str, value_type=str, allow_empty=True)
+weather = app.topic("weather", key_type=str, value_type=Weather, allow_empty=True)
 departures = app.topic("departures", key_type=str, value_type=Departure)
 
 (

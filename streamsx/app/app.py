@@ -25,7 +25,7 @@ from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.app.table import Table
 from streamsx.app.table_flow import GlobalTable, TableFlow
 from streamsx.config import Config, seconds
-from streamsx.errors import NameClash, UsageError
+from streamsx.errors import NameClash, TopologyError, UsageError
 from streamsx.processing.inbox import Done, Host, wrong_thread
 from streamsx.state.cache import CachedStore
 from streamsx.tasks.rebalance_listeners import Listener, RebalanceListeners
@@ -145,6 +145,8 @@ class App(FaustNames):
     ) -> "Table[Any, Any]":
         """Make a table of values by key; `options` as for Table. Raises NameClash, NotSupported."""
         ours = self._ours("app.Table", f"table {name}", options)
+        if name in self.flows.stores:
+            raise NameClash(f"two of one name: table {name}: a flow has it too: rename one of them")
         made: Table[Any, Any] = Table(self, name, default=default, **ours)
         _add(self.tables, name, made, "table", self._id)
         return made
@@ -168,7 +170,7 @@ class App(FaustNames):
 
         `name` names the table's store, after the topic unless given.
         """
-        source = self._read(topic, (), options)
+        source = self._read_table(topic, options)
         return begin_flow(self, source, None).to_table(name or source.name)
 
     def global_table(
@@ -179,9 +181,19 @@ class App(FaustNames):
         Flows join it by any key, without a topic in between. `name` names the table, after the
         topic unless given.
         """
-        source = self._read(topic, (), options)
+        source = self._read_table(topic, options)
         keys = key_codec(source)
         return GlobalTable(self.flows.table(name or source.name, source, keys, users_line()))
+
+    def _read_table(self, topic: Topic | str, options: dict[str, Any]) -> Topic:
+        """Return the topic of a table. Refuse one that passes over deletions."""
+        source = self._read(topic, (), options)
+        if source.value_type is not None and not source.allow_empty:
+            raise TopologyError(
+                f"table of a topic that passes over deletions: {source} ({users_line()}): write "
+                "app.topic(..., allow_empty=True)"
+            )
+        return source
 
     def _read(self, topic: Topic | str, more: tuple[str, ...], options: dict[str, Any]) -> Topic:
         """Return the topic that a flow reads."""

@@ -79,7 +79,7 @@ class Topic(FaustNames):
         self.partitions = partitions
         self.replicas = replicas
         self.has_prefix = has_prefix
-        self._allow_empty = allow_empty
+        self.allow_empty = allow_empty
         cleanup = [word for word, on in (("compact", compacting), ("delete", deleting)) if on]
         self._config: dict[str, object] = {"cleanup.policy": ",".join(cleanup)} if cleanup else {}
         if retention is not None:
@@ -97,7 +97,7 @@ class Topic(FaustNames):
     @cached_property
     def value_codec(self) -> Codec:
         default = self._app.conf.value_serializer
-        empty = self._allow_empty
+        empty = self.allow_empty
         return self._codec(self.value_type, self.value_serializer, default, empty=empty)
 
     def _codec(self, kind: Any, serializer: Any, default: Any, **how: bool) -> Codec:

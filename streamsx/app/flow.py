@@ -478,7 +478,8 @@ class Grouped(AbsentSteps):
             operator = replace(operator, idle_ms=window.idle)
         operator = self._with_late(operator, on_late)
         made = place.then(operator, windowed=window is not None, **changes)
-        return TableFlow(Flow(made), store)
+        knows_old = window is None or window.kind != "sliding"
+        return TableFlow(Flow(made), store, knows_old)
 
     def _with_late(self, operator: Operator, on_late: "OnLate") -> Operator:
         """Return the operator with what becomes of late records."""

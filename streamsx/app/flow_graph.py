@@ -78,8 +78,19 @@ class FlowGraph:
     def root(self, topic: Topic, kind: TopicKind, keys: Codec) -> Root:
         """Return the root of a topic; one for all flows that read the topic in one way."""
         for root in self._roots:
-            if root.topic.topics == topic.topics and root.keys is keys:
-                return root
+            if root.topic.topics != topic.topics or root.keys is not keys:
+                continue
+            if kind is TopicKind.REPARTITION:
+                raise NameClash(
+                    f"two topics in between of one name: {topic} ({users_line()}): give one of the "
+                    "steps another name"
+                )
+            if root.topic.value_codec is not topic.value_codec:
+                raise TopologyError(
+                    f"one topic, read in two ways: {topic} ({users_line()}): flows and tables of "
+                    "it have not one value type and serializer: give them the same topic object"
+                )
+            return root
         root = Root(topic, kind, keys)
         self._roots.append(root)
         return root
@@ -335,10 +346,14 @@ class Place:
 
 def merged(places: Sequence[Place]) -> Place:
     """Return the place behind several, with one operator for the records of all."""
+    shapes = [place.shape for place in places]
+    if len({shape.windowed for shape in shapes}) > 1:
+        raise TopologyError(
+            f"keys of windows beside plain keys ({users_line()}): rekey one of the flows"
+        )
     step = Step(Operator("merge", PASS))
     for place in places:
         place.at.then.append(step)
-    shapes = [place.shape for place in places]
     first = shapes[0]
     same = len({id(shape.source and shape.source.value_codec) for shape in shapes}) == 1
     one_type = len({id(shape.value_type) for shape in shapes}) == 1

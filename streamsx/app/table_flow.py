@@ -151,8 +151,9 @@ class TableFlow(AbsentSteps):
         """Refuse a step that needs the values before changes. Raises TopologyError."""
         if not self._knows_old:
             raise TopologyError(
-                f"{step} behind suppress ({users_line()}): nobody knows the rows before what is "
-                f"held: write {step} ahead of suppress, or .to_flow().to_table(name) in between"
+                f"{step} behind suppress or sliding windows ({users_line()}): the rows before a "
+                f"change are not known: write {step} ahead of suppress, or "
+                ".to_flow().to_table(name) in between"
             )
 
     def suppress(self, wait: object, *, name: str = "", idle: object = None) -> "TableFlow":

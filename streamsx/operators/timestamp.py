@@ -10,8 +10,27 @@ TIMESTAMP: Final = "timestamp"
 CODE: Final = Code("{new_timestamp} = {to_ms}({time_of}({value}))", makes=("timestamp",))
 
 
+MS_MAX: Final = 253_402_300_799_999
+"""End of the year 9999. Seconds in ms or ns would be later, and would close every window."""
+
+
 def to_ms(time: Any) -> int:
-    """Return ms since 1970 of a datetime, or of seconds. Raises TypeError for another type."""
+    """Return ms since 1970 of a datetime, or of seconds.
+
+    Raises:
+        TypeError: the time is of another type.
+        ValueError: the time is before 1970 or after 9999.
+    """
+    made = _ms(time)
+    if not 0 <= made <= MS_MAX:
+        raise ValueError(
+            f"not a time in seconds since 1970: {time!r}: let timestamp= give seconds, not ms, or "
+            "a datetime"
+        )
+    return made
+
+
+def _ms(time: Any) -> int:
     if callable(moment := getattr(time, "timestamp", None)):
         seconds: float = moment()
         return round(seconds * 1000)

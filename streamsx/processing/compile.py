@@ -231,7 +231,7 @@ class LoopText:
             for operator in _timed(branch.first):
                 number = self._numbers[id(operator)]
                 lines.append(AHEAD.format(n=number, branch=n))
-                lines += self._close(n, operator, ROOT, f"at_{number}", f"error, {n}")
+                lines += self._close(n, operator, _clocked(n), f"at_{number}", f"error, {n}")
         closes = indented("".join(f"{line}\n" for line in lines))
         return ADVANCE + self._binds() + closes + self._ends() + "    yield from ()\n"
 
@@ -292,10 +292,12 @@ class LoopText:
 
     def _branch(self, branch: int, first: Operator) -> list[str]:
         timed = _timed(first)
-        if self._told or branch not in self._clocks():
+        if branch not in self._clocks():
             return self._lines(first, ROOT, INDENT, branch)
+        scope = _clocked(branch)
+        if self._told:
+            return self._lines(first, scope, INDENT, branch)
         ahead = [each for each in timed if not each.code.behind]
-        scope = {**ROOT, "clock": f"clock_{branch}"}
         if first.kind != TIMESTAMP:
             return self._move(branch, ahead, scope) + self._lines(first, scope, INDENT, branch)
         n = self._numbers[id(first)]
@@ -333,7 +335,7 @@ class LoopText:
         for operator in _timed(first):
             if operator.code.behind:
                 arguments = f"index, error, {branch}"
-                n, lines, due = self._closing(branch, operator, ROOT, clock, arguments)
+                n, lines, due = self._closing(branch, operator, _clocked(branch), clock, arguments)
                 body = "\n".join(lines)
                 text += CLOSE_BEHIND.format(branch=branch, n=n, due=due, lines=body).splitlines()
         return [INDENT + line for line in text]
@@ -402,6 +404,11 @@ class LoopText:
         if code.commit is not None or code.close is not None or THEN in code.block:
             return lines
         return lines + inner(indent)
+
+
+def _clocked(branch: int) -> dict[str, str | None]:
+    """Return the variables at the root of a branch with a clock."""
+    return {**ROOT, "clock": f"clock_{branch}"}
 
 
 def _around_results(block: str) -> tuple[str, str, str]:

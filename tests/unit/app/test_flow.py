@@ -61,6 +61,20 @@ GRAPHS: dict[str, Callable[[Flow], object]] = {
         flow.group_by_key().window(tumbling(1)).count("n").to_flow().group_by_key().count("m")
     ),
     "not branches": lambda flow: flow.branch(rest=bool),
+    "two topics in between of one name": lambda flow: (
+        flow.group_by(str, "user").count("n"),
+        flow.group_by(str, "user").count("m"),
+    ),
+    "one topic, read in two ways": lambda flow: flow.place.app.flow("orders", value_type=int),
+    "a topic that passes over deletions": lambda flow: flow.place.app.table(
+        flow.place.app.topic("users", value_type=int)
+    ),
+    "filter behind suppress or sliding windows": lambda flow: (
+        flow.group_by_key().window(sliding(1)).count("n").filter(bool)
+    ),
+    "keys of windows beside plain keys": lambda flow: flow.merge(
+        flow.group_by_key().window(tumbling(1)).count("n").to_flow()
+    ),
     "keys of other types": lambda flow: flow.merge(flow.rekey(int, key_type=float)),
 }
 
@@ -259,3 +273,30 @@ def test_other_uses_of_late_records_are_refused(app: App, on_late: Any) -> None:
         groups.window(tumbling(1)).count("n", on_late=on_late)
     with pytest.raises(TopologyError, match="no window"):
         groups.count("m", on_late=print)
+
+
+def test_flow_and_table_of_one_name_are_refused_in_either_order(app: App) -> None:
+    app.flow("orders").group_by_key().count("n")
+    with pytest.raises(NameClash, match="table n: a flow has it too"):
+        app.Table("n")
+
+
+def test_suppress_behind_a_topic_in_between_gives_the_newest_change(app: App) -> None:
+    counts = app.flow("orders").group_by(lambda order: order["user"]).count("n", emit="update")
+    counts.suppress("5s").to("out")
+    with TestDriver(app, partitions={"orders": 1}) as driver:
+        users = [("ann", 1.0), ("ann", 2.0), ("bob", 60.0)]
+        driver.pipe("orders", [("k", {"user": user}, at) for user, at in users])
+        assert [(each.key, each.value) for each in driver.read("out")] == [(b"ann", 2)]
+        assert driver.failures == []
+
+
+@pytest.mark.parametrize("at", [1_700_000_000_000, 1.7e18, -5])
+def test_time_in_another_unit_fails_its_record_and_closes_nothing(app: App, at: float) -> None:
+    flow = app.flow("orders", timestamp=lambda order: order["at"])
+    flow.group_by_key().window(tumbling(10, grace=0)).count("n", emit="final").to("out")
+    with TestDriver(app, raises=False, partitions={"orders": 1}) as driver:
+        driver.pipe("orders", [("k", {"at": each}) for each in (1, at, 2, 30)])
+        assert [record.value for record in driver.read("out")] == [2]
+        (failure,) = driver.failures
+        assert "not a time in seconds since 1970" in str(failure.error)
