@@ -678,7 +678,7 @@ class CachedStore:
         return {row: self.rows.get(row) for row in self.sealed}
 
     def put_back(self, rows: Mapping[bytes, bytes | None]) -> None:
-        """Set rows to committed values of before; they count as sealed, and the next commit writes them.
+        """Set rows to earlier committed values. They count as sealed; the next commit writes them.
 
         For a store that has not been used yet.
         """

@@ -16,7 +16,7 @@ A generated loop handles a record with plain list operations while a key has one
         elif at < entry[0]: entry[0] = at
         hot[key] = sessions
     elif at + stays < now and not store.near(sessions, at, now):
-        store.late += 1
+        counts.late += 1
     else:                                     # a new session, or several that become one
         merged = store.near(sessions, at, now)
         start = min(at, merged[0][0]) if merged else at

@@ -54,10 +54,6 @@ class TimedStore(CachedStore):
         """Nothing closes before stream time gets there, in ms."""
         self.closed = -1
         """Stream time up to which everything has closed that could, in ms; -1: nothing."""
-        self.late = 0
-        """Records that came when everything had closed that they belong to."""
-        self.skipped = 0
-        """Records without a key or value."""
         self._given = -1
         """`closed` as of the last commit: results up to there have been sent."""
         self._cursor = 0

@@ -4,7 +4,7 @@ A generated loop handles a record with plain dict operations:
 
     start = at - at % size
     if start + stays <= now:                  # per window, as one record may be in several
-        store.late += 1
+        counts.late += 1
     else:
         if start != current:                  # pack a start once for a run of records
             current, prefix = start, pack(start)

@@ -44,7 +44,7 @@ STORE_KINDS: Final = {"session": SESSION, "sliding": SLIDING}
 
 
 @dataclass(eq=False)
-class Step:
+class FlowStep:
     """Operator of a flow, with the steps that follow, which grow while an app is made.
 
     `topic` is the destination of an operator that sends.
@@ -52,7 +52,7 @@ class Step:
 
     operator: Operator
     topic: Topic | None = None
-    then: list["Step"] = field(default_factory=list)
+    then: list["FlowStep"] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Root:
     topic: Topic
     kind: TopicKind
     keys: Codec
-    then: list[Step] = field(default_factory=list)
+    then: list[FlowStep] = field(default_factory=list)
 
 
 class FlowGraph:
@@ -160,7 +160,7 @@ class FlowGraph:
             yield TopicSpec(node.changelog, TopicKind.CHANGELOG, None, replication, config)
 
 
-def _tree(step: Step, made: dict[int, Operator]) -> Operator:
+def _tree(step: FlowStep, made: dict[int, Operator]) -> Operator:
     """Return the tree of operators below a step. A step below two others gives one object."""
     found = made.get(id(step))
     if found is None:
@@ -195,7 +195,7 @@ def _name(root: Root, first: Operator) -> str:
     return f"flow of {root.topic}" + (f" to {below}" if below else "")
 
 
-def _walk(steps: list[Step]) -> Iterator[Step]:
+def _walk(steps: list[FlowStep]) -> Iterator[FlowStep]:
     seen: set[int] = set()
     left = list(steps)
     while left:
@@ -229,12 +229,12 @@ class Place:
 
     app: "App"
     graph: FlowGraph
-    at: Root | Step
+    at: Root | FlowStep
     shape: Shape
 
     def then(self, operator: Operator, to: Topic | None = None, **changes: Any) -> "Place":
         """Put an operator here; return the place behind. `changes` are those of the shape."""
-        step = Step(operator, to)
+        step = FlowStep(operator, to)
         self.at.then.append(step)
         return replace(self, at=step, shape=self.shape._replace(**changes))
 
@@ -248,9 +248,9 @@ class Place:
         **changes: Any,
     ) -> "Place":
         """Put one operator here and a second one elsewhere; the records of both go on as one."""
-        step = Step(operator, to)
+        step = FlowStep(operator, to)
         self.at.then.append(step)
-        other.at.then.append(Step(second, then=step.then))
+        other.at.then.append(FlowStep(second, then=step.then))
         return replace(self, at=step, shape=self.shape._replace(**changes))
 
     def topic(self, topic: Topic | str) -> Topic:
@@ -351,7 +351,7 @@ def merged(places: Sequence[Place]) -> Place:
         raise TopologyError(
             f"keys of windows beside plain keys ({users_line()}): rekey one of the flows"
         )
-    step = Step(Operator("merge", PASS))
+    step = FlowStep(Operator("merge", PASS))
     for place in places:
         place.at.then.append(step)
     first = shapes[0]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from streamsx.app.compat import users_line
 from streamsx.app.stream import Event
 from streamsx.config import seconds
+from streamsx.operators.operator import Counts
 from streamsx.operators.timestamp import to_ms
 from streamsx.processing.inbox import RUNNING, TaskContext
 from streamsx.state.layout import FAUST_GAP_S, NEVER, Timing
@@ -142,7 +143,7 @@ class WindowTable:
         """Set the value of a key in a window; None deletes. An expired window stays as it is."""
         (store,) = self._own()
         if start + store.stays <= store.closed:
-            store.late += 1
+            RUNNING.get().counts.setdefault(self.name, Counts()).late += 1
         else:
             store.put_window(self._encode(key), start, value)
 

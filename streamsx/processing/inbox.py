@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 
 from streamsx.errors import DecodeFailed, TaskFailed, WrongThread
 from streamsx.model import RECORD_BYTES_MAX, Headers, TaskId, TopicPartition
-from streamsx.operators.operator import Operator
+from streamsx.operators.operator import Counts, Operator
 from streamsx.processing.batch import Batch, Chunk
 from streamsx.processing.compile import compiled_steps
 from streamsx.serde.codec import Decode, Encoders, NoValue
@@ -617,8 +617,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_bound", "_decode", "at_work", "inbox", "outbox", "sends", "stores", "task", "thread",
-        "tracked", "turn",
+        "_bound", "_decode", "at_work", "counts", "inbox", "outbox", "sends", "stores", "task",
+        "thread", "tracked", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -628,10 +628,13 @@ class TaskContext:
         outbox: Outbox,
         inbox: Inbox,
         decode: Decode | None = None,
+        counts: dict[str, Counts] | None = None,
     ) -> None:
         self.task = task
         self._decode = decode
         self.stores = stores
+        self.counts = {} if counts is None else counts
+        """Records that were not taken, by the name of the store; the task reports them."""
         self.outbox = outbox
         self.inbox = inbox
         self.sends: dict[str, Send] = {}

@@ -110,7 +110,7 @@ class AgentRun:
         self._passes = self._scope.begin > task.taken[source.topic]
         """Whether records that the agent has done may come again, and have to be passed over."""
         decode = source.values.decode
-        running = TaskContext(task.id, task.stores, task.outbox, self._inbox, decode)
+        running = TaskContext(task.id, task.stores, task.outbox, self._inbox, decode, task.counts)
         self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
         self.cut = self._inbox.cut
 

@@ -33,7 +33,8 @@ SKIPPED: Final = (
 )
 LATE: Final = (
     "a record came when its window had closed, and was dropped, as are all that follow: they are "
-    "counted: to wait longer for such records give the window or the join more grace="
+    "counted: to wait longer for such records give the window or the join more grace=, "
+    "the table a longer expires="
 )
 
 

@@ -76,7 +76,6 @@ class Counting(Operator):
         hot = store.hot
         for start in self.starts(at):
             if start + store.stays <= now:
-                store.late += 1
                 continue
             row = time_bytes(start) + key
             total = hot.get(row)
@@ -140,7 +139,7 @@ class Sessions(Operator):
                 entry[0] = at
             store.hot[key] = sessions
         elif not (merged := store.near(sessions, at, now)) and at + stays < now:
-            store.late += 1
+            return
         else:
             start = min(at, merged[0][0]) if merged else at
             end = max([at, *(each[1] for each in merged)])
@@ -198,7 +197,6 @@ class Joining(Operator):
         own: JoinBuffer = stores["lr".index(side)]
         other: JoinBuffer = stores["rl".index(side)]
         if at + own.stays < now:
-            own.late += 1
             return
         found = self._found(other, side, key, at, now)
         yield [("b", key, value, each[2], max(at, each[0])) for each in found]

@@ -61,7 +61,6 @@ def in_windows(store: Any, keys: list[bytes]) -> None:
             raise AssertionError
         start = at - at % size
         if start + stays <= now:
-            store.late += 1
             continue
         if start != current:
             current, prefix = start, pack(start)
