@@ -28,6 +28,7 @@ from streamsx.app.window import JoinReach, Window, dedup_timing, idle_time, join
 from streamsx.errors import TopologyError
 from streamsx.operators import aggregate as aggregates
 from streamsx.operators.branch import branch, on_branch
+from streamsx.operators.change import keeper
 from streamsx.operators.deduplicate import deduplicate
 from streamsx.operators.filter import filter_values
 from streamsx.operators.join_streams import Sides, join_streams
@@ -405,7 +406,8 @@ class Grouped(AbsentSteps):
         check_function("aggregate", fun, 3)
         if merge is not None:
             check_function("aggregate", merge, 3)
-        return self._made(Aggregate(init, fun, merge, value_type), name, emit, on_late)
+        wanted = Aggregate(init, fun, merge, value_type, changes_in_place=True)
+        return self._made(wanted, name, emit, on_late)
 
     def reduce(
         self,
@@ -418,7 +420,8 @@ class Grouped(AbsentSteps):
         """Reduce the records of each key: `fun` takes two values, first the earlier one's."""
         check_function("reduce", fun, 2)
         kind = self._place.shape.value_type
-        return self._made(_reducing(lambda value: value, fun, kind), name, emit, on_late)
+        wanted = _reducing(lambda value: value, fun, kind)._replace(changes_in_place=True)
+        return self._made(wanted, name, emit, on_late)
 
     def sum(
         self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit", on_late: OnLate = DROP
@@ -470,7 +473,10 @@ class Grouped(AbsentSteps):
         self._check_grace()
         place = self._place.keyed(name)
         store = place.store(name, wanted.value_type, window)
+        if wanted.changes_in_place and wanted.unkeyed is not None:
+            wanted = _owning(wanted.unkeyed, wanted, keeper(store.values))
         operator = OPERATORS[window.kind if window else ""](place, store, wanted, emit)
+        operator = replace(operator, changes_in_place=wanted.changes_in_place)
         changes: dict[str, Any] = {"source": None, "value_type": wanted.value_type}
         if window is not None and emit == "final":
             changes["behind"] = window.behind
@@ -519,6 +525,8 @@ class Aggregate(NamedTuple):
     value_type: Any
     unkeyed: Callable[[Any, Any], Any] | None = None
     """`fun` without its key, if it has no use for one."""
+    changes_in_place: bool = False
+    """Whether `fun` is the user's, and may change the aggregate and return it."""
 
 
 COUNT: Final = Aggregate(
@@ -542,6 +550,21 @@ def _reducing(
         value_type,
         step,
     )
+
+
+def _owning(
+    step: Callable[[Any, Any], Any], wanted: Aggregate, own: Callable[[Any], Any]
+) -> Aggregate:
+    """Return a reduction that keeps a copy where `step` returns the value of the record itself.
+
+    Other windows, and other steps of the flow, have the record's value too.
+    """
+
+    def owned(value: Any, so_far: Any) -> Any:
+        made = step(value, so_far)
+        return own(made) if made is value else made
+
+    return wanted._replace(fun=lambda _key, value, so_far: owned(value, so_far), unkeyed=owned)
 
 
 def _by_key(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:

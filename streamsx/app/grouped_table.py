@@ -104,6 +104,7 @@ class GroupedTable:
         place = self._between(self._name or name)
         store = place.store(name, value_type)
         operator = aggregate_changes(store, init, fun, subtract, emit=emit)
+        operator = replace(operator, changes_in_place=True)
         made = place.then(operator, source=None, value_type=value_type)
         return TableFlow(Flow(made), store)
 

@@ -14,6 +14,7 @@ User code comes in as functions, never as text.
 Not here: writing the loop (`streamsx.processing.compile`).
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -23,6 +24,8 @@ from typing import Any, Final
 from streamsx.state.layout import StoreNode
 
 THEN: Final = "{then}"
+GIVES: Final = re.compile(r"^( *)\{then\}$", re.MULTILINE)
+GIVES_COPY: Final = r"\1{new_value} = {kept}({new_value})\n\1{then}"
 VALUE: Final = "{value}"
 METADATA: Final = "{value}, {decoded}, {timestamp}, {headers} or []"
 """Arguments of a function of the value, and of one that sees the record's metadata too."""
@@ -69,6 +72,11 @@ class Code:
     moves_due: bool = False
     behind: bool = False
 
+    def giving_copies(self) -> "Code":
+        """Return the code that gives on a copy of its new value, as `{kept}` makes it."""
+        commit = None if self.commit is None else self.commit.giving_copies()
+        return replace(self, block=GIVES.sub(GIVES_COPY, self.block), commit=commit)
+
     @cached_property
     def uses(self) -> frozenset[str]:
         """Return the names in braces, and what the operator needs besides."""
@@ -86,7 +94,9 @@ class Operator:
     without input after which the operator closes everything, None for never; `then`: operators that
     receive the result, each on its own. `with_old` is the code where an operator below asks for the
     old value of a table's change. `tables` are global tables that the code reads, by the code's
-    names for them.
+    names for them. `changes_in_place`: whether a value may change after it has been given on,
+    because the user's function changes its aggregate. Operators with a store below get a copy then,
+    as the function `kept` makes it.
     """
 
     kind: str
@@ -99,12 +109,15 @@ class Operator:
     then: tuple["Operator", ...] = ()
     with_old: Code | None = None
     tables: Mapping[str, StoreNode] = field(default_factory=dict)
+    changes_in_place: bool = False
 
     def above(self, then: tuple["Operator", ...]) -> "Operator":
-        """Return this operator with others below, which may ask for old values."""
+        """Return this operator with others below, which may ask for old values, or keep values."""
         code = self.code
         if self.with_old is not None and any(each.asks_old for each in then):
             code = self.with_old
+        if self.changes_in_place and any(each.stores for top in then for each in top.walk()):
+            code = code.giving_copies()
         return replace(self, code=code, then=then)
 
     @property

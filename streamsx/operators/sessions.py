@@ -168,6 +168,7 @@ def sessions(
         "results": results,
         "with_old": with_old,
         "olds_of": olds_of,
+        "kept": kept,
         "windowed": WindowedKey,
         "encode_windowed": windowed_bytes,
         "decode_key": keys.decode,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from streamsx.operators.aggregate import BIND
+from streamsx.operators.change import keeper
 from streamsx.operators.operator import Code, Operator, indented
 from streamsx.operators.sessions import COMMIT, DROPS, FINALS, IN_SESSION, SKIP
 from streamsx.operators.windows import WindowedKey, windowed_bytes
@@ -82,6 +83,7 @@ def sliding(
         "windowed": WindowedKey,
         "encode_windowed": windowed_bytes,
         "decode_key": keys.decode,
+        "kept": keeper(store.values),
     }
     constants = {"size": timing.size, "stays": timing.stays}
     return Operator(

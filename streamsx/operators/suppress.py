@@ -32,7 +32,7 @@ elif {value} is not None or {old} is not None:
         {held}[0] = {timestamp}
         {held}[2] = {value}
         {hot}[{key}] = {sessions}
-    elif {timestamp} + {stays} < {clock}:
+    elif {timestamp} + {stays} < max({clock}, {now}):
         {then}
     else:
         {store}.replace({key}, {sessions}, (), [{timestamp}, {timestamp}, {value}])

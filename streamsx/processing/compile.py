@@ -14,13 +14,15 @@ Not here: running the loop, records, and the code of an operator (`streamsx.oper
 import linecache
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from textwrap import dedent
-from types import MappingProxyType
-from typing import Any, Final, NamedTuple, NoReturn
+from types import CodeType, MappingProxyType
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from streamsx.operators.body import BODY
 from streamsx.operators.operator import THEN, Code, Counts, Operator, chain, indented
 from streamsx.operators.timestamp import TIMESTAMP
+from streamsx.processing.failure_policy import ResultStreak
 from streamsx.serde.codec import Decode, Quick
 from streamsx.serde.record import BLESSED
 from streamsx.state.cache import GONE, CachedStore
@@ -29,14 +31,25 @@ from streamsx.topology.nodes import Branch, Source
 
 SLICE_ROWS: Final = 500
 """Results of windows that close at once, between two pauses of the loop: 5 ms."""
-LoopFailed = Callable[[int, Exception, int | None], None]
-"""Callback for a failure: index of the record in the input, the exception, number of the branch.
-The number is None for all branches, when the value cannot be decoded. The loop goes on with the
-next record unless the callback raises."""
 CommitFailed = Callable[[Exception, int], None]
 """Callback for a result that failed at a commit: the exception, number of the branch."""
-Steps = Callable[[Iterable[tuple[Any, ...]], LoopFailed], Iterator[tuple[int, bytes | None, Any]]]
+StepFailed = Callable[[int, Exception, int | None], None]
+"""Callback as `LoopFailed`, for steps, of which none gives results outside of its block."""
+Steps = Callable[[Iterable[tuple[Any, ...]], StepFailed], Iterator[tuple[int, bytes | None, Any]]]
 """Compiled loop that ends in a body: a generator of index, key and value."""
+
+
+class LoopFailed(Protocol):
+    """Callback for a failure: index of the record in the input, exception, number of the branch.
+
+    The number is None for all branches, when the value cannot be decoded. `result`: whether it was
+    a result that left at the record, outside of the record's own block. The loop goes on with the
+    next record, or result, unless the callback raises.
+    """
+
+    def __call__(
+        self, index: int, error: Exception, branch: int | None, /, *, result: bool = False
+    ) -> None: ...
 
 
 class Loop(NamedTuple):
@@ -66,9 +79,10 @@ class Wiring(NamedTuple):
 
     `send_to`: sender of a topic; `stores`: by name; `pending`: results that wait for a commit, for
     each operator by its id; `counts`: of each operator, by the name of its first store;
-    `clocks`: of the branches, by name; `tells`: topics to which the task tells the stream time of
-    the branches that send there; `tables`: global tables, by name; `stream_time`: committed one,
-    after which no clock begins. Loops over some branches share all that with the loop over all.
+    `clocks`: of the branches, by name; `results`: rows of results that failed, of the branches;
+    `tells`: topics to which the task tells the stream time of the branches that send there;
+    `tables`: global tables, by name; `stream_time`: committed one, after which no clock begins.
+    Loops over some branches share all that with the loop over all.
     """
 
     send_to: Callable[[str], Any]
@@ -76,6 +90,7 @@ class Wiring(NamedTuple):
     pending: dict[int, dict[bytes, Any]]
     counts: dict[str, Counts]
     clocks: dict[str, StreamClock]
+    results: dict[str, ResultStreak]
     tells: Collection[str] = ()
     tables: Mapping[str, CachedStore] = MappingProxyType({})
     stream_time: int = 1 << 62
@@ -134,7 +149,9 @@ TRIED: Final = """\
 try:
 {lines}
 except Exception as error:
-    failed({arguments})"""
+    failed({arguments})
+else:
+    results_{branch}.fine = True"""
 """One result among others: a result that fails does not take the others with it."""
 MOVE: Final = """\
 if {timestamp} > clock_{branch}:
@@ -146,10 +163,13 @@ if {clock} > now_{n}:
     now_{n} = {clock}"""
 AHEAD: Final = "at_{n} = max(clock_{branch}, ahead.get({n}, -1))"
 CLOSE_BEHIND: Final = """\
-if clock_{branch} >= {due}:
+at_{n} = max(clock_{branch}, now_{n})
+if at_{n} >= {due}:
 {lines}
-now_{n} = max(now_{n}, clock_{branch})"""
-"""Closing behind the block of a record, which may itself be what is due."""
+now_{n} = at_{n}"""
+"""Closing behind the block of a record, which may itself be what is due.
+
+The store has one time for all branches above it, for instance the sides of a join."""
 INDENT: Final = " " * 12
 Scope = Mapping[str, str | None]
 """Variables by the names that code uses for them; None for a key that is not decoded yet."""
@@ -275,6 +295,7 @@ class LoopText:
         for n, branch in enumerate(self._branches):
             names[f"branch_key_{n}"] = branch.keys.decode if branch.keys else keys
             names[f"time_{n}"] = wiring.clock(branch)
+            names[f"results_{n}"] = wiring.results.setdefault(branch.agent, ResultStreak(None))
         for n, operator in enumerate(self.operators):
             names |= {f"{role}_{n}": function for role, function in operator.functions.items()}
             for role, node in operator.stores.items():
@@ -312,7 +333,7 @@ class LoopText:
         """Return the lines that move stream time, and close what is due operator by operator."""
         text = MOVE.format(timestamp=scope["timestamp"], branch=branch).splitlines()
         for operator in timed:
-            arguments = f"index, error, {branch}"
+            arguments = f"index, error, {branch}, result=True"
             lines = self._close(branch, operator, scope, f"clock_{branch}", arguments)
             text += ["    " + line for line in lines]
         return [INDENT + line for line in text]
@@ -331,10 +352,10 @@ class LoopText:
     def _behind(self, branch: int, first: Operator) -> list[str]:
         """Return the lines that close behind the record what is due, operator by operator."""
         text = list[str]()
-        clock = f"clock_{branch}"
         for operator in _timed(first):
             if operator.code.behind:
-                arguments = f"index, error, {branch}"
+                arguments = f"index, error, {branch}, result=True"
+                clock = f"at_{self._numbers[id(operator)]}"
                 n, lines, due = self._closing(branch, operator, _clocked(branch), clock, arguments)
                 body = "\n".join(lines)
                 text += CLOSE_BEHIND.format(branch=branch, n=n, due=due, lines=body).splitlines()
@@ -372,10 +393,10 @@ class LoopText:
             return _filled(code.block, names, "    ", inner)
         indent = "    " + " " * (len(result) - len(result.lstrip()))
         lines = _filled(dedent(result), names, "    ", inner)
-        tried = TRIED.format(lines="\n".join(lines), arguments=arguments).splitlines()
+        tried = TRIED.format(lines="\n".join(lines), arguments=arguments, branch=branch)
         return [
             *_filled(ahead, names, "    ", inner),
-            *(indent + line for line in tried),
+            *(indent + line for line in tried.splitlines()),
             *_filled(behind, names, "    ", inner),
         ]
 
@@ -483,7 +504,7 @@ def compiled_steps(steps: Iterable[Operator], source: Source, decode: Decode | N
     `decode` takes the place of the decoder of the source's values.
     """
     text = LoopText([Branch("", chain(*steps, BODY))])
-    names = text.names(source.keys.decode, decode, Wiring(_no_topic, {}, {}, {}, {}))
+    names = text.names(source.keys.decode, decode, Wiring(_no_topic, {}, {}, {}, {}, {}))
     made: Steps = _run(text.text(), f"<steps of {source.topic}>", names)["run"]
     return made
 
@@ -494,5 +515,11 @@ def _no_topic(topic: str) -> NoReturn:
 
 def _run(text: str, name: str, names: dict[str, Any]) -> dict[str, Any]:
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    exec(compile(text, name, "exec"), names)  # noqa: S102  # generated here, without users' text
+    exec(_code(text, name), names)  # noqa: S102  # generated here, without users' text
     return names
+
+
+@lru_cache(maxsize=256)
+def _code(text: str, name: str) -> CodeType:
+    """Compile the text of a loop, once for all tasks of a sub-topology (1 ms each)."""
+    return compile(text, name, "exec")

@@ -137,3 +137,24 @@ class FailureStreak:
         """Forget the streak, because the records are gone from the log or passed over."""
         self._count = 0
         self._stopped = False
+
+
+class ResultStreak(FailureStreak):
+    """Row of results that failed outside of the block of a record, when a window closed, say.
+
+    Many results may leave at one record, so they do not count by ordinal: the compiled loop sets
+    `fine` for each result that succeeds. Such a row holds no position, because closed windows stay
+    closed; a row that stops its task sets it back to its last commit.
+    """
+
+    __slots__ = ("fine",)
+
+    def __init__(self, limit: int | None) -> None:
+        super().__init__(limit)
+        self.fine = False
+
+    def failed(self, ordinal: int, offset: int, stream_time: int) -> bool:
+        """Count a result that failed, whatever the record at hand; return as for records."""
+        ordinal = self._next + self.fine
+        self.fine = False
+        return super().failed(ordinal, offset, stream_time)

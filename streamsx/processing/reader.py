@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.processing.batch import Batch, Chunk
 from streamsx.processing.compile import Loop, LoopText, Wiring, compiled, has_clock
-from streamsx.processing.failure_policy import Failure, FailureStreak
+from streamsx.processing.failure_policy import Failure, FailureStreak, ResultStreak
 from streamsx.processing.inbox import Inbox, TaskContext, Values
 from streamsx.processing.progress import NOTHING
 from streamsx.state.timed_store import TimedStore
@@ -51,6 +51,7 @@ class AgentProgress:
         self._topic = topic
         self._task = task
         self._streak = FailureStreak(task.policy.consecutive_failures_max)
+        self.results = ResultStreak(task.policy.consecutive_failures_max)
         self.reader = reader_name(agent)
         self.begin = max(task.taken[topic], begins.get(self.reader, 0))
         """Offset below which all records are done."""
@@ -81,13 +82,16 @@ class AgentProgress:
         self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
     ) -> None:
         """Report a failed record. Raise the error if the failure ends the task."""
-        self.failed_at(batch.offsets[index], ordinal, error, decode=decode)
+        failure = self._failure(batch.offsets[index], error, decode=decode)
+        self._task.failed(failure, self._streak, ordinal)
 
-    def failed_at(self, offset: int, ordinal: int, error: Exception, *, decode: bool) -> None:
-        """Report a failure as that of the record at an offset; raise the error if the task ends."""
+    def result_failed(self, offset: int, error: Exception) -> None:
+        """Report a failed result as of the record at an offset; raise if the task ends."""
+        self._task.failed(self._failure(offset, error, decode=False), self.results, 0)
+
+    def _failure(self, offset: int, error: Exception, *, decode: bool) -> Failure:
         task = self._task
-        place = (task.id, self._topic, task.id.partition, offset)
-        task.failed(Failure(*place, self._agent, decode, error), self._streak, ordinal)
+        return Failure(task.id, self._topic, task.id.partition, offset, self._agent, decode, error)
 
     def lasts(self, ordinal: int) -> bool:
         """Return whether a row of failures holds the position."""
@@ -189,8 +193,17 @@ class LoopRun:
         self._all = tuple(range(len(self._scopes)))
         tells = task.plan.tells
         begin = task.stream_time if self._progress_of is None else NOTHING
+        named = zip(source.branches, self._scopes, strict=True)
         self._wiring = Wiring(
-            task.outbox.to, task.stores, task.pending, task.counts, {}, tells, task.tables, begin
+            task.outbox.to,
+            task.stores,
+            task.pending,
+            task.counts,
+            clocks={},
+            results={each.agent: scope.results for each, scope in named},
+            tells=tells,
+            tables=task.tables,
+            stream_time=begin,
         )
         self._loop = compiled(source, task.plan.number, self._wiring)
         self.topic = topic
@@ -269,10 +282,8 @@ class LoopRun:
             yield from self._loop.advance(ahead, self._failed_last)
 
     def _failed_last(self, error: Exception, branch: int) -> None:
-        """Report a failure outside of a record as that of the last record."""
-        offset = max(self._reached - 1, 0)
-        ordinal = max(self._passed - 1, 0)
-        self._scopes[branch].failed_at(offset, ordinal, error, decode=False)
+        """Report a failed result outside of a record as that of the last record."""
+        self._scopes[branch].result_failed(max(self._reached - 1, 0), error)
 
     def close_idle(self, quiet_ms: Mapping[str, float], newest: int) -> bool:
         """Close everything in operators whose input is idle; return whether there is any.
@@ -357,7 +368,13 @@ class LoopRun:
     ) -> Iterator[None]:
         """Run records `start` to `stop`: a single one if some values cannot be read."""
 
-        def failed(index: int, error: Exception, branch: int | None) -> None:
+        def failed(
+            index: int, error: Exception, branch: int | None, *, result: bool = False
+        ) -> None:
+            if result:
+                assert branch is not None
+                self._scopes[numbers[branch]].result_failed(batch.offsets[start + index], error)
+                return
             for number in numbers if branch is None else [numbers[branch]]:
                 at = start + index
                 ordinal = self._passed + index

@@ -28,7 +28,13 @@ from streamsx.model import TaskId
 from streamsx.operators.operator import Counts
 from streamsx.processing.batch import Batch, Chunk, StreamTimes
 from streamsx.processing.compile import SLICE_ROWS
-from streamsx.processing.failure_policy import Failure, FailureAction, FailureStreak, Policy
+from streamsx.processing.failure_policy import (
+    Failure,
+    FailureAction,
+    FailureStreak,
+    Policy,
+    ResultStreak,
+)
 from streamsx.processing.idle import QuietTime
 from streamsx.processing.inbox import Outbox, SendRows, StartActor
 from streamsx.processing.merge import Merge
@@ -440,17 +446,23 @@ class Task:
             self.policy.report(failure)
             before = self._newest[failure.topic].below(failure.offset)
             if streak.failed(ordinal, failure.offset, before):
-                self.ended = self._stopped(failure, streak.first)
+                results = isinstance(streak, ResultStreak)
+                self.ended = self._stopped(failure, None if results else streak.first)
         if self.ended is not None:
             raise self.ended from (None if self.ended is error else error)
 
-    def _stopped(self, last: Failure, first: int) -> TaskStopped:
-        kind = type(last.error).__name__
+    def _stopped(self, last: Failure, first: int | None) -> TaskStopped:
+        """Return the end after a row of records that failed, or of results: `first` is None then.
+
+        Records are not committed from the first one on, results from the last commit on.
+        """
+        what = "results" if first is None else "records"
+        begin = self.committed_at.positions[last.topic] if first is None else first
         return TaskStopped(
-            f"task stopped: {self.id}, {last.topic}-{last.partition} offset {first}: "
-            f"{self.policy.consecutive_failures_max} records in a row failed, the last one at "
-            f"{last.offset}, {last.operator}: {kind}: {last.error}: nothing from {first} on is "
-            "committed: mend the code and start again, or raise "
+            f"task stopped: {self.id}, {last.topic}-{last.partition} offset {begin}: "
+            f"{self.policy.consecutive_failures_max} {what} in a row failed, the last one at "
+            f"{last.offset}, {last.operator}: {type(last.error).__name__}: {last.error}: nothing "
+            f"from {begin} on is committed: mend the code and start again, or raise "
             "consecutive_failures_max if they may be skipped"
         )
 

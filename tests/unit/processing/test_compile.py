@@ -21,7 +21,7 @@ def rekey(place: int, *then: Operator) -> Operator:
 
 
 def wiring(send_to: Any) -> Wiring:
-    return Wiring(send_to, {}, {}, {}, {})
+    return Wiring(send_to, {}, {}, {}, {}, {})
 
 
 def decode(raw: bytes | None) -> Any:
@@ -49,7 +49,12 @@ def ran(source: Source, *words: bytes) -> tuple[Sent, list[tuple[int, str, int |
 
     loop = compiled(source, 0, wiring(send_to)).run
     records = [(b"k", word, 70 + n, None) for n, word in enumerate(words)]
-    loop(records, lambda index, error, n: failures.append((index, type(error).__name__, n)))
+
+    def failed(index: int, error: Exception, branch: int | None, *, result: bool = False) -> None:
+        assert not result
+        failures.append((index, type(error).__name__, branch))
+
+    loop(records, failed)
     return sent, failures
 
 
@@ -76,7 +81,7 @@ def test_undecodable_value_fails_before_any_branch() -> None:
 
 
 def test_error_raised_by_failure_handler_ends_the_loop() -> None:
-    def fails(_index: int, error: Exception, _branch: int | None) -> None:
+    def fails(_index: int, error: Exception, _branch: int | None, *, result: bool = False) -> None:
         raise LookupError from error
 
     loop = compiled(TREE, 0, wiring(lambda _topic: print)).run
@@ -85,9 +90,14 @@ def test_error_raised_by_failure_handler_ends_the_loop() -> None:
 
 
 def test_traceback_shows_the_line_of_the_generated_loop() -> None:
-    failures = []
+    failures: list[Exception] = []
     loop = compiled(TREE, 3, wiring(lambda _topic: print)).run
-    loop([(b"k", b"", 0, None)], lambda _index, error, _branch: failures.append(error))
+
+    def failed(_index: int, error: Exception, _branch: int | None, *, result: bool = False) -> None:
+        assert not result
+        failures.append(error)
+
+    loop([(b"k", b"", 0, None)], failed)
     frame = failures[0].__traceback__
     assert frame is not None
     assert frame.tb_frame.f_code.co_filename == "<sub-topology 3, words>"
