@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from zlib import crc32
 
 from streamsx.errors import NameClash, TopologyError
@@ -17,7 +18,7 @@ from streamsx.topology.subtopologies import subtopologies
 from streamsx.topology.time_links import linked
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Topology:
     """Graph of an app. `topics` are in the order of their names.
 
@@ -60,7 +61,7 @@ class Topology:
                     ways.append(other)
         return frozenset(changelogs)
 
-    @property
+    @cached_property
     def tables(self) -> dict[str, StoreNode]:
         """Return the global tables of the app, by name; their changelogs are topics."""
         return {name: node for plan in self.subtopologies for name, node in plan.tables.items()}

@@ -10,6 +10,7 @@ store (`streamsx.state.layout`).
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import cache, cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -21,6 +22,7 @@ from streamsx.state.layout import StoreNode
 READER_DIGITS = 8
 
 
+@cache
 def reader_name(agent: str) -> str:
     """Return the short stable name under which commits keep an agent's position in a source.
 
@@ -60,7 +62,7 @@ class AgentNode:
     body: AgentBody
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """Topic that a task reads, with its readers: branches first, then bodies, each on its own.
 
@@ -87,13 +89,13 @@ class Source:
         counts = Counter(map(reader_name, names))
         return tuple(name for name in names if counts[reader_name(name)] > 1)
 
-    @property
+    @cached_property
     def operators(self) -> tuple[Operator, ...]:
         """Return the operators of all branches, one branch after the other."""
         return tuple(operator for branch in self.branches for operator in branch.first.walk())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SubTopology:
     """Sub-topology, run by one task per partition number.
 
@@ -107,16 +109,16 @@ class SubTopology:
     outputs: frozenset[str] = frozenset()
     tells: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def topics(self) -> tuple[str, ...]:
         return tuple(source.topic for source in self.sources)
 
-    @property
+    @cached_property
     def operators(self) -> tuple[Operator, ...]:
         """Return the operators of all sources."""
         return tuple(operator for source in self.sources for operator in source.operators)
 
-    @property
+    @cached_property
     def inputs(self) -> dict[str, set[str]]:
         """Return for each store the topics whose records reach it by operators."""
         found: dict[str, set[str]] = {}
@@ -130,7 +132,7 @@ class SubTopology:
     def stateful(self) -> bool:
         return bool(self.stores)
 
-    @property
+    @cached_property
     def tables(self) -> dict[str, StoreNode]:
         """Return the global tables that the tasks read, by name; their changelogs are topics."""
         operators = (each for source in self.sources for each in source.operators)

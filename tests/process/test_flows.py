@@ -141,7 +141,7 @@ def test_killed_workers_lose_no_result_of_a_window_or_a_join(
 ) -> None:
     (tmp_path / "shopapp.py").write_text(APP)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {"PYTHONPATH": path, "NAME": shop.name}
+    env = {"PYTHONPATH": path, "NAME": shop.name, "STREAMSX_SESSION_TIMEOUT": "3s"}
     repeated = 0
     with Workers(broker.bootstrap, tmp_path / "workers", app="shopapp", env=env) as workers:
         for kill in range(KILLS):
