@@ -88,6 +88,7 @@ def result_of(stdout: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_small_demo_succeeds_and_leaves_files(tmp_path: Path) -> None:
     done = run("--json", "--records", "4000", "--dir", str(tmp_path))
     result = result_of(done.stdout)

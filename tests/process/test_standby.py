@@ -15,6 +15,7 @@ def follows(workers: Workers, name: str) -> set[str]:
     return {task for task, at in state.items() if at == ("standby", "tailing")}
 
 
+@SLOW_ON_KAFKA
 def test_standbys_take_over_from_a_killed_worker(workers: Workers, wordcount: WordCount) -> None:
     settings = {
         "session_timeout": f"{SESSION_S:g}s",

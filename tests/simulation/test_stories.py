@@ -153,6 +153,7 @@ def test_hanging_leaving_worker_is_removed_after_the_deadline() -> None:
         made.homes[0].start()
 
 
+@pytest.mark.slow
 def test_worker_with_a_cancelled_leave_is_not_removed_at_the_deadline() -> None:
     """Leave within 30 s, taken back after 10, and removed after 35: of six seeds one."""
     with group(workers=3) as made:
@@ -170,7 +171,7 @@ def test_worker_with_a_cancelled_leave_is_not_removed_at_the_deadline() -> None:
 @pytest.mark.parametrize(
     ("when", "api"),
     [
-        ("asked", Api.JOIN_GROUP),
+        pytest.param("asked", Api.JOIN_GROUP, marks=pytest.mark.slow),
         pytest.param("asked", Api.SYNC_GROUP, marks=pytest.mark.slow),
         pytest.param("told", Api.JOIN_GROUP, marks=pytest.mark.slow),
         ("told", Api.SYNC_GROUP),
@@ -220,6 +221,7 @@ def test_moved_leader_or_coordinator_is_followed_with_old_broker_alive(what: str
         assert pauses.longest < 5.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topic", [pytest.param(LINES, marks=pytest.mark.slow), WORDS])
 def test_damaged_batch_costs_no_later_record(topic: str) -> None:
     """52 to 120 of 17,000 words, 8 of 8 seeds."""
@@ -246,6 +248,7 @@ def test_uncommitted_rows_stay_within_the_limit_while_a_changelog_refuses() -> N
         assert 0.5 * limit < most < limit
 
 
+@pytest.mark.slow
 def test_deleted_source_topic_does_not_cause_endless_rounds() -> None:
     """One every 3 to 6 s; and what has nothing to do with it goes on."""
     with group(pair=(4, 2), settles=False) as made:
@@ -264,6 +267,7 @@ def test_deleted_source_topic_does_not_cause_endless_rounds() -> None:
 # -- its own threads, its own disk
 
 
+@pytest.mark.slow
 def test_full_disk_ends_only_one_worker() -> None:
     """Seed 48: its last messages came while all that it ran was being cancelled."""
     with group() as made:
@@ -303,6 +307,7 @@ def test_topics_of_one_sub_topology_may_grow() -> None:
         assert len(made.partitions(B)) == 4
 
 
+@pytest.mark.slow
 def test_topic_grows_once_the_disk_works_again() -> None:
     """Seed 931: a folder that could not be flushed ended the world, instead of the request."""
     with group(pair=(4, 2), sync=True) as made:
@@ -315,6 +320,7 @@ def test_topic_grows_once_the_disk_works_again() -> None:
         assert all(made.offsets.get(tp, 0) > 0 for tp in made.partitions(B))
 
 
+@pytest.mark.slow
 def test_worker_starts_while_the_changelog_of_local_state_has_no_leader() -> None:
     """Seed 2111 of a trial: it ended with a WorldError after 10 s."""
     with group() as made:
@@ -327,6 +333,7 @@ def test_worker_starts_while_the_changelog_of_local_state_has_no_leader() -> Non
         assert counts(made) == [4, 4]
 
 
+@pytest.mark.slow
 def test_vanished_node_costs_no_tasks_within_a_ten_second_session() -> None:
     """Time-outs of 5 s one behind the other, whatever the session: of four seeds three."""
     with group(workers=3) as made:
@@ -400,6 +407,7 @@ def test_task_with_refused_commits_is_handed_over_uncommitted() -> None:
         made.nodes.refused.clear()
 
 
+@pytest.mark.slow
 def test_permanently_damaged_batch_holds_up_only_one_partition() -> None:
     """It ended its worker, and then the next one."""
     with group(rate=40.0) as made:
@@ -451,6 +459,7 @@ def test_dead_member_is_removed_after_the_session_of_that_member() -> None:
         assert len(members(made)) == 1
 
 
+@pytest.mark.slow
 def test_topic_is_read_again_when_the_partition_leader_returns() -> None:
     """What is read of the other topic waits for it and fills all there is: nobody asked for it."""
     with group(alive=1, lines=1, words=2, pair=(2, 2), rate=150.0, memory="256KiB") as made:

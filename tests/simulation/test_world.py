@@ -25,7 +25,7 @@ def test_three_workers_count_words_while_nothing_goes_wrong() -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("seeds", [(6, 12), pytest.param((3, 11), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [(6,), pytest.param((3, 11, 12), marks=pytest.mark.slow)])
 def test_seed_gives_the_same_story_under_every_hash_seed(seeds: tuple[int, ...]) -> None:
     """Of 3 and 6 commits of several partitions are refused, of 11 a disk is full."""
     told = set[tuple[str, ...]]()

@@ -211,6 +211,7 @@ def cut_short(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
 
 
+@pytest.mark.slow
 def test_damaged_state_is_refused_and_nothing_is_written(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run()

@@ -199,6 +199,7 @@ def test_earlier_worker_offsets_are_not_ahead_of_the_query(
     assert shop.logged() == shop.truth
 
 
+@pytest.mark.slow
 @SLOW_ON_KAFKA
 def test_consumer_joining_amid_the_first_batch_ends_the_query(
     shop: Shop, either: Broker | ApacheKafka
@@ -220,6 +221,7 @@ def test_consumer_joining_amid_the_first_batch_ends_the_query(
     assert shop.logged() == {}
 
 
+@pytest.mark.slow
 @SLOW_ON_KAFKA
 def test_only_one_state_place_continues_of_concurrent_starts(shop: Shop) -> None:
     """Neither had taken the state when the other looked."""

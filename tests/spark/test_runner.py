@@ -130,6 +130,7 @@ def test_newest_snapshot_alone_decides_where_a_query_resumes(feed: Feed) -> None
     assert feed.stored() == feed.truth()
 
 
+@pytest.mark.slow
 def test_start_latest_is_fixed_when_the_first_query_starts(feed: Feed) -> None:
     old = some(0)
     feed.feed(*old)
@@ -230,6 +231,7 @@ def test_garbage_is_removed_and_newest_snapshots_are_kept(
     assert feed.stored() == feed.truth()
 
 
+@pytest.mark.slow
 def test_second_writer_of_one_state_is_refused(feed: Feed) -> None:
     feed.feed(*some(0))
     feed.run()
@@ -267,6 +269,7 @@ def test_garbage_that_cannot_be_removed_is_reported_only(feed: Feed) -> None:
     assert f"{manifest_name(3)}: Input/output error" in told
 
 
+@pytest.mark.slow
 def test_sink_path_not_shared_with_executors_is_refused(
     feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

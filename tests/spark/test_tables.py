@@ -124,6 +124,7 @@ def test_compacted_rescaled_and_live_state_equal_a_replay(
         rescale(SHOP, uri, other, counts, spark=spark)
 
 
+@pytest.mark.slow
 def test_store_is_queried_by_columns_by_sql_and_as_bytes(
     spark: "SparkSession",
     shop: tuple[str, Replayed],
@@ -206,6 +207,7 @@ def test_streamsx_error_in_a_spark_task_is_raised_unchanged(spark: "SparkSession
         of_each(spark, work, [1, 0])
 
 
+@pytest.mark.slow
 def test_records_behind_a_snapshot_are_copied_once_by_key(
     spark: "SparkSession", shop: tuple[str, Replayed], tmp_path: Path
 ) -> None:
