@@ -121,6 +121,7 @@ def test_worker_leaves_when_others_have_learned_the_tasks(
         assert None not in here["lag"].values()
 
 
+@pytest.mark.slow
 @SLOW_ON_KAFKA
 def test_idle_group_lets_two_workers_leave_at_once_then_the_last(
     workers: Workers, wordcount: WordCount, tools: Tools

@@ -1,6 +1,9 @@
 """A group of real workers counts words: it starts, grows, shrinks, and every count is right."""
 
+import pytest
+
 from streamsx.tools.demonstration.group import SeenEvent
+from tests.process.conftest import ON_KAFKA
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
@@ -38,6 +41,14 @@ def before(event: SeenEvent, events: list[SeenEvent]) -> SeenEvent | None:
     return next((e for e in reversed(events) if e["mono"] < event["mono"]), None)
 
 
+@pytest.mark.parametrize(
+    "broker",
+    [
+        pytest.param("embedded", marks=pytest.mark.slow),
+        pytest.param("kafka", marks=ON_KAFKA),
+    ],
+    indirect=True,
+)
 def test_group_grows_and_shrinks_with_every_count_right(
     workers: Workers, wordcount: WordCount
 ) -> None:

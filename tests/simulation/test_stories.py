@@ -143,6 +143,7 @@ def test_worker_named_by_the_leave_tool_leaves() -> None:
         assert counts(made) == [8]
 
 
+@pytest.mark.slow
 def test_hanging_leaving_worker_is_removed_after_the_deadline() -> None:
     with group() as made:
         made.homes[0].busy(80.0)
@@ -200,6 +201,7 @@ def test_group_continues_after_the_broker_dies_at_a_write(when: str, api: Api) -
         assert len(counts(made)) == 3
 
 
+@pytest.mark.slow
 def test_broker_away_for_most_of_a_session_costs_no_tasks() -> None:
     """Silence suspends; only the coordinator's word loses."""
     with group() as made:
@@ -298,6 +300,7 @@ def test_record_awaiting_a_foreign_event_is_committed_after_input_ends() -> None
         assert made.excused["foreign"]
 
 
+@pytest.mark.slow
 def test_topics_of_one_sub_topology_may_grow() -> None:
     """a:4, b:2, and b grows to 4: b-2 and b-3 were claimed and never read."""
     with group(pair=(4, 2)) as made:
@@ -397,6 +400,7 @@ def goes_behind_a_plan(seed: int) -> bool:
         return told(made, "assigned", "w2")[-1] > since
 
 
+@pytest.mark.slow
 def test_task_with_refused_commits_is_handed_over_uncommitted() -> None:
     """It waited until the time to revoke was over, and was lost."""
     with group(alive=1, rate=60.0) as made:

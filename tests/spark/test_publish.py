@@ -31,6 +31,11 @@ pytestmark = [
 APP = "streamsx.examples.wordcount"
 
 
+@pytest.mark.parametrize(
+    "either",
+    ["embedded", pytest.param("kafka", marks=[pytest.mark.kafka, pytest.mark.slow])],
+    indirect=True,
+)
 def test_published_batch_returns_the_next_offsets(
     spark: "SparkSession", either: Broker | ApacheKafka
 ) -> None:

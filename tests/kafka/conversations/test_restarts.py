@@ -18,7 +18,12 @@ from tests.support.embedded_broker import EmbeddedBroker
         "embedded",
         pytest.param(
             "kafka",
-            marks=[pytest.mark.kafka, pytest.mark.xdist_group("kafka"), pytest.mark.timeout(240)],
+            marks=[
+                pytest.mark.kafka,
+                pytest.mark.xdist_group("kafka"),
+                pytest.mark.timeout(240),
+                pytest.mark.slow,  # what our client sees of it is in kafka/test_client
+            ],
         ),
     ]
 )
