@@ -191,7 +191,7 @@ class Flow(AbsentSteps):
         *,
         key: Callable[..., Any],
         within: object,
-        name: str,
+        name: str = "",
         grace: object = None,
         metadata: bool = False,
     ) -> "Flow":
@@ -242,7 +242,7 @@ class Flow(AbsentSteps):
         """Return groups by the records' keys."""
         return Grouped(self.place)
 
-    def to_table(self, name: str) -> "TableFlow":
+    def to_table(self, name: str = "") -> "TableFlow":
         """Return a table of the newest value of each key. A value of None deletes the key."""
         from streamsx.app.table_flow import TableFlow
 
@@ -382,7 +382,7 @@ class Grouped(AbsentSteps):
             raise TypeError(f"not a window: {window!r} ({users_line()}): write tumbling('1h')")
         return Grouped(self._place, window)
 
-    def count(self, name: str, *, emit: str = "commit", on_late: OnLate = DROP) -> "TableFlow":
+    def count(self, name: str = "", *, emit: str = "commit", on_late: OnLate = DROP) -> "TableFlow":
         """Count the records of each key."""
         return self._made(COUNT, name, emit, on_late)
 
@@ -390,7 +390,7 @@ class Grouped(AbsentSteps):
         self,
         init: Callable[[], Any],
         fun: Callable[[Any, Any, Any], Any],
-        name: str,
+        name: str = "",
         *,
         merge: Callable[[Any, Any, Any], Any] | None = None,
         value_type: Any = None,
@@ -412,7 +412,7 @@ class Grouped(AbsentSteps):
     def reduce(
         self,
         fun: Callable[[Any, Any], Any],
-        name: str,
+        name: str = "",
         *,
         emit: str = "commit",
         on_late: OnLate = DROP,
@@ -424,28 +424,48 @@ class Grouped(AbsentSteps):
         return self._made(wanted, name, emit, on_late)
 
     def sum(
-        self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit", on_late: OnLate = DROP
+        self,
+        fun: Callable[[Any], Any],
+        name: str = "",
+        *,
+        emit: str = "commit",
+        on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Sum what a function makes of each value."""
         check_function("sum", fun)
         return self._made(_reducing(fun, add, None), name, emit, on_late)
 
     def min(
-        self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit", on_late: OnLate = DROP
+        self,
+        fun: Callable[[Any], Any],
+        name: str = "",
+        *,
+        emit: str = "commit",
+        on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Keep the least of what a function makes of each value."""
         check_function("min", fun)
         return self._made(_reducing(fun, min, None), name, emit, on_late)
 
     def max(
-        self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit", on_late: OnLate = DROP
+        self,
+        fun: Callable[[Any], Any],
+        name: str = "",
+        *,
+        emit: str = "commit",
+        on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Keep the greatest of what a function makes of each value."""
         check_function("max", fun)
         return self._made(_reducing(fun, max, None), name, emit, on_late)
 
     def collect(
-        self, name: str, limit: int | None = None, *, emit: str = "commit", on_late: OnLate = DROP
+        self,
+        name: str = "",
+        limit: int | None = None,
+        *,
+        emit: str = "commit",
+        on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Keep a list of the values, the newest `limit` of them if that is given."""
 

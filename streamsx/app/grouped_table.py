@@ -39,13 +39,15 @@ class GroupedTable:
     _name: str
     _partitions: int | None
 
-    def count(self, name: str, *, emit: str = "commit") -> "TableFlow":
+    def count(self, name: str = "", *, emit: str = "commit") -> "TableFlow":
         """Count the rows of each group; a group without rows stays, with 0."""
         return self._made(
             int, lambda _key, _value, n: n + 1, lambda _key, _value, n: n - 1, name, emit, int
         )
 
-    def sum(self, fun: Callable[[Any], Any], name: str, *, emit: str = "commit") -> "TableFlow":
+    def sum(
+        self, fun: Callable[[Any], Any], name: str = "", *, emit: str = "commit"
+    ) -> "TableFlow":
         """Sum what a function makes of each value."""
         check_function("sum", fun)
         return self._made(
@@ -61,7 +63,7 @@ class GroupedTable:
         self,
         init: Callable[[], Any],
         fun: Callable[[Any, Any, Any], Any],
-        name: str,
+        name: str = "",
         *,
         subtract: Callable[[Any, Any, Any], Any] | None = None,
         value_type: Any = None,

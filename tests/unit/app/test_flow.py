@@ -40,7 +40,7 @@ GRAPHS: dict[str, Callable[[Flow], object]] = {
     "sessions without merge=": lambda flow: (
         flow.group_by_key().window(session("10s")).aggregate(int, lambda k, v, n: n, "n")
     ),
-    "state without a name": lambda flow: flow.group_by_key().count(""),
+    "state without a name": lambda flow: flow.group_by_key().count(),
     "topic in between without a name": lambda flow: flow.rekey(str).join(
         flow.place.app.table("users"), lambda a, b: a
     ),
@@ -300,3 +300,20 @@ def test_time_in_another_unit_fails_its_record_and_closes_nothing(app: App, at: 
         assert [record.value for record in driver.read("out")] == [2]
         (failure,) = driver.failures
         assert "not a time in seconds since 1970" in str(failure.error)
+
+
+UNNAMED: list[Callable[[Flow], object]] = [
+    lambda flow: flow.to_table(),
+    lambda flow: flow.deduplicate(key=str, within=1),
+    lambda flow: flow.group_by_key().sum(len),
+    lambda flow: flow.group_by_key().collect(limit=3),
+    lambda flow: flow.group_by_key().reduce(lambda a, _b: a),
+    lambda flow: flow.place.app.table("users").group_by(str).count(),
+]
+
+
+@pytest.mark.parametrize("made", UNNAMED)
+def test_state_without_a_name_is_refused_with_its_line(made: Callable[[Flow], object]) -> None:
+    flow = App("x", store="memory://").flow("orders")
+    with pytest.raises(TopologyError, match=r"without a name.* .*test_flow\.py:\d+"):
+        made(flow)
