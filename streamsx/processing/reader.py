@@ -300,6 +300,8 @@ class LoopRun:
             stores = [self._task.stores[name] for name in names]
             timed = [store for store in stores if isinstance(store, TimedStore)]
             newest = max(newest, *(clock.now for clock in self._wiring.clocks.values()))
+            if not ahead and not any(next(store.items(), None) for store in timed):
+                continue  # after a restart, time is where the store has closed
             end = max(store.all_closed(newest) for store in timed)
             if newest >= 0 and end > max(store.closed for store in timed):
                 ahead[n] = newest = end

@@ -52,6 +52,21 @@ def test_open_windows_close_once_when_the_input_is_idle(window: Any, *, restarts
         assert counts(driver) == [*closed, 1]
 
 
+def test_restarts_while_idle_leave_time_in_the_payload_where_it_is() -> None:
+    app = App("idle", topic_partitions=1, store="memory://")
+    flow = app.flow("in", timestamp=lambda at: at)
+    window = tumbling("1h", grace=0, idle="30s")
+    flow.group_by_key().window(window).count("n", emit="final").to("out")
+    with TestDriver(app) as driver:
+        driver.pipe("in", [("a", 1_700_000_000.0)])
+        for _ in range(4):
+            driver.advance("1m")
+            driver.restart()
+        driver.pipe("in", [("a", 1_700_003_600.0)])  # the next hour, not late
+        driver.advance("1m")
+        assert counts(driver) == [1, 1]
+
+
 @pytest.mark.parametrize("between", [False, True])
 def test_restarts_while_the_input_is_idle_close_nothing_more(*, between: bool) -> None:
     with TestDriver(counting(WINDOWS[0], between=between)) as driver:
