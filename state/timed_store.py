@@ -32,6 +32,17 @@ def _same(key: Any) -> Any:
     return key
 
 
+def _joined(rows: dict[bytes, None], more: dict[bytes, None]) -> dict[bytes, None]:
+    """Return the rows of both, which belong to the caller from now on.
+
+    Mostly there are none yet: copying a million took 100 ms in one turn.
+    """
+    if not rows:
+        return more
+    rows.update(more)
+    return rows
+
+
 class TimedStore(CachedStore):
     """Cached store whose rows expire. Cache keys are the keys of rows without their tag.
 
@@ -164,7 +175,7 @@ class TimedStore(CachedStore):
     def _begin_seal(self) -> None:
         self._sealed_closed = self.closed
         self._sealed_cursor = self._deletable(self._cursor)
-        self._sealed_ended.update(self._ended)
+        self._sealed_ended = _joined(self._sealed_ended, self._ended)
         self._ended = {}
         self._dropping = iter(self._owed)
         self._dropped = self._dropped or bool(self._owed)
@@ -182,7 +193,7 @@ class TimedStore(CachedStore):
     def adopt(self, end: int | None) -> None:
         super().adopt(end)
         self._given = self._sealed_closed
-        self._owed.update(self._sealed_ended)
+        self._owed = _joined(self._owed, self._sealed_ended)
         self._sealed_ended = {}
         self._owed_to = self._sealed_cursor
         self._deletable_to = max(self._deletable_to, self._sealed_to)
