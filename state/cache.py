@@ -718,7 +718,7 @@ class CachedStore:
         if part and self._fits():
             return False
         self.complete = not (part or self._lacks)
-        self.stop_scans()
+        self._stop_preload()  # other scans go on: windows may be closing in slices
         return True
 
     def _fits(self) -> bool:
@@ -746,5 +746,8 @@ class CachedStore:
         """End all scans. Call before the rows are closed: an open scan keeps their lock."""
         for scan in list(self._scans):
             scan.end()
+        self._stop_preload()
+
+    def _stop_preload(self) -> None:
         self._below = None
         self._touched = set()

@@ -42,6 +42,8 @@ OLDER = (
     Old("1273d67", "{app}-grouped.count-{app}-lines-start-repartition", {}),
     # before each reader had a position of its own, and topics their ids beside offsets
     Old("1907b18", "{app}-grouped.count-{app}-lines-start-repartition", {}, back=True),
+    # before modules were cut by concern, and before flows
+    Old("341ca65", "{app}-grouped.count-{app}-lines-start-repartition", {}, back=True),
 )
 
 

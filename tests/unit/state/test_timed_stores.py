@@ -84,6 +84,22 @@ def test_results_come_in_slices_and_a_seal_waits_for_the_last() -> None:
     assert store.seal(1).keys == []
 
 
+def test_windows_that_close_in_slices_are_not_disturbed_by_the_end_of_a_preload() -> None:
+    rows = MemoryRows()
+    store = windows(rows)
+    for n in range(100):
+        store.put_window(b'"%02d"' % n, 0, n)
+    committed(store, 100)
+    opened = windows(rows)
+    slices = opened.close(10, 7)
+    found = next(slices)
+    while not opened.preload_some(30):
+        found += next(slices)
+    found += chain.from_iterable(slices)
+
+    assert [value for _, _, value in found] == [*range(100)]
+
+
 def test_window_that_opens_and_closes_between_two_seals_is_never_written() -> None:
     rows = MemoryRows()
     store = windows(rows)
