@@ -18,14 +18,14 @@ from streamsx.app.agent import Agent, Sink, check_call, name_of
 from streamsx.app.channel import SendOptions, Topic
 from streamsx.app.compat import FaustNames, sifted, users_line
 from streamsx.app.discovery import reached, sends_to
-from streamsx.app.flow import Flow, begin_flow, key_codec
+from streamsx.app.flow import Flow, begin_flow, key_codec, refuse_lost_deletions
 from streamsx.app.flow_graph import FlowGraph
 from streamsx.app.services import Job
 from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.app.table import Table
 from streamsx.app.table_flow import GlobalTable, TableFlow
 from streamsx.config import Config, seconds
-from streamsx.errors import NameClash, TopologyError, UsageError
+from streamsx.errors import NameClash, UsageError
 from streamsx.processing.inbox import Done, Host, wrong_thread
 from streamsx.state.cache import CachedStore
 from streamsx.tasks.rebalance_listeners import Listener, RebalanceListeners
@@ -188,11 +188,7 @@ class App(FaustNames):
     def _read_table(self, topic: Topic | str, options: dict[str, Any]) -> Topic:
         """Return the topic of a table. Refuse one that passes over deletions."""
         source = self._read(topic, (), options)
-        if source.value_type is not None and not source.allow_empty:
-            raise TopologyError(
-                f"table of a topic that passes over deletions: {source} ({users_line()}): write "
-                "app.topic(..., allow_empty=True)"
-            )
+        refuse_lost_deletions(source)
         return source
 
     def _read(self, topic: Topic | str, more: tuple[str, ...], options: dict[str, Any]) -> Topic:

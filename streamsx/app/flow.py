@@ -182,8 +182,8 @@ class Flow(AbsentSteps):
     def merge(self, *others: "Flow") -> "Flow":
         """Return the records of this flow and of others, in the order in which they arrive."""
         places = [each.place for each in (self, *others)]
-        if len({id(place.shape.keys) for place in places}) > 1:
-            raise TopologyError(f"keys of other types ({users_line()}): rekey one of the flows")
+        for place in places:
+            refuse_other_keys(self.place.shape.keys, place.shape.keys, "rekey one of the flows")
         return Flow(merged(places))
 
     def deduplicate(
@@ -203,7 +203,10 @@ class Flow(AbsentSteps):
         records that come late.
         """
         check_function("deduplicate", key, metadata=metadata)
-        store = self.place.ids(name, dedup_timing(within, grace))
+        timing = dedup_timing(within, grace)
+        remedy = f"grace='{self.place.shape.behind}ms'"
+        self.place.shape.check_in_time("deduplicate", timing.stays, remedy)
+        store = self.place.ids(name, timing)
         return self._then(deduplicate(store, key, metadata=metadata))
 
     # -- topics
@@ -214,12 +217,22 @@ class Flow(AbsentSteps):
 
     def through(self, topic: Topic | str) -> "Flow":
         """Send each record to a topic, and go on with the records of that topic."""
+        self._refuse_windowed("through")
         self.to(topic)
         return Flow(self.place.behind(self.place.topic(topic), TopicKind.SOURCE))
 
     def repartition(self, name: str, *, partitions: int | None = None) -> "Flow":
         """Go through a topic in between, `{app}-{name}-repartition`."""
+        self._refuse_windowed("repartition")
         return Flow(self.place.between(name, partitions))
+
+    def _refuse_windowed(self, step: str) -> None:
+        """Refuse to read keys of windows back from a topic. Raises TopologyError."""
+        if self.place.shape.windowed:
+            raise TopologyError(
+                f"{step} with keys of windows ({users_line()}): rekey the flow ahead of it, by the "
+                "plain key or by another one"
+            )
 
     # -- by key
 
@@ -246,6 +259,7 @@ class Flow(AbsentSteps):
         """Return a table of the newest value of each key. A value of None deletes the key."""
         from streamsx.app.table_flow import TableFlow
 
+        refuse_lost_deletions(self.place.shape.source)
         place = self.place.keyed(name)
         store = place.store(name, place.shape.value_type)
         return TableFlow(Flow(place.then(put(store))), store)
@@ -298,6 +312,7 @@ class Flow(AbsentSteps):
         _refuse_reach(within, grace, idle)
         check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
+        refuse_other_keys(self.place.shape.keys, store.keys, "give both the same key_type=")
         operator = join_table(store, fun, left=kind == "left")
         return Flow(self.place.keyed(name).then(operator, source=None, value_type=value_type))
 
@@ -343,11 +358,19 @@ class Flow(AbsentSteps):
             raise TopologyError(f"state without a name ({users_line()}): give the join a name=")
         left = self.place.keyed(f"{name}-left")
         right = other.place.keyed(f"{name}-right")
+        refuse_other_keys(left.shape.keys, right.shape.keys, "rekey one of the flows")
+        for place, least in ((left, reach.after), (right, reach.before)):
+            remedy = f"grace='{place.shape.behind}ms'"
+            place.shape.check_in_time("join", least + reach.grace, remedy)
         stores = left.buffer(f"{name}-left", reach.left), right.buffer(f"{name}-right", reach.right)
         sides = Sides(kind != "inner", kind == "outer", reach.before, reach.after)
         made = join_streams(*stores, fun, sides, left.shape.keys.decode)
         one, two = (replace(operator, idle_ms=idle) for operator in made)
-        return Flow(left.then_both(one, right, two, source=None, value_type=value_type))
+        behind = max(left.shape.behind, right.shape.behind)
+        if kind != "inner":
+            behind += max(reach.before, reach.after) + reach.grace
+        made_of = {"source": None, "value_type": value_type, "behind": behind}
+        return Flow(left.then_both(one, right, two, **made_of))
 
     def __repr__(self) -> str:
         return f"<Flow of {self.place.app!r}>"
@@ -368,8 +391,9 @@ LATE_BOUNDS: Final = {
 class Grouped(AbsentSteps):
     """Records of a flow by key. Each call makes a table; its name names the table's store.
 
-    `on_late` is what becomes of a record whose windows have all closed: `drop`, or a function that
-    takes it as a `LateRecord`. Late records are counted in any case.
+    `on_late` is what becomes of a record that comes when its window has closed: `drop`, or a
+    function that takes it as a `LateRecord`. A record of several windows is late for each that has
+    closed. Late records are counted in any case.
     """
 
     _absent = OF_GROUPS
@@ -428,36 +452,39 @@ class Grouped(AbsentSteps):
         fun: Callable[[Any], Any],
         name: str = "",
         *,
+        value_type: Any = None,
         emit: str = "commit",
         on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Sum what a function makes of each value."""
         check_function("sum", fun)
-        return self._made(_reducing(fun, add, None), name, emit, on_late)
+        return self._made(_reducing(fun, add, value_type), name, emit, on_late)
 
     def min(
         self,
         fun: Callable[[Any], Any],
         name: str = "",
         *,
+        value_type: Any = None,
         emit: str = "commit",
         on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Keep the least of what a function makes of each value."""
         check_function("min", fun)
-        return self._made(_reducing(fun, min, None), name, emit, on_late)
+        return self._made(_reducing(fun, min, value_type), name, emit, on_late)
 
     def max(
         self,
         fun: Callable[[Any], Any],
         name: str = "",
         *,
+        value_type: Any = None,
         emit: str = "commit",
         on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Keep the greatest of what a function makes of each value."""
         check_function("max", fun)
-        return self._made(_reducing(fun, max, None), name, emit, on_late)
+        return self._made(_reducing(fun, max, value_type), name, emit, on_late)
 
     def collect(
         self,
@@ -468,6 +495,8 @@ class Grouped(AbsentSteps):
         on_late: OnLate = DROP,
     ) -> "TableFlow":
         """Keep a list of the values, the newest `limit` of them if that is given."""
+        if limit is not None and limit < 1:
+            raise TopologyError(f"not a limit: {limit} ({users_line()}): write at least 1")
 
         def cut(values: list[Any]) -> list[Any]:
             return values if limit is None else values[-limit:]
@@ -490,16 +519,17 @@ class Grouped(AbsentSteps):
 
         window = self._window
         self._check_emit(emit)
-        self._check_grace()
         place = self._place.keyed(name)
+        self._check_grace(place)
         store = place.store(name, wanted.value_type, window)
-        if wanted.changes_in_place and wanted.unkeyed is not None:
-            wanted = _owning(wanted.unkeyed, wanted, keeper(store.values))
+        if wanted.changes_in_place:
+            wanted = _owning(wanted, keeper(store.values))
         operator = OPERATORS[window.kind if window else ""](place, store, wanted, emit)
         operator = replace(operator, changes_in_place=wanted.changes_in_place)
         changes: dict[str, Any] = {"source": None, "value_type": wanted.value_type}
         if window is not None and emit == "final":
             changes["behind"] = window.behind
+        changes["at_commits"] = emit == "commit"
         if window is not None:
             operator = replace(operator, idle_ms=window.idle)
         operator = self._with_late(operator, on_late)
@@ -517,14 +547,12 @@ class Grouped(AbsentSteps):
         check_function("on_late", on_late)
         return call_for_late(operator, on_late, *LATE_BOUNDS[self._window.kind])
 
-    def _check_grace(self) -> None:
-        """Refuse a window that would have closed before the finals of another one come."""
-        behind = self._place.shape.behind
-        if self._window is not None and self._window.grace < behind:
-            raise TopologyError(
-                f"window behind final results closes before they come ({users_line()}): results "
-                f"are up to {behind} ms behind: write {self._window.kind}(..., grace='{behind}ms')"
-            )
+    def _check_grace(self, place: Place) -> None:
+        """Refuse a window that would have closed before its records come."""
+        window = self._window
+        if window is not None:
+            remedy = f"{window.kind}(..., grace='{place.shape.behind}ms')"
+            place.shape.check_in_time("window", window.grace, remedy)
 
     def _check_emit(self, emit: str) -> None:
         window = self._window
@@ -572,19 +600,25 @@ def _reducing(
     )
 
 
-def _owning(
-    step: Callable[[Any, Any], Any], wanted: Aggregate, own: Callable[[Any], Any]
-) -> Aggregate:
-    """Return a reduction that keeps a copy where `step` returns the value of the record itself.
+def _owning(wanted: Aggregate, own: Callable[[Any], Any]) -> Aggregate:
+    """Return an aggregate that keeps a copy where its function returns the record's own value.
 
     Other windows, and other steps of the flow, have the record's value too.
     """
+    fun, unkeyed = wanted.fun, wanted.unkeyed
 
-    def owned(value: Any, so_far: Any) -> Any:
-        made = step(value, so_far)
+    def owned(key: Any, value: Any, so_far: Any) -> Any:
+        made = fun(key, value, so_far)
         return own(made) if made is value else made
 
-    return wanted._replace(fun=lambda _key, value, so_far: owned(value, so_far), unkeyed=owned)
+    if unkeyed is None:
+        return wanted._replace(fun=owned)
+
+    def owned_unkeyed(value: Any, so_far: Any) -> Any:
+        made = unkeyed(value, so_far)
+        return own(made) if made is value else made
+
+    return wanted._replace(fun=owned, unkeyed=owned_unkeyed)
 
 
 def _by_key(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:
@@ -664,6 +698,21 @@ def check_kind(kind: str, kinds: tuple[str, ...]) -> None:
     if kind not in kinds:
         words = ", ".join(kinds)
         raise TopologyError(f"not a kind of join: {kind!r} ({users_line()}): write one of {words}")
+
+
+def refuse_lost_deletions(source: Topic | None) -> None:
+    """Refuse a table of a topic that passes over deletions. Raises TopologyError."""
+    if source is not None and source.value_type is not None and not source.allow_empty:
+        raise TopologyError(
+            f"table of a topic that passes over deletions: {source} ({users_line()}): write "
+            "app.topic(..., allow_empty=True)"
+        )
+
+
+def refuse_other_keys(keys: Codec, others: Codec, remedy: str) -> None:
+    """Refuse to bring records together whose keys have other types. Raises TopologyError."""
+    if keys is not others:
+        raise TopologyError(f"keys of other types ({users_line()}): {remedy}")
 
 
 def _absent(shape: Shape) -> str:

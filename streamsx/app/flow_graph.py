@@ -212,7 +212,8 @@ class Shape(NamedTuple):
     `keys`: codec of the keys; `source`: topic whose bytes the values still are, None where a step
     has made other values; `value_type`: type of the values; `keyed`: whether a record is in the
     partition of its key; `windowed`: whether keys are those of windows; `behind`: ms by which
-    results of windows that have closed are behind stream time, at most.
+    results of windows that have closed are behind stream time, at most; `at_commits`: whether
+    records come at commits, when stream time has moved on.
     """
 
     keys: Codec
@@ -221,6 +222,23 @@ class Shape(NamedTuple):
     keyed: bool = True
     windowed: bool = False
     behind: int = 0
+    at_commits: bool = False
+
+    def check_in_time(self, what: str, grace_ms: int, remedy: str) -> None:
+        """Refuse an operator for which the records here would be late. Raises TopologyError.
+
+        `grace_ms` is how far behind stream time a record may be; `remedy` says how to give more.
+        """
+        if self.at_commits:
+            raise TopologyError(
+                f"{what} behind results that come at commits ({users_line()}): stream time has "
+                "moved on by then, and they are late: write emit='update' ahead of it"
+            )
+        if grace_ms < self.behind:
+            raise TopologyError(
+                f"{what} closes before the records come ({users_line()}): results ahead of it are "
+                f"up to {self.behind} ms behind: write {remedy}"
+            )
 
 
 @dataclass(frozen=True)
@@ -251,7 +269,12 @@ class Place:
         step = FlowStep(operator, to)
         self.at.then.append(step)
         other.at.then.append(FlowStep(second, then=step.then))
-        return replace(self, at=step, shape=self.shape._replace(**changes))
+        shapes = self.shape, other.shape
+        late = {
+            "behind": max(each.behind for each in shapes),
+            "at_commits": any(each.at_commits for each in shapes),
+        }
+        return replace(self, at=step, shape=self.shape._replace(**{**late, **changes}))
 
     def topic(self, topic: Topic | str) -> Topic:
         return topic if isinstance(topic, Topic) else self.app.topic(topic)
@@ -356,11 +379,12 @@ def merged(places: Sequence[Place]) -> Place:
         place.at.then.append(step)
     first = shapes[0]
     same = len({id(shape.source and shape.source.value_codec) for shape in shapes}) == 1
-    one_type = len({id(shape.value_type) for shape in shapes}) == 1
+    one_type = all(shape.value_type == first.value_type for shape in shapes)
     shape = first._replace(
         source=first.source if same else None,
         value_type=first.value_type if one_type else None,
         keyed=all(shape.keyed for shape in shapes),
         behind=max(shape.behind for shape in shapes),
+        at_commits=any(shape.at_commits for shape in shapes),
     )
     return replace(places[0], at=step, shape=shape)

@@ -46,7 +46,12 @@ class GroupedTable:
         )
 
     def sum(
-        self, fun: Callable[[Any], Any], name: str = "", *, emit: str = "commit"
+        self,
+        fun: Callable[[Any], Any],
+        name: str = "",
+        *,
+        value_type: Any = None,
+        emit: str = "commit",
     ) -> "TableFlow":
         """Sum what a function makes of each value."""
         check_function("sum", fun)
@@ -56,7 +61,7 @@ class GroupedTable:
             lambda _key, value, so_far: so_far - fun(value),
             name,
             emit,
-            None,
+            value_type,
         )
 
     def aggregate(
@@ -107,7 +112,8 @@ class GroupedTable:
         store = place.store(name, value_type)
         operator = aggregate_changes(store, init, fun, subtract, emit=emit)
         operator = replace(operator, changes_in_place=True)
-        made = place.then(operator, source=None, value_type=value_type)
+        at_commits = emit == "commit"
+        made = place.then(operator, source=None, value_type=value_type, at_commits=at_commits)
         return TableFlow(Flow(made), store)
 
     def _between(self, name: str) -> Place:

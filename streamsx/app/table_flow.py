@@ -7,7 +7,15 @@ from typing import Any
 from streamsx.app.absent_steps import OF_TABLE, AbsentSteps
 from streamsx.app.channel import Topic
 from streamsx.app.compat import users_line
-from streamsx.app.flow import FLOW_KINDS, TABLE_KINDS, Flow, check_function, check_kind, keys_of
+from streamsx.app.flow import (
+    FLOW_KINDS,
+    TABLE_KINDS,
+    Flow,
+    check_function,
+    check_kind,
+    keys_of,
+    refuse_other_keys,
+)
 from streamsx.app.flow_graph import Place
 from streamsx.app.grouped_table import GroupedTable
 from streamsx.app.window import idle_time, wait_ms
@@ -133,10 +141,7 @@ class TableFlow(AbsentSteps):
         if key is not None:
             check_function("key=", key)
             return join_foreign((left, right), fun, key, kind, name, value_type)
-        if left.shape.keys is not right.shape.keys:
-            raise TopologyError(
-                f"keys of other types ({users_line()}): give both tables the same key_type="
-            )
+        refuse_other_keys(left.shape.keys, right.shape.keys, "give both tables the same key_type=")
         stores = left.rows(f"{name}-left"), right.rows(f"{name}-right")
         one, two = join_tables(*stores, fun, kind)
         made = left.then_both(one, right, two, source=None, value_type=value_type)
@@ -171,7 +176,8 @@ class TableFlow(AbsentSteps):
         place = self._changes.place.keyed(name)
         store = place.held(name, wait_ms(wait))
         operator = replace(suppress(store, place.shape.keys), idle_ms=idle_time(idle))
-        made = place.then(operator, source=None)
+        behind = place.shape.behind + wait_ms(wait)
+        made = place.then(operator, source=None, behind=behind)
         return TableFlow(Flow(made), None, _knows_old=False)
 
 

@@ -30,6 +30,8 @@ if {total} is None:
 COUNT: Final = "{new_value} = {hot}[{key}] = ({total} or 0) + 1\n"
 AGGREGATE: Final = """\
 {new_value} = {fun}(@key{value}, {init}() if {total} is None else {total})
+if {new_value} is None:
+    raise ValueError(NO_AGGREGATE)
 {hot}[{key}] = {new_value}
 """
 CHANGES: Final = """\
@@ -38,6 +40,8 @@ if {value}[0] is not None:
     {new_value} = {subtract}({decoded}, {value}[0], {new_value})
 if {value}[1] is not None:
     {new_value} = {fun}({decoded}, {value}[1], {new_value})
+if {new_value} is None:
+    raise ValueError(NO_AGGREGATE)
 {hot}[{key}] = {new_value}
 """
 EMIT: Final = {"update": "{then}\n", "commit": "{pending}[{key}] = {new_value}, {timestamp}\n"}

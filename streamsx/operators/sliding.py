@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from streamsx.operators.aggregate import BIND
 from streamsx.operators.change import keeper
-from streamsx.operators.operator import Code, Operator, indented
+from streamsx.operators.operator import NO_AGGREGATE, Code, Operator, indented
 from streamsx.operators.sessions import COMMIT, DROPS, FINALS, IN_SESSION, SKIP
 from streamsx.operators.windows import WindowedKey, windowed_bytes
 from streamsx.serde.codec import Codec
@@ -94,5 +94,5 @@ def sliding(
 def _some(value: Any) -> Any:
     """Return an aggregate. Raises ValueError for None, which stands for no value."""
     if value is None:
-        raise ValueError("aggregate of a sliding window is None: return a value")
+        raise ValueError(NO_AGGREGATE)
     return value

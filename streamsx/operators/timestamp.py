@@ -1,13 +1,18 @@
 """Operator `timestamp`: gives a record the time that a function finds in the value."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from streamsx.operators.operator import Code, Operator
 
 TIMESTAMP: Final = "timestamp"
 """Kind of the operator: stream time goes by the timestamps that it sets."""
-CODE: Final = Code("{new_timestamp} = {to_ms}({time_of}({value}))", makes=("timestamp",))
+CODE: Final = Code(
+    "{new_timestamp} = {timestamp} if {value} is None else {to_ms}({time_of}({value}))",
+    makes=("timestamp",),
+)
+"""A deletion has no value to find a time in, and keeps the record's."""
 
 
 MS_MAX: Final = 253_402_300_799_999
@@ -15,7 +20,7 @@ MS_MAX: Final = 253_402_300_799_999
 
 
 def to_ms(time: Any) -> int:
-    """Return ms since 1970 of a datetime, or of seconds.
+    """Return ms since 1970 of a datetime, or of seconds. A datetime without a zone is in UTC.
 
     Raises:
         TypeError: the time is of another type.
@@ -31,6 +36,8 @@ def to_ms(time: Any) -> int:
 
 
 def _ms(time: Any) -> int:
+    if isinstance(time, datetime) and time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
     if callable(moment := getattr(time, "timestamp", None)):
         seconds: float = moment()
         return round(seconds * 1000)

@@ -65,6 +65,8 @@ if {total} is None:
 COUNT: Final = "{new_value} = {hot}[{row}] = ({total} or 0) + 1\n"
 AGGREGATE: Final = """\
 {new_value} = {fun}(@key{value}, {init}() if {total} is None else {total})
+if {new_value} is None:
+    raise ValueError(NO_AGGREGATE)
 {hot}[{row}] = {new_value}
 """
 EMIT: Final = {

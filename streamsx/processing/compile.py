@@ -20,7 +20,7 @@ from types import CodeType, MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from streamsx.operators.body import BODY
-from streamsx.operators.operator import THEN, Code, Counts, Operator, chain, indented
+from streamsx.operators.operator import NO_AGGREGATE, THEN, Code, Counts, Operator, chain, indented
 from streamsx.operators.timestamp import TIMESTAMP
 from streamsx.processing.failure_policy import ResultStreak
 from streamsx.serde.codec import Decode, Quick
@@ -290,6 +290,7 @@ class LoopText:
         """
         names: dict[str, Any] = {
             "decode_value": values, "GONE": GONE, "SLICE_ROWS": SLICE_ROWS, "BLESSED": BLESSED,
+            "NO_AGGREGATE": NO_AGGREGATE,
             "decode_quickly": self._quick and self._quick.decode,
         }  # fmt: skip
         for n, branch in enumerate(self._branches):
