@@ -185,7 +185,7 @@ class MetricRegistry:
         whole = self.prefix + name
         if whole in self._metrics:
             raise Bug(f"metric {whole}: declared twice: one module feeds a metric")
-        if not NAME.fullmatch(whole) or not stem.endswith(unit):
+        if not NAME.fullmatch(whole) or not f"_{stem}".endswith(f"_{unit}" if unit else ""):
             raise Bug(f"metric {whole}: a name in small letters that ends with {unit!r} is wanted")
         return Declaration(whole, text, unit, labels)
 

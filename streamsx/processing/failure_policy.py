@@ -77,7 +77,7 @@ class Policy:
     passed: Callable[[Failure], None] = nobody
     """Callback for a record without a value that its agent did not ask for."""
     untaken: Callable[[TaskId, str, Counts], None] = uncounted
-    """Callback for records that an operator did not take since the last seal, by its store."""
+    """Callback for records that an operator did not take since the last commit, by its store."""
 
     def stops(self, failure: Failure) -> bool:
         word = self.on_decode_error if failure.decode else self.on_error

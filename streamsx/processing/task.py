@@ -169,6 +169,7 @@ class Task:
 
     def _begin_queues(self, metadata: TaskMetadata) -> None:
         self._reported: dict[str, Counts] = {}
+        self._sealed_counts: dict[str, Counts] = {}
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in self.plan.topics}
         self._merge = Merge(self._queues, metadata.high)
         self._newest: dict[str, StreamTimes] = {}
@@ -301,7 +302,7 @@ class Task:
         """Run up to `limit` records in order. `caught_up` are the topics read to the end.
 
         Returns:
-            The number of records run.
+            The work done, in records: a slice of results that closed counts as SLICE_ROWS.
 
         Raises:
             StreamsxError: the task has ended; the class describes the kinds.
@@ -507,10 +508,10 @@ class Task:
             yield None
         for loop in self._loops:
             loop.commit()
-        self._report_counts()
         for topic in self._teller.topics:
             self._tell(topic)
         place = self._place()
+        self._sealed_counts = {store: replace(counts) for store, counts in self.counts.items()}
         careful = self._careful
         records = self.records
         stream_time = self._stream_time(place.positions)
@@ -534,11 +535,14 @@ class Task:
         yield place._replace(stream_time=stream_time, records=records)
 
     def _report_counts(self) -> None:
-        """Report the records that operators did not take since the last seal."""
-        for store, counts in self.counts.items():
+        """Report the records that operators did not take since the last commit.
+
+        A task that goes back to that commit meets them again.
+        """
+        for store, counts in self._sealed_counts.items():
             known = self._reported.get(store, NO_COUNTS)
             if counts != known:
-                self._reported[store] = replace(counts)
+                self._reported[store] = counts
                 more = Counts(counts.skipped - known.skipped, counts.late - known.late)
                 self.policy.untaken(self.id, store, more)
 
@@ -589,6 +593,7 @@ class Task:
     def committed(self, sealed: TaskMetadata, ends: Mapping[str, int]) -> None:
         """Adopt a commit. `ends` is, per store, the changelog position behind the sealed rows."""
         self.committed_at = sealed
+        self._report_counts()
         self._rows_left = False
         self._put_back = {}
         for name, store in self.stores.items():

@@ -46,13 +46,14 @@ class OncePerSecond:
         self._logged: dict[str, int] = {}
         """Records of each topic that the log has, alone or in a number."""
 
-    def __call__(self, topic: str, what: str) -> None:
-        self._counter.add(1, topic)
+    def __call__(self, topic: str, what: str, records: int) -> None:
+        """Count some records of a topic, and log what became of them."""
+        self._counter.add(records, topic)
         now = self._clock.now()
         if now - self._logged_at.get(topic, -LOG_EVERY_S) < LOG_EVERY_S:
             return
         count = self._counter.value(topic)
-        more = count - self._logged.get(topic, 0) - 1
+        more = count - self._logged.get(topic, 0) - records
         self._logged[topic] = count
         self._logged_at[topic] = now
         LOG.warning("record_refused %s%s", what, f" (and {more} more before it)" if more else "")
@@ -109,7 +110,7 @@ class ProduceErrors:
         assert task is not None, "a record of no task"
         skips = code in OF_RECORDS and tp.topic not in self._changelogs
         if self._choice is OnProduceError.LOG and skips:
-            self._log(tp.topic, f"{what}: it is passed over")
+            self._log(tp.topic, f"{what}: it is passed over", record.records)
         elif (active := self._actives.get(task)) is None or not self._current(record.sender):
             # The task has ended or begun anew since, so its next run sends the record again.
             self._journal("error", what=what, where=f"task {task}")
@@ -159,4 +160,4 @@ class ProduceErrorsOutsideTasks:
         if self._choice is OnProduceError.STOP:
             self._fails(WorldError(what))
         else:
-            self._log(tp.topic, f"{what}: it is lost")
+            self._log(tp.topic, f"{what}: it is lost", record.records)

@@ -137,6 +137,8 @@ class DataLoop:
         self._tick_at = 0.0
         self._leased = False
         self._crowding: Collection[TaskId] = frozenset()
+        self._records = 0
+        """Number of records processed in this turn."""
         """Tasks with too many unsent or uncommitted records; they receive no more records
         meanwhile."""
         self._held_s = 0.0
@@ -159,8 +161,9 @@ class DataLoop:
         if self._leased:
             self._committer.consider(now, self._tasks.actives.values())
             self._committer.seal_slice(now + self._slice_s)
+            self._records = 0
             done = self._run_tasks()
-            self._throughput.processed(done)
+            self._throughput.processed(self._records)
             worked = done > 0
         ran = self._clock.now()
         self._held_s = ran - now
@@ -233,7 +236,7 @@ class DataLoop:
     # -- tasks
 
     def _run_tasks(self) -> int:
-        """Run tasks until the turn's time is over, and return the number of records.
+        """Run tasks until the turn's time is over, and return the work done, in records.
 
         Tasks run round robin: the first one is the one after the last task of the previous turn.
         Of a sub-topology that tells its time to others, the task that is behind in event time runs
@@ -288,22 +291,24 @@ class DataLoop:
             dirty = task.dirty_bytes
             limit = min(CHUNK_RECORDS_MAX, active.affords(min(CHUNK_S, until - began)))
             limit = min(limit, active.fills(self._committer.room_bytes))
-            records = task.run(limit, caught_up)
+            taken = task.records
+            work = task.run(limit, caught_up)
+            self._records += task.records - taken
         except TaskStopped as why:
             self._tasks.stopped(active.id, why)
             return 0
         except StreamsxError as error:
             self._tasks.failed(active.id, error)
             return 0
-        if records:
+        if work:
             now = self._clock.now()
-            self._committer.ran(active, records, dirty)
+            self._committer.ran(active, work, dirty)
             if not task.busy:
-                active.took(records, now - began)
+                active.took(work, now - began)
             more = more or any(task.waiting(tp.topic) for tp in active.sources)
             self._handovers.processed(active, now, more=more)
             crash_points.point("processing")
-        return records
+        return work
 
     def _feed(self, active: Active) -> bool:
         """Move fetched batches into the task's queues, and return whether the fetcher has more."""

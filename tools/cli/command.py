@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 from streamsx.errors import StreamsxError, UsageError
@@ -78,8 +79,25 @@ class CommandGroup(Parser):
         super().__init__(name, purpose, epilog=f"streamsx {name} COMMAND --help: its options")
         self._name = name
         self._commands = self.add_subparsers(
-            dest="command", metavar="COMMAND", required=True, parser_class=Command
+            dest="command", metavar="COMMAND", parser_class=Command
         )
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the arguments; report wrong ones by the help of their command."""
+        words = sys.argv[1:] if args is None else args
+        commands: dict[str, Parser] = dict(self._commands.choices)
+        if not words:
+            self.error(f"no command: there are {', '.join(commands)}")
+        if not words[0].startswith("-") and words[0] not in commands:
+            near = get_close_matches(words[0], commands, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(commands)}"
+            self.exit(UsageError.exit_code, f"error: no such command: {words[0]}: {hint}\n")
+        options, left = self.parse_known_args(words, namespace)
+        if options.command is None:
+            self.error(f"{words[0]} ahead of a command: there are {', '.join(commands)}")
+        if left:
+            commands[options.command].error(f"unrecognized arguments: {' '.join(left)}")
+        return options
 
     def add_command(self, name: str, purpose: str) -> Command:
         return self._commands.add_parser(

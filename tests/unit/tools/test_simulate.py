@@ -40,9 +40,11 @@ def test_story_prints_a_line_per_event(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ((), "the following arguments are required: COMMAND: streamsx simulate: --help"),
-        (("seed",), "argument COMMAND: invalid choice: 'seed' (choose from "),
+        ((), "no command: there are scale, seeds, story: streamsx simulate: --help"),
+        (("seed",), "no such command: seed: did you mean seeds?"),
         (("seeds", "--count", "0"), "--count"),
+        (("seeds", "a"), "unrecognized arguments: a: streamsx simulate seeds: --help"),
+        (("--bogus",), "--bogus ahead of a command: there are scale, seeds, story"),
         (("story",), "seed"),
         (
             ("scale", "--tasks=5", "--workers=1", "--add=1", "--restore-seconds=infinite"),
