@@ -309,7 +309,10 @@ def declare(value: Any, path: str) -> str:
     """Return the advice to declare the type that a table would need."""
     if path:
         return "declare the type of the whole value, app.Table(..., value_type=...)"
-    return f"declare it, app.Table(..., value_type={annotation(value)})"
+    return (
+        f"declare it, app.Table(..., value_type={annotation(value)}), or value_type= of the flow's "
+        "step"
+    )
 
 
 def annotation(value: Any, depth: int = 3) -> str:

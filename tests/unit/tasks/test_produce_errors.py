@@ -8,12 +8,16 @@ import orjson
 import pytest
 
 from streamsx.broker.api.served import answered
+from streamsx.client.rejected_batch import RefusedRecord, Sender
+from streamsx.clock import SystemClock
 from streamsx.errors import RecordRefused
+from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import columns
 from streamsx.protocol.wire import Api
 from streamsx.state.api import ROW
+from streamsx.tasks.produce_errors import OnProduceError, ProduceErrorsOutsideTasks
 from tests.unit.conftest import app_of, words
 
 if TYPE_CHECKING:
@@ -311,3 +315,14 @@ def test_awaiting_a_refused_record_raises_and_the_rest_of_the_batch_arrives(
     assert str(became[1][1]).startswith(f"record refused: out-0: {code.name}: ")
     bench.until(lambda: len(out(bench)) >= 4)
     assert out(bench)[:4] == [b"a", b"b", b"c", b"d"]
+
+
+def test_each_record_of_a_refused_batch_is_counted() -> None:
+    registry = MetricRegistry("")
+    errors = ProduceErrorsOutsideTasks(
+        OnProduceError.LOG, "ann", SystemClock(), lambda _error: None, registry
+    )
+    record = RefusedRecord(Sender(), None, b"k", 100, "no right to write")
+    errors.refused(TopicPartition("out", 0), ErrorCode.TOPIC_AUTHORIZATION_FAILED, record)
+    found = {sample.name: sample.value for sample in registry.samples()}
+    assert found["refused_records_lost_total"] == 100
