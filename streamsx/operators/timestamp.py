@@ -1,7 +1,7 @@
 """Operator `timestamp`: gives a record the time that a function finds in the value."""
 
+from calendar import timegm
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from streamsx.operators.operator import Code, Operator
@@ -36,9 +36,9 @@ def to_ms(time: Any) -> int:
 
 
 def _ms(time: Any) -> int:
-    if isinstance(time, datetime) and time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
     if callable(moment := getattr(time, "timestamp", None)):
+        if getattr(time, "tzinfo", time) is None:
+            return timegm(time.utctimetuple()) * 1000 + int(time.microsecond) // 1000
         seconds: float = moment()
         return round(seconds * 1000)
     if isinstance(time, int | float) and not isinstance(time, bool):

@@ -269,6 +269,7 @@ def test_worker_without_a_lease_processes_and_sends_nothing(bench: VirtualCluste
     station.made.session.member.lease.until = bench.scheduler.now
     bench.feed(0, "a")
     bench.run(5)
+    assert station.made.tasks.actives[T0].task.taken == {"words": 0}
     assert bench.read(changelog(0)) == []
     station.made.session.member.lease.until = bench.scheduler.now + 100
     bench.until(lambda: words(0) in bench.committed)
