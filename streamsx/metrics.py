@@ -3,9 +3,9 @@
 The module that feeds a metric declares the metric, once: name, help, unit and labels. Names follow
 Prometheus: the unit comes last, and `_total` ends the name of a counter.
 
-One thread feeds a metric, once per batch, request or rebalance, and never once per record. Any
-thread may read counters and histograms. A gauge asks its owner, so gauges are read on the owner's
-thread.
+One thread feeds a metric, once per batch, request or rebalance; once per record only where the
+record failed or was refused. Any thread may read counters and histograms. A gauge asks its owner,
+so gauges are read on the owner's thread.
 
 Not here: a text format and an endpoint.
 """

@@ -14,9 +14,9 @@ EVERY_S = 30.0
 class ThroughputLog:
     """Throughput of one data loop; a stretch without records is logged once."""
 
-    def __init__(self, journal: Journal, registry: MetricRegistry | None = None) -> None:
+    def __init__(self, journal: Journal, registry: MetricRegistry) -> None:
         self._journal = journal
-        self._processed = (registry or MetricRegistry()).counter(
+        self._processed = registry.counter(
             "records_processed_total", "Records that tasks have processed."
         )
         self._logged = 0

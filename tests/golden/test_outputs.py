@@ -14,6 +14,7 @@ import pytest
 
 import streamsx
 from streamsx.journal import Journal
+from streamsx.metrics import MetricRegistry
 from streamsx.model import Role
 from streamsx.simulation.world import play
 from streamsx.tasks.state_machine import TaskState
@@ -233,7 +234,7 @@ def test_tally_is_told_in_these_fields(tmp_path: Path) -> None:
         wall = now
 
     journal = Journal("a", Stopped(), tmp_path / "a.jsonl")
-    tally = ThroughputLog(journal)
+    tally = ThroughputLog(journal, MetricRegistry())
     tally.regularly(0.0, lambda: 7)
     tally.processed(60)
     tally.regularly(EVERY_S, lambda: 7)

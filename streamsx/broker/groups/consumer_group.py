@@ -54,7 +54,6 @@ from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api
 
 JOINS = 0
-LEAVES = -1
 AWAY = -2
 """Special epochs in a heartbeat; AWAY is also the stored epoch of a member that is away."""
 IDS_OF_CLIENTS_SINCE = 1  # heartbeat version from which members choose their own ids
