@@ -28,7 +28,6 @@ from streamsx.app.window import JoinReach, Window, dedup_timing, idle_time, join
 from streamsx.errors import TopologyError
 from streamsx.operators import aggregate as aggregates
 from streamsx.operators.branch import branch, on_branch
-from streamsx.operators.change import keeper
 from streamsx.operators.deduplicate import deduplicate
 from streamsx.operators.filter import filter_values
 from streamsx.operators.join_streams import Sides, join_streams
@@ -522,8 +521,6 @@ class Grouped(AbsentSteps):
         place = self._place.keyed(name)
         self._check_grace(place)
         store = place.store(name, wanted.value_type, window)
-        if wanted.changes_in_place:
-            wanted = _owning(wanted, keeper(store.values))
         operator = OPERATORS[window.kind if window else ""](place, store, wanted, emit)
         operator = replace(operator, changes_in_place=wanted.changes_in_place)
         changes: dict[str, Any] = {"source": None, "value_type": wanted.value_type}
@@ -598,27 +595,6 @@ def _reducing(
         value_type,
         step,
     )
-
-
-def _owning(wanted: Aggregate, own: Callable[[Any], Any]) -> Aggregate:
-    """Return an aggregate that keeps a copy where its function returns the record's own value.
-
-    Other windows, and other steps of the flow, have the record's value too.
-    """
-    fun, unkeyed = wanted.fun, wanted.unkeyed
-
-    def owned(key: Any, value: Any, so_far: Any) -> Any:
-        made = fun(key, value, so_far)
-        return own(made) if made is value else made
-
-    if unkeyed is None:
-        return wanted._replace(fun=owned)
-
-    def owned_unkeyed(value: Any, so_far: Any) -> Any:
-        made = unkeyed(value, so_far)
-        return own(made) if made is value else made
-
-    return wanted._replace(fun=owned, unkeyed=owned_unkeyed)
 
 
 def _by_key(place: Place, store: StoreNode, wanted: Aggregate, emit: str) -> Operator:

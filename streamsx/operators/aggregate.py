@@ -32,8 +32,11 @@ AGGREGATE: Final = """\
 {new_value} = {fun}(@key{value}, {init}() if {total} is None else {total})
 if {new_value} is None:
     raise ValueError(NO_AGGREGATE)
+elif {new_value} is {value}:
+    {new_value} = {kept}({value})
 {hot}[{key}] = {new_value}
 """
+"""Other steps of the flow have the record's value too: an aggregate is an object of its own."""
 CHANGES: Final = """\
 {new_value} = {init}() if {total} is None else {total}
 if {value}[0] is not None:

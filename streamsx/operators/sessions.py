@@ -37,6 +37,8 @@ if {end} + {stays} < {now}:
     {counts}.late += 1
 else:
 @keep    {new_value} = {add}({decoded}, {value}, {total}({decoded}, {near}))
+    if {new_value} is {value}:
+        {new_value} = {kept}({value})
     {store}.replace({key}, {sessions}, {near}, [{start}, {end}, {new_value}])
 """
 EMIT: Final = {

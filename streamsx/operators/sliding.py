@@ -57,16 +57,25 @@ def sliding(
     timing = store.timing
     assert timing is not None, store
 
+    kept = keeper(store.values)
+
+    def own(made: Any, value: Any) -> Any:
+        """Return an aggregate: a copy if it is the record's value. Raises ValueError for None."""
+        if made is None:
+            raise ValueError(NO_AGGREGATE)
+        return kept(value) if made is value else made
+
     def add(windows: list[Entry], made: list[Entry], at: int, key: Any, value: Any) -> list[Entry]:
         """Add a record to the windows that hold it; return them and the new ones, by start."""
         changed = list[Entry]()
         for each in windows:
             if each[2] is not None and each[0] <= at <= each[1]:
-                each[2] = _some(fun(key, value, each[2]))
+                each[2] = own(fun(key, value, each[2]), value)
                 changed.append(each)
         for each in made:
             if each[0] <= at <= each[1]:
-                each[2] = _some(fun(key, value, init() if each[2] is None else each[2]))
+                so_far = init() if each[2] is None else each[2]
+                each[2] = own(fun(key, value, so_far), value)
         return sorted([*changed, *made]) if made else changed
 
     code = Code(
@@ -83,16 +92,9 @@ def sliding(
         "windowed": WindowedKey,
         "encode_windowed": windowed_bytes,
         "decode_key": keys.decode,
-        "kept": keeper(store.values),
+        "kept": kept,
     }
     constants = {"size": timing.size, "stays": timing.stays}
     return Operator(
         f"sliding_{emit}", code, functions, stores={"store": store}, constants=constants
     )
-
-
-def _some(value: Any) -> Any:
-    """Return an aggregate. Raises ValueError for None, which stands for no value."""
-    if value is None:
-        raise ValueError(NO_AGGREGATE)
-    return value

@@ -67,6 +67,8 @@ AGGREGATE: Final = """\
 {new_value} = {fun}(@key{value}, {init}() if {total} is None else {total})
 if {new_value} is None:
     raise ValueError(NO_AGGREGATE)
+elif {new_value} is {value}:
+    {new_value} = {kept}({value})
 {hot}[{row}] = {new_value}
 """
 EMIT: Final = {
