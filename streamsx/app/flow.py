@@ -526,7 +526,7 @@ class Grouped(AbsentSteps):
         changes: dict[str, Any] = {"source": None, "value_type": wanted.value_type}
         if window is not None and emit == "final":
             changes["behind"] = window.behind
-        changes["at_commits"] = emit == "commit"
+        changes["at_commits"] = place.shape.at_commits or emit == "commit"
         if window is not None:
             operator = replace(operator, idle_ms=window.idle)
         operator = self._with_late(operator, on_late)

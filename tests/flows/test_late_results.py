@@ -31,6 +31,9 @@ def windows(flow: Flow, grace: str = "0s") -> object:
 
 LATE: dict[str, Callable[[Flow], object]] = {
     "at commits": lambda flow: windows(flow.group_by_key().count("n").to_flow()),
+    r"at commits \(": lambda flow: windows(
+        flow.group_by_key().count("n").to_flow().group_by_key().count("m", emit="update").to_flow()
+    ),
     "up to 30000 ms behind": lambda flow: windows(
         flow.to_table("t").suppress("30s", name="s").to_flow()
     ),
