@@ -99,7 +99,7 @@ class JoinBuffer(RowsByTime):
                     part = []
         if part:
             yield part
-        for _ in self._expire(limit, values=False):
+        for _ in self._expire_unread(limit):
             yield []
         self._ended_now()
         first = self._near[0][0] if self._near else self.horizon

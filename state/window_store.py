@@ -24,9 +24,10 @@ Rows that are not stored yet are found by their starts (`_fresh`), stored rows b
 below, which lie by start. A window newer than every stored one needs no look below.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from heapq import heapify, heappop
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 from streamsx.state.api import INDEX, ROW, Rows
@@ -36,6 +37,11 @@ from streamsx.state.timed_store import TimedStore
 
 Starts = dict[bytes, set[bytes]]
 """Rows by the first bytes that they share: the packed start."""
+SORTED_ROWS = 16_384
+"""So many rows are sorted at once: 5 ms."""
+UNREAD_SLICES = 10
+"""Rows that expire unread are taken in slices of so many times the limit: 0.5 ms for 5,000."""
+
 FoundRow = tuple[bytes, bytes | None]
 """Row that expires, and its bytes below: b"" if those are out of date, None if it is not stored."""
 
@@ -82,48 +88,65 @@ class RowsByTime(TimedStore):
 
     def drop(self, now: int, limit: int) -> Iterator[None]:
         self._begin_closing(now)
-        for _ in self._expire(limit, values=False):
-            yield
+        yield from self._expire_unread(limit)
         self._ended_now()
 
-    def _expire(self, limit: int, *, values: bool) -> Iterator[list[tuple[bytes, Any]]]:
-        """Expire rows, and yield them with their values in slices, ascending.
+    def _expire_unread(self, limit: int) -> Iterator[None]:
+        """Expire rows without their values, in any order and in slices: 60 ns a row.
 
-        Without `values` rows come in any order, some twice, and each value is None.
+        Row by row, with their values, it takes 650 ns.
         """
         stop = self.closed - self.row_stays + 1
-        if stop > self._cursor:
-            walk = self._walk if values else self._walk_in_any_order
-            rows = walk(time_bytes(self._cursor), time_bytes(stop), limit)
+        if stop <= self._cursor:
+            return
+        low, high = time_bytes(self._cursor), time_bytes(stop)
+        ahead, on_the_way = self._rows_ahead(low, high)
+        rows = iter(ahead)
+        while part := list(islice(rows, UNREAD_SLICES * limit)):
+            _pop_all(self.hot, part)
+            self._note_ended(on_the_way.intersection(part))
+            yield
+        for stored in self._slices_below(low, high, limit):
+            part = [row[1:] for row, _ in stored]
+            _pop_all(self.hot, part)
+            self._note_ended(part)
+            yield
+        self._cursor = stop
+
+    def _note_ended(self, rows: Collection[bytes]) -> None:
+        """Note rows that are stored and have expired."""
+        self._ended.update(dict.fromkeys(rows))
+        _pop_all(self.young, rows)
+        _pop_all(self.old, rows)
+
+    def _expire(self, limit: int) -> Iterator[list[tuple[bytes, Any]]]:
+        """Expire rows, and yield them with their values in slices, ascending."""
+        stop = self.closed - self.row_stays + 1
+        if stop <= self._cursor:
+            return
+        low, high = time_bytes(self._cursor), time_bytes(stop)
+        ahead, on_the_way = self._rows_ahead(low, high)
+        if low > self._top and not on_the_way:
+            yield from self._expire_unsealed(ahead, limit)
+        else:
+            rows = _walk(ahead, on_the_way, self._stored(low, high, limit))
             while part := list(islice(rows, limit)):
-                yield [(row, self._expired(row, raw, values=values)) for row, raw in part]
-            self._cursor = stop
+                yield [(row, self._expired(row, raw)) for row, raw in part]
+        self._cursor = stop
+
+    def _expire_unsealed(self, ahead: list[bytes], limit: int) -> Iterator[list[tuple[bytes, Any]]]:
+        """Expire rows of which none was sealed: they are in `hot` alone, 0.7 us a row less."""
+        rows = _ascending(ahead)
+        while part := list(islice(rows, limit)):
+            values = map(self.hot.pop, part, repeat(None))
+            yield [
+                (row, None if value is GONE else value)
+                for row, value in zip(part, values, strict=True)
+            ]
 
     def _walk(self, low: bytes, high: bytes, limit: int) -> Iterator[FoundRow]:
-        """Yield the rows from `low`, `high` excluded, ascending.
-
-        A heap is ordered while it is emptied: a sort of 43,000 rows would block the loop for 16 ms.
-        """
-        ahead, on_the_way = self._rows_ahead(low, high)
-        heapify(ahead)
-        stored = self._stored(low, high, limit)
-        below = next(stored, None)
-        while ahead or below is not None:
-            if below is None or (ahead and ahead[0] < below[0]):
-                row = heappop(ahead)
-                yield row, b"" if row in on_the_way else None
-            else:
-                if ahead and ahead[0] == below[0]:
-                    heappop(ahead)
-                yield below
-                below = next(stored, None)
-
-    def _walk_in_any_order(self, low: bytes, high: bytes, limit: int) -> Iterator[FoundRow]:
-        """Yield the rows from `low`, `high` excluded; some twice."""
-        ahead, on_the_way = self._rows_ahead(low, high)
-        yield from self._stored(low, high, limit)
-        for row in ahead:
-            yield row, b"" if row in on_the_way else None
+        """Yield the rows from `low`, `high` excluded, ascending."""
+        return _walk(*self._rows_ahead(low, high), self._stored(low, high, limit))
 
     def _rows_ahead(self, low: bytes, high: bytes) -> tuple[list[bytes], set[bytes]]:
         """Return the rows of a range that may not be below, and which of them are on their way."""
@@ -139,22 +162,29 @@ class RowsByTime(TimedStore):
 
     def _stored(self, low: bytes, high: bytes, limit: int) -> Iterator[FoundRow]:
         """Yield the rows below, ascending."""
-        if low > self._top:
-            return
-        scan = self._scan_below(ROW + low, ROW + high)
         writes = self._writes
-        while part := scan.part(limit):
+        for part in self._slices_below(low, high, limit):
             for row, raw in part:
                 newer = row in self.pending or row in self.sealed or writes != self._writes
                 yield row[1:], b"" if newer else raw
 
-    def _expired(self, row: bytes, raw: bytes | None, *, values: bool) -> Any:
-        """Take a row out of the cache and return its value; None if there is none to return."""
+    def _slices_below(
+        self, low: bytes, high: bytes, limit: int
+    ) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield the rows below with their tags, ascending, in slices."""
+        if low > self._top:
+            return
+        scan = self._scan_below(ROW + low, ROW + high)
+        while part := scan.part(limit):
+            yield part
+
+    def _expired(self, row: bytes, raw: bytes | None) -> Any:
+        """Take a row out of the cache and return its value; None if there is none."""
         value = self.hot.pop(row, None)
         if raw is not None:
-            self._ended[row] = None
-            if value is None and values:
+            if value is None:
                 value = self._stored_value(row, raw)
+            self._ended[row] = None
             self.young.pop(row, None)
             self.old.pop(row, None)
         return None if value is GONE else value
@@ -203,6 +233,45 @@ def _within(starts: Starts, low: bytes, high: bytes) -> Iterator[bytes]:
     return chain.from_iterable(rows for start, rows in starts.items() if low <= start < high)
 
 
+def _walk(
+    ahead: list[bytes], on_the_way: set[bytes], stored: Iterator[FoundRow]
+) -> Iterator[FoundRow]:
+    """Yield rows that may not be below and stored rows, ascending, each once."""
+    rows = _ascending(ahead)
+    row = next(rows, None)
+    below = next(stored, None)
+    while row is not None or below is not None:
+        if below is None or (row is not None and row < below[0]):
+            assert row is not None
+            yield row, b"" if row in on_the_way else None
+            row = next(rows, None)
+        else:
+            if row == below[0]:
+                row = next(rows, None)
+            yield below
+            below = next(stored, None)
+
+
+def _ascending(rows: list[bytes]) -> Iterator[bytes]:
+    """Yield rows ascending, and take the list apart.
+
+    A heap is ordered while it is emptied, 1.3 us a row instead of 0.4: a sort of 43,000 rows blocks
+    the loop for 16 ms.
+    """
+    if len(rows) <= SORTED_ROWS:
+        rows.sort()
+        yield from rows
+        return
+    heapify(rows)
+    while rows:
+        yield heappop(rows)
+
+
+def _pop_all(rows: dict[Any, Any], keys: Iterable[bytes]) -> None:
+    """Take keys out of a dict if they are there."""
+    deque(map(rows.pop, keys, repeat(None)), maxlen=0)
+
+
 class WindowStore(RowsByTime):
     """Store of tumbling and hopping windows: value by start, in ms, and encoded key."""
 
@@ -236,7 +305,7 @@ class WindowStore(RowsByTime):
         """Yield (start, key, value) of windows that have closed by `now`, in slices, ascending."""
         first = time_bytes(max(0, self._given - self.stays + 1))
         self._begin_closing(now)
-        for part in self._expire(limit, values=True):
+        for part in self._expire(limit):
             yield [
                 (int.from_bytes(row[:TIME_BYTES], "big"), row[TIME_BYTES:], value)
                 for row, value in part

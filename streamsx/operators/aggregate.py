@@ -47,7 +47,12 @@ if {new_value} is None:
     raise ValueError(NO_AGGREGATE)
 {hot}[{key}] = {new_value}
 """
-EMIT: Final = {"update": "{then}\n", "commit": "{pending}[{key}] = {new_value}, {timestamp}\n"}
+EMIT: Final = {
+    "update": "{then}\n",
+    "commit": "{pending}[{key}] = {new_value}, {timestamp}\n",
+    "never": "",
+}
+"""Lines that give on a result, or keep it for the commit. `never`: no operator is below."""
 COMMIT: Final = Code(
     "for {new_key}, ({new_value}, {new_timestamp}) in {pending}.items():\n    {then}\n",
     ("key", "value", "timestamp"),
@@ -139,4 +144,5 @@ def _operator(
         {"kept": keeper(store.values), **functions},
         stores={"store": store},
         with_old=_with_old(step, absent=absent, emit=emit),
+        alone=_code(step, absent=absent, emit="never"),
     )

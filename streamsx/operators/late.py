@@ -48,5 +48,6 @@ def call_for_late(
         operator,
         code=called(operator.code),
         with_old=operator.with_old and called(operator.with_old),
+        alone=operator.alone and called(operator.alone),
         functions={**operator.functions, "on_late": on_late, "late_record": LateRecord},
     )

@@ -98,7 +98,8 @@ class Operator:
     old value of a table's change. `tables` are global tables that the code reads, by the code's
     names for them. `changes_in_place`: whether a value may change after it has been given on,
     because the user's function changes its aggregate. Operators with a store below get a copy then,
-    as the function `kept` makes it.
+    as the function `kept` makes it. `alone` is the code where no operator is below, and nobody gets
+    the results: it keeps none for the commit.
     """
 
     kind: str
@@ -110,12 +111,15 @@ class Operator:
     idle_ms: int | None = None
     then: tuple["Operator", ...] = ()
     with_old: Code | None = None
+    alone: Code | None = None
     tables: Mapping[str, StoreNode] = field(default_factory=dict)
     changes_in_place: bool = False
 
     def above(self, then: tuple["Operator", ...]) -> "Operator":
         """Return this operator with others below, which may ask for old values, or keep values."""
         code = self.code
+        if self.alone is not None and not then:
+            code = self.alone
         if self.with_old is not None and any(each.asks_old for each in then):
             code = self.with_old
         if self.changes_in_place and any(each.stores for top in then for each in top.walk()):

@@ -51,7 +51,9 @@ EMIT: Final = {
         {pending}[{key}, {start}, {end}] = {new_value}, {timestamp}
 """,
     "final": "",
+    "never": "",
 }
+"""Lines that give on results, or keep them for the commit. `never`: no operator is below."""
 EMIT_OLD: Final = {
     "update": """\
     {changes} = {results}({near}, {start}, {end}, {new_value})
@@ -183,4 +185,5 @@ def sessions(
         stores={"store": store},
         constants=constants,
         with_old=_code(absent=absent, emit=emit, old=True),
+        alone=_code(absent=absent, emit="never", old=False),
     )

@@ -41,7 +41,21 @@ EMIT: Final = {
             {pending}[{key}, {start}, {end}] = {new_value}, {timestamp}
 """,
     "final": "",
+    "never": "",
 }
+"""Lines that give on results, or keep them for the commit. `never`: no operator is below."""
+
+
+def _code(*, absent: str, emit: str) -> Code:
+    return Code(
+        SKIP.replace("@absent", absent) + indented(ADD + EMIT[emit]),
+        ("value",),
+        IN_SESSION,
+        bind=BIND,
+        commit=COMMIT if emit == "commit" else None,
+        close=FINALS if emit == "final" else DROPS,
+        moves_due=True,
+    )
 
 
 def sliding(
@@ -78,15 +92,6 @@ def sliding(
                 each[2] = own(fun(key, value, so_far), value)
         return sorted([*changed, *made]) if made else changed
 
-    code = Code(
-        SKIP.replace("@absent", absent) + indented(ADD + EMIT[emit]),
-        ("value",),
-        IN_SESSION,
-        bind=BIND,
-        commit=COMMIT if emit == "commit" else None,
-        close=FINALS if emit == "final" else DROPS,
-        moves_due=True,
-    )
     functions: dict[str, Any] = {
         "add": add,
         "windowed": WindowedKey,
@@ -96,5 +101,10 @@ def sliding(
     }
     constants = {"size": timing.size, "stays": timing.stays}
     return Operator(
-        f"sliding_{emit}", code, functions, stores={"store": store}, constants=constants
+        f"sliding_{emit}",
+        _code(absent=absent, emit=emit),
+        functions,
+        stores={"store": store},
+        constants=constants,
+        alone=_code(absent=absent, emit="never"),
     )

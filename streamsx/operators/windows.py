@@ -75,7 +75,9 @@ EMIT: Final = {
     "update": "{then}\n",
     "commit": "{pending}[{row}] = {start}, {key}, {new_value}, {timestamp}\n",
     "final": "",
+    "never": "",
 }
+"""Lines that give on a result, or keep it for the commit. `never`: no operator is below."""
 KEEP: Final = {
     "update": "{new_old} = {kept}({total})\n",
     "commit": """\
@@ -155,9 +157,9 @@ def _operator(
         "decode_key": keys.decode,
         "kept": keeper(store.values),
     }
-    code, with_old = (
+    code, with_old, alone = (
         _code(step, tumbling=timing.size == timing.step, absent=absent, emit=emit, old=old)
-        for old in (False, True)
+        for emit, old in ((emit, False), (emit, True), ("never", False))
     )
     constants = {"size": timing.size, "step": timing.step, "stays": timing.stays}
     return Operator(
@@ -167,6 +169,7 @@ def _operator(
         stores={"store": store},
         constants=constants,
         with_old=with_old,
+        alone=alone,
     )
 
 

@@ -256,8 +256,8 @@ class LoopText:
         return ADVANCE + self._binds() + closes + self._ends() + "    yield from ()\n"
 
     def _decode(self) -> str:
-        """Return the lines that decode a value, if an operator uses one."""
-        if not any("value" in each.code.uses for each in self.operators):
+        """Return the lines that decode a value, if an operator uses that of the source."""
+        if not any(_reads_value(branch.first) for branch in self._branches):
             return ""
         if self._quick is None or self._quick.decode is None:
             return DECODE
@@ -447,6 +447,18 @@ def _around_results(block: str) -> tuple[str, str, str]:
     while first and not lines[first - 1][:depth].strip():
         first -= 1
     return "".join(lines[:first]), "".join(lines[first : place + 1]), "".join(lines[place + 1 :])
+
+
+def _reads_value(operator: Operator) -> bool:
+    """Return whether an operator, or one below, uses the value that the operator gets."""
+    code = operator.code
+    codes = [each for each in (code, code.commit, code.close) if each is not None]
+    if any("value" in each.uses for each in codes):
+        return True
+    giving = [each for each in codes if THEN in each.block] or [code]
+    if all("value" in each.makes for each in giving):
+        return False
+    return any(_reads_value(each) for each in operator.then)
 
 
 def _timed(first: Operator) -> list[Operator]:

@@ -24,6 +24,7 @@ def main() -> None:
     add = command.add_argument
     add("--peer", metavar="COMMAND", help="the other program, as a shell would split it")
     add("--case", choices=CASES, default="wordcount", help="of words in lines, or of orders")
+    add("--codec", choices=["orjson", "msgspec"], default="orjson", help="dicts, or models (flow)")
     add("--records", type=value(whole(1)), default=1_000_000, help="so many (1000000)")
     add("--repeat", type=value(whole(1)), default=3, help="how often each is run (3)")
     add("--bootstrap", help="a broker that is there (the embedded one)")

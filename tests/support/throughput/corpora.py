@@ -47,9 +47,12 @@ def orders() -> Iterator[CorpusRow]:
 async def fill(
     cluster: Cluster, clock: Clock, topic: str, partitions: int, rows: Iterable[CorpusRow]
 ) -> None:
-    """Make a topic of these rows: by their keys, without keys in turn. Raises StreamsxError."""
+    """Make a topic of these rows: by their keys, without keys in turn. Raises StreamsxError.
+
+    It keeps them whatever their time: Kafka deletes what is older than a week amid a run.
+    """
     room = asyncio.Event()
-    await admin.create_topics(cluster, [NewTopic(topic, partitions, 1)])
+    await admin.create_topics(cluster, [NewTopic(topic, partitions, 1, {"retention.ms": "-1"})])
     await cluster.follow([topic])
     async with writing(cluster, clock, room.set) as producer:
         await producer.start()

@@ -6,8 +6,8 @@ its own. Measured is the CPU time of its process, user and system, until a commi
 do. What a tenth of the records takes is subtracted, and with it the start; counting from a first
 commit instead gave 0.21 to 0.56 for one and the same pair, for what a program has done by then that
 it has not committed is anybody's guess. Whoever does the same work can be measured: BOOTSTRAP,
-TOPIC, GROUP, STATE_DIR, PARTITIONS, WORKLOAD=B (orders: C) and STYLE=agent in the environment,
-offsets committed to the group.
+TOPIC, GROUP, STATE_DIR, PARTITIONS, WORKLOAD=B (orders: C), STYLE=agent and CODEC=orjson in the
+environment, offsets committed to the group.
 
 The machine is noisy: the ratio of a pair that ran one after the other is what counts.
 """
@@ -37,7 +37,7 @@ STALL_S = 120.0
 STOP_S = 30.0
 LOG_LINES = 3
 WORKER = f"{shlex.join(OURS)} worker {__package__}.{{}} -l warning"
-CASES = {"wordcount": "B", "aggregate": "C", "flow": "C", "windows": "D"}
+CASES = {"wordcount": "B", "aggregate": "C", "flow": "C", "windows": "D", "finals": "D"}
 """Of ours, and what peers call it."""
 
 
@@ -89,7 +89,7 @@ async def rounds(options: argparse.Namespace, root: Path) -> dict[str, list[floa
                     "BOOTSTRAP": options.bootstrap, "STREAMSX_BOOTSTRAP": options.bootstrap,
                     "TOPIC": topic, "GROUP": group, "PARTITIONS": str(PARTITIONS),
                     "STATE_DIR": str(root / group), "WORKLOAD": CASES[options.case],
-                    "STYLE": "agent",
+                    "STYLE": "agent", "CODEC": options.codec,
                 }  # fmt: skip
                 command = shlex.split(program)
                 child = Child(group, root / f"{group}.log", command, env=os.environ | environment)

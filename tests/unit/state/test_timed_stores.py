@@ -12,6 +12,7 @@ from streamsx.state.factory import make_store
 from streamsx.state.join_buffer import ENTRIES_MAX
 from streamsx.state.layout import BUFFER, SESSION, WINDOW, Timing, time_bytes
 from streamsx.state.memory import MemoryRows
+from streamsx.state.window_store import SORTED_ROWS
 from tests.support.timed import node_of
 
 A = b'"a"'
@@ -123,6 +124,46 @@ def test_stored_window_is_deleted_with_the_commit_after_the_one_that_closes_it()
     assert store.dirty
     assert committed(store, 2) == [(logged, None)]
     assert (list(rows.scan(ROW, INDEX)), rows.position(), store.dirty) == ([], 2, False)
+
+
+@pytest.mark.parametrize("sealed", [0, 3, 6])
+@pytest.mark.parametrize("stored", [True, False])
+def test_dropped_windows_leave_what_closed_ones_leave(sealed: int, stored: bool) -> None:
+    """Six windows, of which some were sealed, and written or not, close with and without results.
+
+    One of the sealed ones has changed since, and one is a deletion.
+    """
+    left = []
+    for drops in (False, True):
+        rows = MemoryRows()
+        store = windows(rows)
+        for number in range(6):
+            store.put_window(b"%d" % number, number // 3 * 10, number)
+            if number + 1 == sealed:
+                assert len(sent(store)) == sealed
+                store.adopt(1)
+                while stored and not store.write_some(1):
+                    pass
+        if sealed:
+            store.put_window(b"0", 0, 7)
+            store.put_window(b"1", 0, None)
+        for _ in store.drop(20, 1) if drops else store.close(20, 1):
+            pass
+        while not store.write_some(1):
+            pass
+        changes = [committed(store, end) for end in (2, 3)]
+        left.append(([sorted(each) for each in changes], list(rows.scan(ROW, INDEX)), store.due))
+    assert left[0] == left[1]
+    assert left[0][1] == []
+
+
+def test_many_windows_close_by_their_keys() -> None:
+    store = windows(MemoryRows())
+    keys = [b"%05d" % (n * 7919 % 20_000) for n in range(20_000)]
+    assert len(keys) > SORTED_ROWS
+    for key in keys:
+        store.put_window(key, 0, 1)
+    assert [key for _, key, _ in closed(store, 10)] == sorted(keys)
 
 
 def test_commit_without_an_answer_deletes_nothing_until_it_is_adopted() -> None:
