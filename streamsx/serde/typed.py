@@ -87,7 +87,9 @@ class TypedReader(NamedTuple):
     def fields(self) -> dict[str, frozenset[type]] | None:
         """Return the types that each field of a class takes; None unless all are JSON leaves."""
         info = self.info
-        if not isinstance(info, inspect.DataclassType | inspect.StructType) or _is_tagged(info):
+        if not isinstance(info, inspect.DataclassType | inspect.StructType):
+            return None
+        if hasattr(info.cls, "__post_init__"):  # reading runs it
             return None
         found = {field.name: _leaf_types(field.type) for field in info.fields}
         plain = {name: kinds for name, kinds in found.items() if kinds is not None}
@@ -128,11 +130,6 @@ def _leaf_types(info: inspect.Type) -> frozenset[type] | None:
             return None
         kinds.add(LEAF_TYPES[type(each)])
     return frozenset(kinds)
-
-
-def _is_tagged(info: Any) -> bool:
-    """Return whether reading a class involves more than fields: order, tag, `__post_init__`."""
-    return hasattr(info.cls, "__post_init__") or getattr(info, "array_like", False)
 
 
 def _parts(info: inspect.Type) -> Iterator[inspect.Type]:

@@ -90,6 +90,11 @@ class Leg(msgspec.Struct):
     minutes: int = 0
 
 
+class Total(msgspec.Struct, array_like=True, tag=True):
+    number: int
+    amount: float
+
+
 UTC = datetime.UTC
 AT = datetime.datetime(2024, 1, 1, 12, 30, tzinfo=UTC)
 
@@ -203,6 +208,7 @@ def test_untyped_table_refuses_lossy_value_with_path_and_remedy(value: Any, wher
         (Box[int], Box(3)),
         (Leg, Leg("ULM", 3)),
         (list[Leg], [Leg("ULM", 3)]),
+        (Total, Total(1, 2.5)),
         (dict[int, Order], {1: Order("ann", 2)}),
         (Order, Order("ann", 2)),
         (int | None, 5),
@@ -246,6 +252,9 @@ def test_typed_table_accepts_values_preserved_by_type(kind: Any, value: Any) -> 
         (Line, Line(Point(1), "2024-01-01")),  # type: ignore[arg-type]
         (Leg, Leg(5)),  # type: ignore[arg-type]
         (Leg, Leg("a", float("nan"))),  # type: ignore[arg-type]
+        (Total, Total(1, 2)),
+        (Total, Total(1, float("inf"))),
+        (Total, Total("a", 2.5)),  # type: ignore[arg-type]
         (Tagged, Tagged(tags={"a"})),
         (Order, {"user": "ann"}),
     ],
@@ -339,6 +348,17 @@ def test_roundtrip_check_does_not_compare_parts(
     values = [value, copy.deepcopy(value)]
     assert made.check.first(values, [made.encode(each) or b"" for each in values]) is None
     assert made.check.comes_back(value, made.encode(value) or b"")
+
+
+@pytest.mark.parametrize("value", [Point(1, 0.5), Leg("ULM", 3), Total(1, 2.5), Order("ann")])
+def test_class_of_leaves_is_checked_without_reading_it(
+    value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading took a fifth of the CPU of an aggregate."""
+    made = table_codec(type(value))
+    assert made.check is not None
+    monkeypatch.setattr(roundtrip, "all_same", None)
+    assert made.check.first([value], [made.encode(value) or b""]) is None
 
 
 def test_null_decodes_to_none_in_nested_dataclass() -> None:
