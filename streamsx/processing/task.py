@@ -274,7 +274,7 @@ class Task:
         newest = self.stream_time if self.progress else NOTHING
         closed = False
         for loop in self._loops:
-            if not any(each.paused for each in self._loops):  # two loops may close one store
+            if not self.paused:  # two loops may close one store
                 closed = loop.close_idle(by_store, newest) or closed
         if self.ended is not None:
             raise self.ended
@@ -301,8 +301,11 @@ class Task:
     def run(self, limit: int, caught_up: Collection[str] = ()) -> int:
         """Run up to `limit` records in order. `caught_up` are the topics read to the end.
 
+        A run ends at a pause, behind each slice of results that closed: they take other time than
+        records.
+
         Returns:
-            The work done, in records: a slice of results that closed counts as SLICE_ROWS.
+            The work done, in records: a slice of results counts as SLICE_ROWS, a pause as one.
 
         Raises:
             StreamsxError: the task has ended; the class describes the kinds.
@@ -310,10 +313,9 @@ class Task:
         done = 0
         if self.ended is not None:
             raise self.ended
+        if not self.busy and self._go_on():
+            return SLICE_ROWS
         while done < limit and not self.busy:
-            if self._go_on():
-                done += SLICE_ROWS
-                continue
             chunk = self._merge.next(limit - done, caught_up)
             if chunk is None:
                 break
@@ -321,7 +323,14 @@ class Task:
             self._run(chunk)
             if self.ended is not None:
                 raise self.ended
+            if self.paused:
+                return max(done, 1)
         return done
+
+    @property
+    def paused(self) -> bool:
+        """Return whether a chunk is not finished, because many results leave at one record."""
+        return any(loop.paused for loop in self._loops)
 
     def _go_on(self) -> bool:
         """Go on with a paused chunk; return False if there is none."""

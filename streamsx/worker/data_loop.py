@@ -293,6 +293,8 @@ class DataLoop:
             limit = min(limit, active.fills(self._committer.room_bytes))
             taken = task.records
             work = task.run(limit, caught_up)
+            while task.paused and self._clock.now() < min(until, began + CHUNK_S):
+                work += task.run(1, caught_up)
             self._records += task.records - taken
         except TaskStopped as why:
             self._tasks.stopped(active.id, why)
