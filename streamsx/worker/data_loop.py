@@ -48,6 +48,9 @@ the memory."""
 PRELOAD_ROWS = 1000
 REPORT_EVERY_S = 0.05
 TICK_EVERY_S = 1.0
+LOOK_FOR_IDLE_EVERY_S = 0.25
+"""Input counts as idle from the look behind its last record on, and closes at another look: windows
+close at most 0.5 s late."""
 IDLE_MIN_S = 0.001
 IDLE_MAX_S = 0.25
 """Longest idle wait: a lease can run out while nothing arrives."""
@@ -135,6 +138,7 @@ class DataLoop:
         self._restore_share = RestoreShare(self._slice_s)
         self._report_at = 0.0
         self._tick_at = 0.0
+        self._look_at = 0.0
         self._leased = False
         self._crowding: Collection[TaskId] = frozenset()
         self._records = 0
@@ -179,11 +183,13 @@ class DataLoop:
             self._report_at = now + REPORT_EVERY_S
             self._handovers.complete_idle()
             self._report()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_FOR_IDLE_EVERY_S
+            self._look_for_idle(now)
         if now >= self._tick_at:
             self._tick_at = now + TICK_EVERY_S
             self._handovers.complete_idle()
             self._pass_over(now)
-            self._look_for_idle(now)
             if self._tasks.actives:
                 self._throughput.regularly(now, self._lag.value)
 
