@@ -35,6 +35,7 @@ from weakref import WeakSet
 
 from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
+from streamsx.serde.codec import encoded_all
 from streamsx.state.api import INDEX, ROW, Rows, holds_rows
 from streamsx.state.layout import StoreNode
 from streamsx.state.sizes import ENCODED_BYTES, ENTRY_BYTES, SLOT_BYTES, Learned, deep_bytes
@@ -495,7 +496,7 @@ class CachedStore:
         if len(kinds) > 1 or _Gone in kinds:
             return [None if v is GONE else encode[type(v)](v) for v in objects]
         (kind,) = kinds
-        return list(map(encode[kind], objects))
+        return encoded_all(encode[kind], objects)
 
     def _loses_one(self, objects: list[Any], encoded: list[bytes | None], *, deletes: bool) -> bool:
         """Return whether a value of a slice would be read back as another one."""
@@ -645,7 +646,8 @@ class CachedStore:
         run = self._run
         count = self._slice(limit)
         done = len(run) <= count and not self._order
-        part = {key: self.pending[key] for key in reversed(run[-count:])}
+        keys = run[: -count - 1 : -1]
+        part = dict(zip(keys, map(self.pending.__getitem__, keys), strict=True))
         self.rows.write(self._indexed(part), self._end if done else None)
         # Only now: rows that a full disk rejected must not be missing below the written position.
         del run[-count:]

@@ -13,6 +13,7 @@ Out of scope: the directory (`directory`), the meaning of a position
 """
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
@@ -180,11 +181,14 @@ class RocksRows(Rows):
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         batch = WriteBatch(raw_mode=True)
-        for key, value in rows.items():
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, value)
+        if None in rows.values():
+            for key, value in rows.items():
+                if value is None:
+                    batch.delete(key)
+                else:
+                    batch.put(key, value)
+        else:  # 60 ns a row less
+            deque(map(batch.put, rows, rows.values()), maxlen=0)
         if position is not None:
             batch.put(POSITION, position_row(position))
         with self._translated():

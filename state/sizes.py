@@ -36,8 +36,11 @@ def deep_bytes(value: object) -> int:
     The walk is breadth first, level by level, over some of the references of each object. A value
     without references takes 0.5 us instead of 1.2; each chunk measures two.
     """
-    if type(value) in ATOMS:
+    kind = type(value)
+    if kind in ATOMS:
         return own_bytes(value)
+    if kind is list and ATOMS.issuperset(map(type, value)):  # type: ignore[call-overload]
+        return own_bytes(value) + _leaf_bytes(value)  # type: ignore[arg-type]
     total = 0.0
     looked = 0
     level: list[tuple[object, float]] = [(value, 1.0)]
@@ -52,6 +55,13 @@ def deep_bytes(value: object) -> int:
         part = below[:: odd_step(len(below))]
         level = [(each, weight * len(below) / len(part)) for each, weight in part]
     return int(total)
+
+
+def _leaf_bytes(leaves: list[object]) -> int:
+    """Return the bytes of leaves of one list alone: 2 us for four, where the walk takes 13."""
+    part = leaves[:: odd_step(len(leaves))]
+    own = [sys.getsizeof(each) for each in part if sys.getrefcount(each) < SHARED_REFERENCES]
+    return sum(own) * len(leaves) // max(1, len(part))
 
 
 def own_bytes(value: object) -> int:

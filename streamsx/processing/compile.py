@@ -137,6 +137,14 @@ IF_BLESSED: Final = """\
             if type(value) is dict and BLESSED in value:
                 value = decode_value(raw)
 """
+KEY: Final = "decoded_{n} = branch_key_{branch}({key})"
+QUICK_KEY: Final = """\
+try:
+    decoded_{n} = quick_key_{branch}({key})
+except Exception:
+    decoded_{n} = branch_key_{branch}({key})
+"""
+"""Decodes as `QUICK` does: 40 ns instead of 160."""
 BRANCH: Final = """\
         try:
 {lines}
@@ -295,6 +303,7 @@ class LoopText:
         }  # fmt: skip
         for n, branch in enumerate(self._branches):
             names[f"branch_key_{n}"] = branch.keys.decode if branch.keys else keys
+            names[f"quick_key_{n}"] = branch.keys and branch.keys.quick.decode
             names[f"time_{n}"] = wiring.clock(branch)
             names[f"results_{n}"] = wiring.results.setdefault(branch.agent, ResultStreak(None))
         for n, operator in enumerate(self.operators):
@@ -401,13 +410,21 @@ class LoopText:
             *_filled(behind, names, "    ", inner),
         ]
 
+    def _decoded(self, n: int, branch: int, scope: Scope, indent: str) -> list[str]:
+        """Return the lines that decode the key for an operator."""
+        keys = self._branches[branch].keys
+        is_quick = keys is not None and keys.quick.decode is not None and not keys.quick.blessed
+        text = QUICK_KEY if is_quick else KEY
+        filled = text.format(n=n, branch=branch, key=scope["key"])
+        return [indent + line for line in filled.splitlines()]
+
     def _lines(self, operator: Operator, scope: Scope, indent: str, branch: int) -> list[str]:
         """Return the lines of an operator and of all below."""
         n = self._numbers[id(operator)]
         code = operator.code
         lines = list[str]()
         if "decoded" in code.uses and scope["decoded"] is None:
-            lines.append(f"{indent}decoded_{n} = branch_key_{branch}({scope['key']})")
+            lines += self._decoded(n, branch, scope, indent)
             scope = {**scope, "decoded": f"decoded_{n}"}
         names = _Names(scope, n, operator)
         below = _below(code, names, scope, n)
