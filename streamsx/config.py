@@ -283,6 +283,9 @@ class Config:
     The group knows a worker with `static_membership` by its `instance_id`. `on_stop` decides
     whether SIGTERM lets such a worker `stay` a member for the rest of its session.
 
+    `on_error`, `on_decode_error`: the reaction to a record that fails, or cannot be decoded. `log`
+    skips it, `dlq` sends it to `dlq_topic` too, `stop` stops the worker.
+
     `on_produce_error`: the reaction to a record that a broker refuses for good. `stop_task` stops
     the task that sent the record at the task's last commit, `stop` stops the worker, `log` skips
     the record.
@@ -314,8 +317,9 @@ class Config:
         faust="processing_guarantee",
     )
     commit_interval_s: float = setting(1.0, commit_seconds, faust="broker_commit_interval")
-    on_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
-    on_decode_error: str = setting("log", one_of("log", "stop", later=("dlq", "retry")))
+    on_error: str = setting("log", one_of("log", "dlq", "stop", later=("retry",)))
+    on_decode_error: str = setting("log", one_of("log", "dlq", "stop", later=("retry",)))
+    dlq_topic: str | None = setting(None, or_none(legal))  # default: {id}-dlq
     consecutive_failures_max: int | None = setting(10, or_none(whole(1)))
     on_produce_error: str = setting("stop_task", one_of("stop_task", "stop", "log"))
 
@@ -410,6 +414,12 @@ SETTINGS: Final[dict[str, "Field[object]"]] = {
 """Fields by every accepted name, the users' names first."""
 
 
+def dead_letters(config: Config) -> str:
+    """Return the name of the dead-letter topic; empty if no setting asks for one."""
+    asked = "dlq" in (config.on_error, config.on_decode_error)
+    return (config.dlq_topic or f"{config.id}-dlq") if asked else ""
+
+
 def contradictions(config: Config) -> Iterator[str]:
     """Yield a message for each pair of settings that contradict each other; both are named."""
     least = HEARTBEATS_PER_SESSION * config.heartbeat_interval_s
@@ -425,6 +435,10 @@ def contradictions(config: Config) -> Iterator[str]:
         )
     if config.on_stop == "stay" and not config.static_membership:
         yield "on_stop stay is of static_membership, which is false"
+    if config.dlq_topic is not None and not dead_letters(config):
+        yield (
+            f"dlq_topic {config.dlq_topic} is of on_error dlq or on_decode_error dlq, and neither is"
+        )
     if config.fetch_max_bytes < config.consumer_max_fetch_size_bytes:
         yield (
             f"fetch_max_bytes {config.fetch_max_bytes} is below consumer_max_fetch_size "

@@ -24,13 +24,13 @@ from streamsx.app.services import Job
 from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.app.table import Table
 from streamsx.app.table_flow import GlobalTable, TableFlow
-from streamsx.config import Config, seconds
+from streamsx.config import Config, dead_letters, seconds
 from streamsx.errors import NameClash, UsageError
 from streamsx.processing.inbox import Done, Host, wrong_thread
 from streamsx.state.cache import CachedStore
 from streamsx.tasks.rebalance_listeners import Listener, RebalanceListeners
 from streamsx.topology.build import Topology, build
-from streamsx.topology.internal_topics import TopicKind
+from streamsx.topology.internal_topics import DEAD_LETTERS_CONFIG, TopicKind, TopicSpec
 
 V = TypeVar("V")
 Fun = TypeVar("Fun", bound=Callable[..., Any])
@@ -304,6 +304,7 @@ class App(FaustNames):
         known = {spec.name for spec in topics}
         sent_to = (spec for topic in elsewhere for spec in topic.specs(TopicKind.OUTPUT))
         topics += [spec for spec in sent_to if spec.name not in known]
+        topics += self._dead_letters()
         idle = sorted(self.tables.keys() - used)
         notes += [f"table without an agent: {name}: nobody can write it" for name in idle]
         derived = [each for _, touched in found for each in touched.derived if each.otherwise]
@@ -315,6 +316,14 @@ class App(FaustNames):
             )
         otherwise = (each.otherwise for each in derived)
         return build(self.conf.id, stages, topics, notes, otherwise)
+
+    def _dead_letters(self) -> list[TopicSpec]:
+        """Return the spec of the dead-letter topic, if a setting asks for one."""
+        name = dead_letters(self.conf)
+        if not name:
+            return []
+        replication = self.conf.topic_replication_factor
+        return [TopicSpec(name, TopicKind.OUTPUT, None, replication, DEAD_LETTERS_CONFIG)]
 
     # -- the running app
 

@@ -12,9 +12,9 @@ Not here: logging and the clock. The driver limits and counts the reports, and m
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
-from streamsx.model import TaskId
+from streamsx.model import Headers, TaskId
 from streamsx.operators.operator import Counts
 
 QUIET_S: Final = 5.0
@@ -26,6 +26,16 @@ class FailureAction(Enum):
 
     LOG = "log"
     STOP = "stop"
+    DLQ = "dlq"
+
+
+class FailedRecord(NamedTuple):
+    """Bytes of a record that failed, and its timestamp in ms. `value` is None if it is damaged."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: Headers | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +43,9 @@ class Failure:
     """Record that failed.
 
     `operator` is the agent that processed the record. `decode` is True if the record's bytes could
-    not be decoded.
+    not be decoded. `record` is None for a result that failed outside of its record: when its window
+    closed, say. `kept` says whether the record is in the dead-letter topic; empty if it is not
+    meant to be there.
     """
 
     task: TaskId
@@ -43,6 +55,8 @@ class Failure:
     operator: str
     decode: bool
     error: Exception
+    record: FailedRecord | None = None
+    kept: str = ""
 
     @property
     def place(self) -> str:
@@ -51,7 +65,8 @@ class Failure:
     def __str__(self) -> str:
         what = "record cannot be decoded" if self.decode else "record failed"
         error = f"{type(self.error).__name__}: {self.error}"
-        return f"{what}: {self.place}, {self.operator}: {error}"
+        kept = f": {self.kept}" if self.kept else ""
+        return f"{what}: {self.place}, {self.operator}: {error}{kept}"
 
 
 def nobody(_failure: Failure) -> None:
@@ -67,7 +82,8 @@ class Policy:
     """Policy for failures. `report` is called for each failure that does not end the worker.
 
     `consecutive_failures_max` is the number of records in a row that fail and stop their task. With
-    None no number does, and no position is held.
+    None no number does, and no position is held. `dead_letters` is the topic of the records whose
+    reaction is `DLQ`.
     """
 
     on_error: FailureAction = FailureAction.LOG
@@ -78,10 +94,10 @@ class Policy:
     """Callback for a record without a value that its agent did not ask for."""
     untaken: Callable[[TaskId, str, Counts], None] = uncounted
     """Callback for records that an operator did not take since the last commit, by its store."""
+    dead_letters: str = ""
 
-    def stops(self, failure: Failure) -> bool:
-        word = self.on_decode_error if failure.decode else self.on_error
-        return word is FailureAction.STOP
+    def action(self, failure: Failure) -> FailureAction:
+        return self.on_decode_error if failure.decode else self.on_error
 
 
 class FailureStreak:

@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.processing.batch import Batch, Chunk
 from streamsx.processing.compile import Loop, LoopText, Wiring, compiled, has_clock
-from streamsx.processing.failure_policy import Failure, FailureStreak, ResultStreak
+from streamsx.processing.failure_policy import (
+    FailedRecord,
+    Failure,
+    FailureStreak,
+    ResultStreak,
+)
 from streamsx.processing.inbox import Inbox, TaskContext, Values
 from streamsx.processing.progress import NOTHING
 from streamsx.state.timed_store import TimedStore
@@ -38,6 +43,13 @@ class ReaderPosition(NamedTuple):
     reader: str
     position: int
     stream_time: int
+
+
+def failed_record(batch: Batch, index: int) -> FailedRecord:
+    """Return the bytes of a record that failed."""
+    headers = batch.headers[index] if batch.headers else None
+    value = None if batch.error(index) else batch.values[index]
+    return FailedRecord(batch.keys[index], value, batch.timestamps[index], headers)
 
 
 class AgentProgress:
@@ -83,6 +95,7 @@ class AgentProgress:
     ) -> None:
         """Report a failed record. Raise the error if the failure ends the task."""
         failure = self._failure(batch.offsets[index], error, decode=decode)
+        failure = replace(failure, record=failed_record(batch, index))
         self._task.failed(failure, self._streak, ordinal)
 
     def result_failed(self, offset: int, error: Exception) -> None:

@@ -28,6 +28,7 @@ from streamsx.model import TaskId
 from streamsx.operators.operator import Counts
 from streamsx.processing.batch import Batch, Chunk, StreamTimes
 from streamsx.processing.compile import SLICE_ROWS
+from streamsx.processing.dead_letters import buried
 from streamsx.processing.failure_policy import (
     Failure,
     FailureAction,
@@ -450,16 +451,26 @@ class Task:
             self.ended = kind(f"{error} ({failure.operator}, {failure.place})")
         elif isinstance(error, STORE_FAULTS):
             self.ended = error
-        elif self.policy.stops(failure):
+        elif self.policy.action(failure) is FailureAction.STOP:
             self.ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
         else:
-            self.policy.report(failure)
+            self._report(failure)
             before = self._newest[failure.topic].below(failure.offset)
             if streak.failed(ordinal, failure.offset, before):
                 results = isinstance(streak, ResultStreak)
                 self.ended = self._stopped(failure, None if results else streak.first)
         if self.ended is not None:
             raise self.ended from (None if self.ended is error else error)
+
+    def _report(self, failure: Failure) -> None:
+        """Report a failed record, and keep it as a dead letter if its policy says so."""
+        if self.policy.action(failure) is FailureAction.DLQ:
+            try:
+                failure = buried(failure, self.policy.dead_letters, self.outbox)
+            except NotFound as error:
+                self.ended = UsageError(f"{error} ({failure})")
+                raise self.ended from error
+        self.policy.report(failure)
 
     def _stopped(self, last: Failure, first: int | None) -> TaskStopped:
         """Return the end after a row of records that failed, or of results: `first` is None then.

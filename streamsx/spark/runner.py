@@ -27,6 +27,7 @@ from streamsx.app.lookup import app_named
 from streamsx.client import admin
 from streamsx.client.admin import NewTopic
 from streamsx.client.cluster import START_TIMEOUT_S, Cluster
+from streamsx.config import dead_letters
 from streamsx.model import TopicPartition
 from streamsx.processing.failure_policy import FailureAction, Policy
 from streamsx.protocol.commit_metadata import OffsetMetadata
@@ -144,7 +145,11 @@ class Pipeline:
     def work(self, number: int, base: Manifest | None, numbered: Iterable[str] = ()) -> BatchWork:
         conf = self.app.conf
         words = FailureAction(conf.on_error), FailureAction(conf.on_decode_error)
-        policy = Policy(*words, consecutive_failures_max=conf.consecutive_failures_max)
+        policy = Policy(
+            *words,
+            consecutive_failures_max=conf.consecutive_failures_max,
+            dead_letters=dead_letters(conf),
+        )
         about = self.app.topology().signatures, self.stages[0].counts, self.uri, number, base
         return BatchWork(
             self.name, *about, policy, self.task_bytes, self.scratch, frozenset(numbered)

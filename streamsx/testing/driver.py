@@ -39,7 +39,7 @@ from typing import Any, Final, NamedTuple, Self
 from streamsx.app.app import App
 from streamsx.app.channel import Topic
 from streamsx.client.record_accumulator import OutputPartition
-from streamsx.config import seconds
+from streamsx.config import dead_letters, seconds
 from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
@@ -221,7 +221,12 @@ class TestDriver:
         """Global tables by name."""
         self._table_positions: defaultdict[tuple[str, int], int] = defaultdict(int)
         """Next offset of each partition of a global table's topic."""
-        self._policy = Policy(*words, self._failed, config.consecutive_failures_max)
+        self._policy = Policy(
+            *words,
+            self._failed,
+            config.consecutive_failures_max,
+            dead_letters=dead_letters(config),
+        )
         self._logs = _Logs(made.counts)
         self._rows: defaultdict[tuple[str, int], MemoryRows] = defaultdict(MemoryRows)
         plans = {each.number: each for each in self.topology.subtopologies}

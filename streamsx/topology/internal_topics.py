@@ -47,6 +47,11 @@ CONFIGS: Final[Mapping[TopicKind, Mapping[str, str]]] = {
 }
 
 
+DEAD_LETTERS_CONFIG: Final[Mapping[str, str]] = {"cleanup.policy": "delete", "retention.ms": "-1"}
+"""Config of the dead-letter topic. Its records have the times of the records that failed, so a
+retention would delete those of old records at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
     """Specification by which a missing topic is created.

@@ -20,7 +20,7 @@ from streamsx.client.producer import OnRefused, Producer, always
 from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.client.topic_limits_watch import OutputLimits
 from streamsx.clock import Clock
-from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
+from streamsx.config import COOPERATIVE_SINCE, EAGER, Config, dead_letters
 from streamsx.errors import TaskStopped, ValueRefused
 from streamsx.group.member import MemberConfig
 from streamsx.group.member_events import ControlMessage
@@ -404,6 +404,7 @@ def policy_of(config: Config, failures: FailureReports) -> Policy:
         config.consecutive_failures_max,
         failures.passed,
         failures.untaken,
+        dead_letters(config),
     )
 
 
