@@ -258,6 +258,10 @@ slice_seconds: Final = within(
 # -- the table
 
 
+REACTIONS: Final = ("log", "dlq", "stop_task", "stop")
+"""Reactions to a record that failed."""
+
+
 def setting(
     default: object, parse: Callable[[object], T], *names: str, faust: str = "", env: str = ""
 ) -> T:
@@ -284,7 +288,7 @@ class Config:
     whether SIGTERM lets such a worker `stay` a member for the rest of its session.
 
     `on_error`, `on_decode_error`: the reaction to a record that fails, or cannot be decoded. `log`
-    skips it, `dlq` sends it to `dlq_topic` too, `stop` stops the worker.
+    skips it, `dlq` sends it to `dlq_topic` too, `stop_task` stops its task and `stop` the worker.
 
     `on_produce_error`: the reaction to a record that a broker refuses for good. `stop_task` stops
     the task that sent the record at the task's last commit, `stop` stops the worker, `log` skips
@@ -317,8 +321,8 @@ class Config:
         faust="processing_guarantee",
     )
     commit_interval_s: float = setting(1.0, commit_seconds, faust="broker_commit_interval")
-    on_error: str = setting("log", one_of("log", "dlq", "stop", later=("retry",)))
-    on_decode_error: str = setting("log", one_of("log", "dlq", "stop", later=("retry",)))
+    on_error: str = setting("log", one_of(*REACTIONS, later=("retry",)))
+    on_decode_error: str = setting("log", one_of(*REACTIONS, later=("retry",)))
     dlq_topic: str | None = setting(None, or_none(legal))  # default: {id}-dlq
     consecutive_failures_max: int | None = setting(10, or_none(whole(1)))
     on_produce_error: str = setting("stop_task", one_of("stop_task", "stop", "log"))
@@ -415,9 +419,8 @@ SETTINGS: Final[dict[str, "Field[object]"]] = {
 
 
 def dead_letters(config: Config) -> str:
-    """Return the name of the dead-letter topic; empty if no setting asks for one."""
-    asked = "dlq" in (config.on_error, config.on_decode_error)
-    return (config.dlq_topic or f"{config.id}-dlq") if asked else ""
+    """Return the name of the dead-letter topic, which is there if a reaction may be `dlq`."""
+    return config.dlq_topic or f"{config.id}-dlq"
 
 
 def contradictions(config: Config) -> Iterator[str]:
@@ -435,10 +438,6 @@ def contradictions(config: Config) -> Iterator[str]:
         )
     if config.on_stop == "stay" and not config.static_membership:
         yield "on_stop stay is of static_membership, which is false"
-    if config.dlq_topic is not None and not dead_letters(config):
-        yield (
-            f"dlq_topic {config.dlq_topic} is of on_error dlq or on_decode_error dlq, and neither is"
-        )
     if config.fetch_max_bytes < config.consumer_max_fetch_size_bytes:
         yield (
             f"fetch_max_bytes {config.fetch_max_bytes} is below consumer_max_fetch_size "

@@ -22,7 +22,14 @@ from streamsx.operators.operator import chain
 from streamsx.processing.inbox import Done, Values
 from streamsx.state.layout import StoreNode
 from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
-from streamsx.topology.nodes import AgentNode, Branch, Source, SubTopology
+from streamsx.topology.nodes import (
+    AS_THE_APP,
+    AgentNode,
+    Branch,
+    OnFailure,
+    Source,
+    SubTopology,
+)
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -62,6 +69,7 @@ class Agent(FaustNames):
         sinks: Iterable[Sink],
         tables: Iterable[Table[Any, Any] | str] | None,
         options: dict[str, Any],
+        on_failure: OnFailure = AS_THE_APP,
     ) -> None:
         if not (iscoroutinefunction(fun) or isasyncgenfunction(fun)):
             raise TypeError(f"not an async function: {fun!r}: write `async def`")
@@ -78,6 +86,7 @@ class Agent(FaustNames):
         self.tables = None if names is None else frozenset(names)
         self._channel = channel
         self._options = options
+        self._on_failure = on_failure
 
     @property
     def channel(self) -> Topic:
@@ -144,7 +153,7 @@ class Agent(FaustNames):
             )
         for derived in reached.derived:
             steps = chain(*derived.steps, forward(derived.topic.name))
-            branches = (Branch(self.name, steps),)
+            branches = (Branch(self.name, steps, on_failure=self._on_failure),)
             keys = topic.key_codec
             values = topic.value_codec
             sources = tuple(Source(name, keys, values, branches) for name in topic.topics)
@@ -155,7 +164,7 @@ class Agent(FaustNames):
         def body(values: Values) -> Coroutine[Any, Any, None]:
             return self.body(Stream(self.name, self.channel, values, check))
 
-        node = AgentNode(self.name, body)
+        node = AgentNode(self.name, body, self._on_failure)
         keys = topic.key_codec
         values = topic.value_codec
         sources = tuple(Source(name, keys, values, agents=(node,)) for name in topic.topics)

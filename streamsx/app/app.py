@@ -18,6 +18,7 @@ from streamsx.app.agent import Agent, Sink, check_call, name_of
 from streamsx.app.channel import SendOptions, Topic
 from streamsx.app.compat import FaustNames, sifted, users_line
 from streamsx.app.discovery import reached, sends_to
+from streamsx.app.failure_choice import Reaction, on_failure
 from streamsx.app.flow import Flow, begin_flow, key_codec, refuse_lost_deletions
 from streamsx.app.flow_graph import FlowGraph
 from streamsx.app.services import Job
@@ -31,6 +32,7 @@ from streamsx.state.cache import CachedStore
 from streamsx.tasks.rebalance_listeners import Listener, RebalanceListeners
 from streamsx.topology.build import Topology, build
 from streamsx.topology.internal_topics import DEAD_LETTERS_CONFIG, TopicKind, TopicSpec
+from streamsx.topology.nodes import SubTopology
 
 V = TypeVar("V")
 Fun = TypeVar("Fun", bound=Callable[..., Any])
@@ -109,12 +111,16 @@ class App(FaustNames):
         name: str | None = None,
         sink: Iterable[Sink] | None = None,
         tables: Iterable[Table[Any, Any] | str] | None = None,
+        on_error: Reaction | None = None,
+        on_decode_error: Reaction | None = None,
         **options: Any,
     ) -> Callable[[Callable[..., Any]], Agent]:
         """Make an agent of an `async def` that iterates a stream, and may yield to its sinks.
 
         `tables` are the tables that the agent uses, if they cannot be found in the code. `options`
-        are those of the topic, if `channel` is not a Topic. Each task has one instance.
+        are those of the topic, if `channel` is not a Topic. Each task has one instance. `on_error`
+        and `on_decode_error` are the reactions to this agent's failures, in place of the settings':
+        a word, or a function of the failure that returns one (None: the setting's).
 
         Raises:
             NameClash: another agent has the name.
@@ -123,11 +129,19 @@ class App(FaustNames):
         """
         if not isinstance(channel, Topic | str | None):
             raise TypeError(f"not a topic: {channel!r}: write @app.agent(topic), or @app.agent()")
+        chosen = on_failure(on_error, on_decode_error)
 
         def decorate(fun: Callable[..., Any]) -> Agent:
             ours = self._ours("@app.agent", f"agent {name or name_of(fun)}", options)
             made = Agent(
-                self, fun, name=name, channel=channel, sinks=sink or (), tables=tables, options=ours
+                self,
+                fun,
+                name=name,
+                channel=channel,
+                sinks=sink or (),
+                tables=tables,
+                options=ours,
+                on_failure=chosen,
             )
             _add(self.agents, made.name, made, "agent", self._id)
             return made
@@ -156,14 +170,17 @@ class App(FaustNames):
         topic: Topic | str,
         *more: str,
         timestamp: Callable[[Any], Any] | None = None,
+        on_error: Reaction | None = None,
+        on_decode_error: Reaction | None = None,
         **options: Any,
     ) -> Flow:
         """Return a flow of the records of a topic, or of several; `options` as for Topic.
 
         `timestamp` is a function of the value that returns the record's time, as a datetime or in
-        seconds since 1970.
+        seconds since 1970. `on_error` and `on_decode_error` are as for `agent`.
         """
-        return begin_flow(self, self._read(topic, more, options), timestamp)
+        chosen = on_failure(on_error, on_decode_error)
+        return begin_flow(self, self._read(topic, more, options), timestamp, chosen)
 
     def table(self, topic: Topic | str, *, name: str | None = None, **options: Any) -> TableFlow:
         """Return a table of the newest value of each key of a topic; `options` as for Topic.
@@ -304,7 +321,7 @@ class App(FaustNames):
         known = {spec.name for spec in topics}
         sent_to = (spec for topic in elsewhere for spec in topic.specs(TopicKind.OUTPUT))
         topics += [spec for spec in sent_to if spec.name not in known]
-        topics += self._dead_letters()
+        topics += self._dead_letters(stages)
         idle = sorted(self.tables.keys() - used)
         notes += [f"table without an agent: {name}: nobody can write it" for name in idle]
         derived = [each for _, touched in found for each in touched.derived if each.otherwise]
@@ -317,11 +334,17 @@ class App(FaustNames):
         otherwise = (each.otherwise for each in derived)
         return build(self.conf.id, stages, topics, notes, otherwise)
 
-    def _dead_letters(self) -> list[TopicSpec]:
-        """Return the spec of the dead-letter topic, if a setting asks for one."""
-        name = dead_letters(self.conf)
-        if not name:
+    def _dead_letters(self, stages: Iterable[SubTopology]) -> list[TopicSpec]:
+        """Return the spec of the dead-letter topic, if a reaction to a failure may be `dlq`."""
+        chosen = [self.conf.on_error, self.conf.on_decode_error]
+        for source in (source for stage in stages for source in stage.sources):
+            for branch in source.branches:
+                chosen += branch.on_failure
+            for agent in source.agents:
+                chosen += agent.on_failure
+        if not any(each == "dlq" or callable(each) for each in chosen):
             return []
+        name = dead_letters(self.conf)
         replication = self.conf.topic_replication_factor
         return [TopicSpec(name, TopicKind.OUTPUT, None, replication, DEAD_LETTERS_CONFIG)]
 

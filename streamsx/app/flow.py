@@ -44,6 +44,7 @@ from streamsx.operators.windows import aggregate_windows, count_windows
 from streamsx.serde.codec import Codec, FlowKeys, topic_codec
 from streamsx.state.layout import StoreNode
 from streamsx.topology.internal_topics import TopicKind
+from streamsx.topology.nodes import AS_THE_APP, OnFailure
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -641,11 +642,17 @@ OPERATORS: Final[Mapping[str, Callable[[Place, StoreNode, Aggregate, str], Opera
 """Maker of the operator of an aggregate, by the kind of the window; "" without one."""
 
 
-def begin_flow(app: "App", topic: Topic, time_of: Callable[[Any], Any] | None) -> Flow:
+def begin_flow(
+    app: "App",
+    topic: Topic,
+    time_of: Callable[[Any], Any] | None,
+    on_failure: OnFailure = AS_THE_APP,
+) -> Flow:
     """Return the flow of a topic's records."""
     keys = key_codec(topic)
     root = app.flows.root(topic, TopicKind.SOURCE, keys)
-    flow = Flow(Place(app, app.flows, root, Shape(keys, topic, topic.value_type)))
+    shape = Shape(keys, topic, topic.value_type)
+    flow = Flow(Place(app, app.flows, root, shape, on_failure))
     if time_of is None:
         return flow
     check_function("timestamp=", time_of)

@@ -30,7 +30,7 @@ from streamsx.state.layout import (
     Timing,
 )
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, changelog_name
-from streamsx.topology.nodes import Branch, Source, SubTopology
+from streamsx.topology.nodes import AS_THE_APP, Branch, OnFailure, Source, SubTopology
 
 if TYPE_CHECKING:
     from streamsx.app.app import App
@@ -47,12 +47,14 @@ STORE_KINDS: Final = {"session": SESSION, "sliding": SLIDING}
 class FlowStep:
     """Operator of a flow, with the steps that follow, which grow while an app is made.
 
-    `topic` is the destination of an operator that sends.
+    `topic` is the destination of an operator that sends; `on_failure` counts where the step is the
+    first of its flow.
     """
 
     operator: Operator
     topic: Topic | None = None
     then: list["FlowStep"] = field(default_factory=list)
+    on_failure: OnFailure = AS_THE_APP
 
 
 @dataclass(eq=False)
@@ -140,7 +142,7 @@ class FlowGraph:
                 name = _name(root, first)
                 names[name] = names.get(name, 0) + 1
                 label = name if names[name] == 1 else f"{name} ({names[name]})"
-                branches.append(Branch(label, first, root.keys))
+                branches.append(Branch(label, first, root.keys, step.on_failure))
             if branches:
                 yield _stage(root, tuple(branches))
 
@@ -249,10 +251,11 @@ class Place:
     graph: FlowGraph
     at: Root | FlowStep
     shape: Shape
+    on_failure: OnFailure = AS_THE_APP
 
     def then(self, operator: Operator, to: Topic | None = None, **changes: Any) -> "Place":
         """Put an operator here; return the place behind. `changes` are those of the shape."""
-        step = FlowStep(operator, to)
+        step = FlowStep(operator, to, on_failure=self.on_failure)
         self.at.then.append(step)
         return replace(self, at=step, shape=self.shape._replace(**changes))
 
@@ -266,9 +269,9 @@ class Place:
         **changes: Any,
     ) -> "Place":
         """Put one operator here and a second one elsewhere; the records of both go on as one."""
-        step = FlowStep(operator, to)
+        step = FlowStep(operator, to, on_failure=self.on_failure)
         self.at.then.append(step)
-        other.at.then.append(FlowStep(second, then=step.then))
+        other.at.then.append(FlowStep(second, then=step.then, on_failure=other.on_failure))
         shapes = self.shape, other.shape
         late = {
             "behind": max(each.behind for each in shapes),

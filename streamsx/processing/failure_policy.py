@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from streamsx.model import Headers, TaskId
 from streamsx.operators.operator import Counts
+from streamsx.topology.nodes import AS_THE_APP, OnFailure
 
 QUIET_S: Final = 5.0
 """Seconds without a record after which a task passes over the failures at the end of a topic."""
@@ -25,8 +26,9 @@ class FailureAction(Enum):
     """Reaction to a failure; values are those of the settings `on_error` and `on_decode_error`."""
 
     LOG = "log"
-    STOP = "stop"
     DLQ = "dlq"
+    STOP_TASK = "stop_task"
+    STOP = "stop"
 
 
 class FailedRecord(NamedTuple):
@@ -96,8 +98,27 @@ class Policy:
     """Callback for records that an operator did not take since the last commit, by its store."""
     dead_letters: str = ""
 
+    choices: OnFailure = AS_THE_APP
+    """What one agent or flow has chosen in place of `on_error` and `on_decode_error`."""
+
     def action(self, failure: Failure) -> FailureAction:
-        return self.on_decode_error if failure.decode else self.on_error
+        """Return the reaction to a failure.
+
+        A function of the user that raises, or returns anything else, stops the task: the record is
+        not lost. The error gets a note about that.
+        """
+        usual = self.on_decode_error if failure.decode else self.on_error
+        choice = self.choices.decode_error if failure.decode else self.choices.error
+        if choice is None:
+            return usual
+        if not callable(choice):
+            return FailureAction(choice)
+        try:
+            word = choice(failure)
+            return usual if word is None else FailureAction(word)
+        except Exception as error:  # of the user's function
+            failure.error.add_note(f"its reaction failed: {type(error).__name__}: {error}")
+            return FailureAction.STOP_TASK
 
 
 class FailureStreak:
@@ -135,6 +156,11 @@ class FailureStreak:
         self._stopped = self._limit is not None and self._count >= self._limit
         return self._stopped
 
+    def stop(self, ordinal: int, offset: int, stream_time: int) -> None:
+        """Count a record that failed, and stop the task whatever the count."""
+        self.failed(ordinal, offset, stream_time)
+        self._stopped = True
+
     def passed(self, ordinal: int) -> None:
         """Pass over a record that proves nothing about the code: the streak continues."""
         if ordinal == self._next:
@@ -145,9 +171,11 @@ class FailureStreak:
 
         `ordinal` is that of the record at hand, or of the next one.
         """
+        if self._stopped:
+            return True
         if self._limit is None or not self._count:
             return False
-        return self._stopped or ordinal <= self._next
+        return ordinal <= self._next
 
     def reset(self) -> None:
         """Forget the streak, because the records are gone from the log or passed over."""

@@ -28,7 +28,7 @@ from streamsx.processing.failure_policy import (
 from streamsx.processing.inbox import Inbox, TaskContext, Values
 from streamsx.processing.progress import NOTHING
 from streamsx.state.timed_store import TimedStore
-from streamsx.topology.nodes import AgentNode, Source, reader_name
+from streamsx.topology.nodes import AgentNode, OnFailure, Source, reader_name
 
 if TYPE_CHECKING:
     from streamsx.processing.task import Task
@@ -58,8 +58,16 @@ class AgentProgress:
     `begins` is the position of each reader that is ahead of the task at the start.
     """
 
-    def __init__(self, agent: str, topic: str, task: "Task", begins: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        agent: str,
+        topic: str,
+        task: "Task",
+        begins: Mapping[str, int],
+        on_failure: OnFailure,
+    ) -> None:
         self._agent = agent
+        self._policy = replace(task.policy, choices=on_failure)
         self._topic = topic
         self._task = task
         self._streak = FailureStreak(task.policy.consecutive_failures_max)
@@ -96,11 +104,12 @@ class AgentProgress:
         """Report a failed record. Raise the error if the failure ends the task."""
         failure = self._failure(batch.offsets[index], error, decode=decode)
         failure = replace(failure, record=failed_record(batch, index))
-        self._task.failed(failure, self._streak, ordinal)
+        self._task.failed(failure, self._streak, ordinal, self._policy)
 
     def result_failed(self, offset: int, error: Exception) -> None:
         """Report a failed result as of the record at an offset; raise if the task ends."""
-        self._task.failed(self._failure(offset, error, decode=False), self.results, 0)
+        failure = self._failure(offset, error, decode=False)
+        self._task.failed(failure, self.results, 0, self._policy)
 
     def _failure(self, offset: int, error: Exception, *, decode: bool) -> Failure:
         task = self._task
@@ -120,7 +129,7 @@ class AgentRun:
         self.agent = agent.name
         self.topic = source.topic
         self._task = task
-        self._scope = AgentProgress(agent.name, source.topic, task, begins)
+        self._scope = AgentProgress(agent.name, source.topic, task, begins, agent.on_failure)
         undecodable = partial(self._tell, decode=True)
         failed = partial(self._tell, decode=False)
         self._inbox = Inbox(self._scope.begin, undecodable, failed)
@@ -202,7 +211,10 @@ class LoopRun:
             source = replace(source, writers=())
         self._source = source
         self._task = task
-        self._scopes = [AgentProgress(each.agent, topic, task, begins) for each in source.branches]
+        self._scopes = [
+            AgentProgress(each.agent, topic, task, begins, each.on_failure)
+            for each in source.branches
+        ]
         self._all = tuple(range(len(self._scopes)))
         tells = task.plan.tells
         begin = task.stream_time if self._progress_of is None else NOTHING

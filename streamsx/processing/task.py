@@ -431,10 +431,11 @@ class Task:
                 found += (place.stream_time for reader in readers for place in reader.places)
         return min(found)
 
-    def failed(self, failure: Failure, streak: FailureStreak, ordinal: int) -> None:
+    def failed(self, failure: Failure, streak: FailureStreak, ordinal: int, policy: Policy) -> None:
         """Decide about a failed record: count it, pass over it, or end the task.
 
-        `streak` is that of the reader, and `ordinal` the record's number with that reader.
+        `streak` and `policy` are those of the reader, and `ordinal` the record's number with that
+        reader.
 
         Raises:
             StreamsxError: the error that ends the task.
@@ -451,40 +452,48 @@ class Task:
             self.ended = kind(f"{error} ({failure.operator}, {failure.place})")
         elif isinstance(error, STORE_FAULTS):
             self.ended = error
-        elif self.policy.action(failure) is FailureAction.STOP:
-            self.ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
         else:
-            self._report(failure)
-            before = self._newest[failure.topic].below(failure.offset)
-            if streak.failed(ordinal, failure.offset, before):
-                results = isinstance(streak, ResultStreak)
-                self.ended = self._stopped(failure, None if results else streak.first)
+            self._react(failure, streak, ordinal, policy.action(failure))
         if self.ended is not None:
             raise self.ended from (None if self.ended is error else error)
 
-    def _report(self, failure: Failure) -> None:
-        """Report a failed record, and keep it as a dead letter if its policy says so."""
-        if self.policy.action(failure) is FailureAction.DLQ:
+    def _react(
+        self, failure: Failure, streak: FailureStreak, ordinal: int, action: FailureAction
+    ) -> None:
+        """Do what the policy says about a failed record; `ended` is set if the task ends."""
+        if action is FailureAction.STOP:
+            self.ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
+            return
+        if action is FailureAction.DLQ:
             try:
                 failure = buried(failure, self.policy.dead_letters, self.outbox)
             except NotFound as error:
                 self.ended = UsageError(f"{error} ({failure})")
-                raise self.ended from error
+                return
         self.policy.report(failure)
+        before = self._newest[failure.topic].below(failure.offset)
+        if action is FailureAction.STOP_TASK:
+            streak.stop(ordinal, failure.offset, before)
+            self.ended = self._stopped(failure, streak, "its policy is stop_task", "")
+        elif streak.failed(ordinal, failure.offset, before):
+            what = "results" if isinstance(streak, ResultStreak) else "records"
+            count = self.policy.consecutive_failures_max
+            why = f"{count} {what} in a row failed, the last one at {failure.offset}"
+            more = ", or raise consecutive_failures_max if they may be skipped"
+            self.ended = self._stopped(failure, streak, why, more)
 
-    def _stopped(self, last: Failure, first: int | None) -> TaskStopped:
-        """Return the end after a row of records that failed, or of results: `first` is None then.
+    def _stopped(self, last: Failure, streak: FailureStreak, why: str, more: str) -> TaskStopped:
+        """Return the end of a task that stops because records, or results, have failed.
 
         Records are not committed from the first one on, results from the last commit on.
         """
-        what = "results" if first is None else "records"
-        begin = self.committed_at.positions[last.topic] if first is None else first
+        committed = self.committed_at.positions[last.topic]
+        begin = committed if isinstance(streak, ResultStreak) else streak.first
+        notes = "".join(f" ({note})" for note in getattr(last.error, "__notes__", ()))
         return TaskStopped(
-            f"task stopped: {self.id}, {last.topic}-{last.partition} offset {begin}: "
-            f"{self.policy.consecutive_failures_max} {what} in a row failed, the last one at "
-            f"{last.offset}, {last.operator}: {type(last.error).__name__}: {last.error}: nothing "
-            f"from {begin} on is committed: mend the code and start again, or raise "
-            "consecutive_failures_max if they may be skipped"
+            f"task stopped: {self.id}, {last.topic}-{last.partition} offset {begin}: {why}, "
+            f"{last.operator}: {type(last.error).__name__}: {last.error}{notes}: nothing from "
+            f"{begin} on is committed: mend the code and start again{more}"
         )
 
     def end(self, error: Exception, where: str) -> None:

@@ -39,7 +39,7 @@ from typing import Any, Final, NamedTuple, Self
 from streamsx.app.app import App
 from streamsx.app.channel import Topic
 from streamsx.client.record_accumulator import OutputPartition
-from streamsx.config import dead_letters, seconds
+from streamsx.config import Config, dead_letters, seconds
 from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
@@ -216,17 +216,11 @@ class TestDriver:
         self.failures: list[Failure] = []
         self._errors: list[Exception] = []
         """Errors since the last time that one was raised."""
-        words = FailureAction(config.on_error), FailureAction(config.on_decode_error)
         self._tables: dict[str, GlobalStore] = {}
         """Global tables by name."""
         self._table_positions: defaultdict[tuple[str, int], int] = defaultdict(int)
         """Next offset of each partition of a global table's topic."""
-        self._policy = Policy(
-            *words,
-            self._failed,
-            config.consecutive_failures_max,
-            dead_letters=dead_letters(config),
-        )
+        self._policy = self._policy_of(config)
         self._logs = _Logs(made.counts)
         self._rows: defaultdict[tuple[str, int], MemoryRows] = defaultdict(MemoryRows)
         plans = {each.number: each for each in self.topology.subtopologies}
@@ -582,6 +576,15 @@ class TestDriver:
         return self._calls > 0 or any(task.busy for task in self._tasks.values())
 
     # -- errors
+
+    def _policy_of(self, config: Config) -> Policy:
+        return Policy(
+            FailureAction(config.on_error),
+            FailureAction(config.on_decode_error),
+            self._failed,
+            config.consecutive_failures_max,
+            dead_letters=dead_letters(config),
+        )
 
     def _failed(self, failure: Failure) -> None:
         self.failures.append(failure)

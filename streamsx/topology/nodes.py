@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache, cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from streamsx.model import TopicPartition
 from streamsx.operators.operator import Operator
@@ -32,6 +32,18 @@ def reader_name(agent: str) -> str:
     return sha256(agent.encode()).hexdigest()[:READER_DIGITS]
 
 
+class OnFailure(NamedTuple):
+    """Reactions of one agent or flow to records that fail, and that cannot be decoded.
+
+    Each is a word of the settings `on_error` and `on_decode_error`, or a function of the failure
+    that returns one; None for the app's.
+    """
+
+    error: Any = None
+    decode_error: Any = None
+
+
+AS_THE_APP: Final = OnFailure()
 AgentBody = Callable[[Any], Coroutine[Any, Any, None]]
 """Body of an agent, as a function of the stream that the body reads."""
 
@@ -47,6 +59,7 @@ class Branch:
     agent: str
     first: Operator
     keys: Codec | None = None
+    on_failure: OnFailure = AS_THE_APP
 
     @property
     def of_flow(self) -> bool:
@@ -60,6 +73,7 @@ class AgentNode:
 
     name: str
     body: AgentBody
+    on_failure: OnFailure = AS_THE_APP
 
 
 @dataclass(frozen=True)

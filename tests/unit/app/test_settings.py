@@ -93,7 +93,10 @@ def test_revoke_timeout_defaults_to_the_rebalance_timeout() -> None:
     [
         ({"comit_interval": 1}, r"unknown setting: comit_interval .*did you mean commit_interval"),
         ({"commit_interval": "soon"}, r"bad setting: commit_interval \(app shop\): 'soon': a dur"),
-        ({"on_error": "dlq"}, r"on_error .*not in this version: dlq: use log or stop"),
+        (
+            {"on_error": "retry"},
+            r"on_error .*not in this version: retry: use log or dlq",
+        ),
         ({"on_decode_error": "retry"}, "not in this version: retry"),
         ({"processing_guarantee": "exactly_once"}, "not in this version"),
         ({"store": "aerospike://"}, "not one of rocksdb://, memory://"),

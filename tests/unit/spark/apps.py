@@ -45,6 +45,18 @@ async def keep(stream: Stream[str]) -> None:
         kept[key] = None if value == "delete" else object() if value == "set" else value
 
 
+# Records that fail are dead letters.
+
+burying = App("burying", topic_partitions=1)
+
+
+@burying.agent(burying.topic("edits", value_serializer="raw"), name="bury", on_error="dlq")
+async def bury(stream: Stream[bytes]) -> None:
+    async for value in stream:
+        if value == b"boom":
+            raise ValueError(value)
+
+
 # Two agents of one topic, each with a table of its own.
 
 pair = App("pair", topic_partitions=1)

@@ -265,6 +265,15 @@ def test_failed_record_is_skipped_and_reported(batches: Make) -> None:
     assert made.stored() == driven(made.app, records, {}, raises=False)
 
 
+def test_failed_record_is_a_dead_letter_among_the_outputs(batches: Make) -> None:
+    made = batches(f"{APPS}:burying")
+    one(made, b"1", b"boom", policy=Policy(dead_letters="burying-dlq"))
+    (row,) = (row for row in made.outs if row["topic"] == "burying-dlq")
+    assert (row["kind"], row["key"], row["value"]) == (OUT, b"key", b"boom")
+    headers = {header["key"]: header["value"] for header in row["headers"]}
+    assert headers["__streams.errors.offset"] == b"1"
+
+
 def test_stop_policy_or_failures_in_a_row_end_attempt(batches: Make) -> None:
     made = batches(f"{APPS}:keeper")
     with pytest.raises(TaskFailed, match="edits-0 offset 1, task 0_0, keep: ValueError"):

@@ -1,0 +1,51 @@
+"""Reactions to failures that a user gives to one agent or flow, checked where they are given."""
+
+from collections.abc import Callable
+from inspect import iscoroutinefunction, signature
+from typing import Any
+
+from streamsx.app.compat import users_line
+from streamsx.config import REACTIONS
+from streamsx.errors import NotSupported, UsageError
+from streamsx.processing.failure_policy import Failure
+from streamsx.topology.nodes import OnFailure
+
+Reaction = str | Callable[[Failure], str | None]
+"""Word of the settings, or a function of the failure that returns one; None: the setting's."""
+
+
+def on_failure(error: Reaction | None, decode_error: Reaction | None) -> OnFailure:
+    """Return the reactions of an agent or a flow, checked.
+
+    Raises:
+        UsageError: it is neither a word nor a function of the failure.
+        NotSupported: Faust's function of agent and error.
+    """
+    return OnFailure(_checked("on_error", error), _checked("on_decode_error", decode_error))
+
+
+def _checked(name: str, given: Any) -> Any:
+    if given is None or given in REACTIONS:
+        return given
+    if not callable(given):
+        words = ", ".join(REACTIONS)
+        raise UsageError(
+            f"not a reaction to a failure: {name}={given!r} ({users_line()}): write one of "
+            f"{words}, or a function of the failure that returns one"
+        )
+    if iscoroutinefunction(given) or not _takes_one(given):
+        raise NotSupported(
+            f"not in this version: {name}={given!r} ({users_line()}): let it be a plain function "
+            "of the failure, which has error, topic, partition, offset, operator and record"
+        )
+    return given
+
+
+def _takes_one(fun: Any) -> bool:
+    try:
+        signature(fun).bind(None)
+    except TypeError:
+        return False
+    except ValueError:  # builtins in C have no signature
+        return True
+    return True

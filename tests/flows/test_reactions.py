@@ -1,0 +1,158 @@
+"""Reactions of single agents and flows to their failures, and tasks that a failure stops."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from streamsx import App
+from streamsx.errors import NotSupported, TaskFailed, TaskStopped, UsageError
+from streamsx.testing import TestDriver
+
+Given = Any
+
+
+def double(value: int) -> int:
+    if value == 13:
+        raise ValueError("thirteen")
+    return value * 2
+
+
+def with_flow(given: Given, **settings: Any) -> App:
+    app = App("x", topic_partitions=1, store="memory://", **settings)
+    app.flow("numbers", on_error=given).map_values(double).repartition("r").to("out")
+    return app
+
+
+def with_agent(given: Given, **settings: Any) -> App:
+    app = App("x", topic_partitions=1, store="memory://", **settings)
+    out = app.topic("out")
+
+    @app.agent(app.topic("numbers"), name="doubler", on_error=given)
+    async def doubler(numbers: AsyncIterator[int]) -> None:
+        async for number in numbers:
+            await out.send(value=double(number))
+
+    return app
+
+
+@pytest.fixture(params=[with_flow, with_agent])
+def made_app(request: pytest.FixtureRequest) -> Callable[..., App]:
+    made: Callable[..., App] = request.param
+    return made
+
+
+def results(driver: TestDriver) -> list[int]:
+    return [record.value for record in driver.read("out")]
+
+
+def test_word_of_an_agent_or_a_flow_takes_the_place_of_the_setting(
+    made_app: Callable[..., App],
+) -> None:
+    with TestDriver(made_app("dlq", on_error="stop"), raises=False) as driver:
+        driver.pipe("numbers", [1, 13, 2])
+
+        assert [record.value for record in driver.read("x-dlq")] == [13]
+        assert results(driver) == [2, 4]
+
+
+def test_function_chooses_by_the_failure(made_app: Callable[..., App]) -> None:
+    seen = []
+
+    def choose(failure: Any) -> str | None:
+        seen.append((failure.offset, str(failure.error), failure.record.value))
+        return "dlq" if failure.offset == 1 else None
+
+    with TestDriver(made_app(choose), raises=False) as driver:
+        driver.pipe("numbers", [1, 13, 2, 13])
+
+        assert seen == [(1, "thirteen", b"13"), (3, "thirteen", b"13")]
+        assert len(driver.read("x-dlq")) == 1
+
+
+def test_task_stops_at_its_record_and_goes_on_there(made_app: Callable[..., App]) -> None:
+    mended: list[bool] = []
+
+    def choose(_failure: Any) -> str:
+        return "log" if mended else "stop_task"
+
+    with TestDriver(made_app(choose), raises=False) as driver:
+        where = "offset 1: its policy is stop_task.* ValueError: thirteen: nothing from 1 on is"
+        with pytest.raises(TaskStopped, match=where):
+            driver.pipe("numbers", [1, 13, 2])
+        mended.append(True)
+        driver.restart()
+        driver.pipe("numbers", [3])
+
+        assert results(driver) == [2, 2, 4, 6], "the first comes again: nothing was committed"
+        assert [failure.offset for failure in driver.failures] == [1, 1]
+
+
+def test_setting_stops_the_task_too(made_app: Callable[..., App]) -> None:
+    app = made_app(None, on_error="stop_task", consecutive_failures_max=None)
+    with TestDriver(app, raises=False) as driver, pytest.raises(TaskStopped):
+        driver.pipe("numbers", [13])
+
+
+@pytest.mark.parametrize("answer", [3, "skip", ZeroDivisionError("oops")])
+def test_function_that_fails_stops_the_task(made_app: Callable[..., App], answer: Any) -> None:
+    def choose(_failure: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with (
+        TestDriver(made_app(choose), raises=False) as driver,
+        pytest.raises(TaskStopped, match=r"thirteen \(its reaction failed: \w+Error: "),
+    ):
+        driver.pipe("numbers", [13])
+
+
+def test_stop_ends_the_worker(made_app: Callable[..., App]) -> None:
+    with TestDriver(made_app("stop"), raises=False) as driver, pytest.raises(TaskFailed):
+        driver.pipe("numbers", [13])
+
+
+def test_undecodable_record_has_a_reaction_of_its_own() -> None:
+    app = App("x", topic_partitions=1, store="memory://")
+    app.flow("numbers", on_decode_error="dlq").map_values(double).to("out")
+    app.flow("numbers").map_values(double).to("more")
+    with TestDriver(app, raises=False) as driver:
+        driver.to("numbers")(None, b"{", 0, None)
+        driver.pipe("numbers", [13])
+
+        assert len(driver.failures) == 4
+        assert [str(each).endswith("kept in x-dlq") for each in driver.failures].count(True) == 1
+
+
+def test_reaction_behind_a_topic_in_between_is_that_of_its_flow() -> None:
+    app = App("x", topic_partitions=1, store="memory://")
+    app.flow("numbers", on_error="dlq").repartition("r").map_values(double).to("out")
+    with TestDriver(app, raises=False) as driver:
+        driver.pipe("numbers", [13, 1])
+
+        (letter,) = driver.read("x-dlq")
+        assert letter.headers["__streams.errors.topic"] == b"x-r-repartition"
+
+
+@pytest.mark.parametrize("given", ["retry", "skip", 3])
+def test_unknown_word_is_refused_with_the_line(made_app: Callable[..., App], given: Any) -> None:
+    words = "log, dlq, stop_task, stop"
+    where = rf"on_error={given!r} .*test_reactions.py:\d+\): write one of {words}"
+    with pytest.raises(UsageError, match=where):
+        made_app(given)
+
+
+async def of_faust(agent: Any, error: Any) -> None:
+    """Handle an error as Faust's agents do."""
+
+
+@pytest.mark.parametrize("given", [of_faust, lambda agent, error: None])
+def test_function_of_faust_is_refused(made_app: Callable[..., App], given: Any) -> None:
+    with pytest.raises(NotSupported, match=re.escape("let it be a plain function of the failure")):
+        made_app(given)
+
+
+def test_reaction_changes_no_signature(made_app: Callable[..., App]) -> None:
+    assert made_app("dlq").topology().signatures == made_app(None).topology().signatures
