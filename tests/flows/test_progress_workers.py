@@ -102,7 +102,7 @@ def finals(bench: VirtualCluster) -> Counter[tuple[bytes, int]]:
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, 2, 4])
 def test_workers_that_catch_up_lose_no_ordered_record(tmp_path: Path, workers: int) -> None:
     records = ordered(7, 3000)
     bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
