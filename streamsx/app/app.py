@@ -9,8 +9,10 @@ Not here: settings (`settings`), execution (`streamsx.worker`).
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from inspect import iscoroutinefunction, signature, unwrap
+from itertools import chain
 from threading import get_ident
 from typing import Any, TypeVar, Unpack, overload
 
@@ -182,13 +184,23 @@ class App(FaustNames):
         chosen = on_failure(on_error, on_decode_error)
         return begin_flow(self, self._read(topic, more, options), timestamp, chosen)
 
-    def table(self, topic: Topic | str, *, name: str | None = None, **options: Any) -> TableFlow:
+    def table(
+        self,
+        topic: Topic | str,
+        *,
+        name: str | None = None,
+        on_error: Reaction | None = None,
+        on_decode_error: Reaction | None = None,
+        **options: Any,
+    ) -> TableFlow:
         """Return a table of the newest value of each key of a topic; `options` as for Topic.
 
-        `name` names the table's store, after the topic unless given.
+        `name` names the table's store, after the topic unless given. `on_error` and
+        `on_decode_error` are as for `agent`.
         """
+        chosen = on_failure(on_error, on_decode_error)
         source = self._read_table(topic, options)
-        return begin_flow(self, source, None).to_table(name or source.name)
+        return begin_flow(self, source, None, chosen).to_table(name or source.name)
 
     def global_table(
         self, topic: Topic | str, *, name: str | None = None, **options: Any
@@ -321,7 +333,7 @@ class App(FaustNames):
         known = {spec.name for spec in topics}
         sent_to = (spec for topic in elsewhere for spec in topic.specs(TopicKind.OUTPUT))
         topics += [spec for spec in sent_to if spec.name not in known]
-        topics += self._dead_letters(stages)
+        topics = self._with_dead_letters(topics, stages)
         idle = sorted(self.tables.keys() - used)
         notes += [f"table without an agent: {name}: nobody can write it" for name in idle]
         derived = [each for _, touched in found for each in touched.derived if each.otherwise]
@@ -334,19 +346,31 @@ class App(FaustNames):
         otherwise = (each.otherwise for each in derived)
         return build(self.conf.id, stages, topics, notes, otherwise)
 
-    def _dead_letters(self, stages: Iterable[SubTopology]) -> list[TopicSpec]:
-        """Return the spec of the dead-letter topic, if a reaction to a failure may be `dlq`."""
+    def _with_dead_letters(
+        self, topics: list[TopicSpec], stages: Iterable[SubTopology]
+    ) -> list[TopicSpec]:
+        """Return specs with that of the dead-letter topic, if a reaction to a failure may be `dlq`.
+
+        The app may read or write the topic, too.
+
+        Raises:
+            NameClash: the topic has settings of its own.
+        """
         chosen = [self.conf.on_error, self.conf.on_decode_error]
         for source in (source for stage in stages for source in stage.sources):
-            for branch in source.branches:
-                chosen += branch.on_failure
-            for agent in source.agents:
-                chosen += agent.on_failure
+            chosen += chain.from_iterable(source.on_failures)
         if not any(each == "dlq" or callable(each) for each in chosen):
-            return []
+            return topics
         name = dead_letters(self.conf)
+        if any(spec.config for spec in topics if spec.name == name):
+            raise NameClash(
+                f"dead-letter topic with settings of its own: {name}: leave them out, or give "
+                "dlq_topic= another name"
+            )
         replication = self.conf.topic_replication_factor
-        return [TopicSpec(name, TopicKind.OUTPUT, None, replication, DEAD_LETTERS_CONFIG)]
+        made = TopicSpec(name, TopicKind.OUTPUT, None, replication, DEAD_LETTERS_CONFIG)
+        kept = (replace(each, config=made.config) if each.name == name else each for each in topics)
+        return [*kept, *([] if any(each.name == name for each in topics) else [made])]
 
     # -- the running app
 

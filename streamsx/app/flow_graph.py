@@ -377,7 +377,12 @@ def merged(places: Sequence[Place]) -> Place:
         raise TopologyError(
             f"keys of windows beside plain keys ({users_line()}): rekey one of the flows"
         )
-    step = FlowStep(Operator("merge", PASS))
+    if any(place.on_failure != places[0].on_failure for place in places):
+        raise TopologyError(
+            f"merge of flows with other reactions ({users_line()}): what is below has one: give "
+            "all of them the same on_error= and on_decode_error="
+        )
+    step = FlowStep(Operator("merge", PASS), on_failure=places[0].on_failure)
     for place in places:
         place.at.then.append(step)
     first = shapes[0]

@@ -471,10 +471,12 @@ class Task:
                 self.ended = UsageError(f"{error} ({failure})")
                 return
         self.policy.report(failure)
-        before = self._newest[failure.topic].below(failure.offset)
+        times = self._newest.get(failure.topic)  # none for a result of a task without a record yet
+        before = self.stream_time if times is None else times.below(failure.offset)
         if action is FailureAction.STOP_TASK:
             streak.stop(ordinal, failure.offset, before)
-            self.ended = self._stopped(failure, streak, "its policy is stop_task", "")
+            why = f"its policy is stop_task, offset {failure.offset} failed"
+            self.ended = self._stopped(failure, streak, why, "")
         elif streak.failed(ordinal, failure.offset, before):
             what = "results" if isinstance(streak, ResultStreak) else "records"
             count = self.policy.consecutive_failures_max
@@ -610,7 +612,8 @@ class Task:
         done = self.committed_at.positions
         since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
         what = f"{error} (task {self.id}, set since {', '.join(since)})"
-        if self.policy.on_error is FailureAction.STOP:
+        own = any(each.error for source in self.plan.sources for each in source.on_failures)
+        if self.policy.on_error is FailureAction.STOP and not own:
             return TaskFailed(f"{what}: its policy is stop")
         if careful:
             return TaskStopped(

@@ -91,6 +91,12 @@ class Source:
     writers: tuple[int, ...] = ()
 
     @property
+    def on_failures(self) -> list[OnFailure]:
+        """Return the reactions of all readers."""
+        branches = [each.on_failure for each in self.branches]
+        return branches + [each.on_failure for each in self.agents]
+
+    @property
     def readers(self) -> dict[str, str]:
         """Return agents by the names under which commits keep their positions."""
         names = (*(each.agent for each in self.branches), *(each.name for each in self.agents))

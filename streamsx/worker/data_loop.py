@@ -300,7 +300,9 @@ class DataLoop:
             taken = task.records
             work = task.run(limit, caught_up)
             while task.paused and self._clock.now() < min(until, began + CHUNK_S):
-                work += task.run(1, caught_up)
+                if not (more_work := task.run(1, caught_up)):
+                    break  # a body is at work
+                work += more_work
             self._records += task.records - taken
         except TaskStopped as why:
             self._tasks.stopped(active.id, why)

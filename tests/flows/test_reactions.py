@@ -6,9 +6,17 @@ from typing import Any
 
 import pytest
 
-from streamsx import App
-from streamsx.errors import NotSupported, TaskFailed, TaskStopped, UsageError
+from streamsx import App, tumbling
+from streamsx.errors import (
+    NameClash,
+    NotSupported,
+    TaskFailed,
+    TaskStopped,
+    TopologyError,
+    UsageError,
+)
 from streamsx.testing import TestDriver
+from streamsx.topology.internal_topics import TopicKind
 
 Given = Any
 
@@ -41,6 +49,11 @@ def with_agent(given: Given, **settings: Any) -> App:
 def made_app(request: pytest.FixtureRequest) -> Callable[..., App]:
     made: Callable[..., App] = request.param
     return made
+
+
+@pytest.fixture
+def app() -> App:
+    return App("x", topic_partitions=1, store="memory://")
 
 
 def results(driver: TestDriver) -> list[int]:
@@ -78,7 +91,7 @@ def test_task_stops_at_its_record_and_goes_on_there(made_app: Callable[..., App]
         return "log" if mended else "stop_task"
 
     with TestDriver(made_app(choose), raises=False) as driver:
-        where = "offset 1: its policy is stop_task.* ValueError: thirteen: nothing from 1 on is"
+        where = "offset 1: its policy is stop_task, offset 1 failed, .*: nothing from 1 on is"
         with pytest.raises(TaskStopped, match=where):
             driver.pipe("numbers", [1, 13, 2])
         mended.append(True)
@@ -87,6 +100,13 @@ def test_task_stops_at_its_record_and_goes_on_there(made_app: Callable[..., App]
 
         assert results(driver) == [2, 2, 4, 6], "the first comes again: nothing was committed"
         assert [failure.offset for failure in driver.failures] == [1, 1]
+
+
+def test_stopped_task_names_the_record_behind_a_row_of_failures() -> None:
+    app = with_flow(lambda failure: "stop_task" if failure.offset == 2 else "log")
+    where = "offset 1: its policy is stop_task, offset 2 failed"
+    with TestDriver(app, raises=False) as driver, pytest.raises(TaskStopped, match=where):
+        driver.pipe("numbers", [1, 13, 13])
 
 
 def test_setting_stops_the_task_too(made_app: Callable[..., App]) -> None:
@@ -156,3 +176,72 @@ def test_function_of_faust_is_refused(made_app: Callable[..., App], given: Any) 
 
 def test_reaction_changes_no_signature(made_app: Callable[..., App]) -> None:
     assert made_app("dlq").topology().signatures == made_app(None).topology().signatures
+
+
+def test_merged_flows_keep_their_reaction(app: App) -> None:
+    left, right = (app.flow(name, on_error="dlq") for name in ("l", "r"))
+    left.merge(right).map_values(double).to("out")
+    with TestDriver(app, raises=False) as driver:
+        driver.pipe("l", [13])
+        driver.pipe("r", [13])
+
+        assert len(driver.read("x-dlq")) == 2
+
+
+def test_merge_of_flows_with_other_reactions_is_refused(app: App) -> None:
+    with pytest.raises(TopologyError, match=r"other reactions \(.*test_reactions.py:\d+\): "):
+        app.flow("l", on_error="dlq").merge(app.flow("r"))
+
+
+@pytest.mark.parametrize("given", ["log", "dlq", "stop_task"])
+def test_result_of_idle_windows_fails_before_the_first_record(app: App, given: str) -> None:
+    windows = (
+        app.flow("numbers", on_error=given).group_by_key().window(tumbling("1s", grace=0, idle=3))
+    )
+    windows.count("n", emit="final").map_values(lambda _n: double(13)).to("out")
+    with TestDriver(app, raises=False) as driver:
+        driver.pipe("numbers", [("k", 1, 10)])
+        driver.restart()
+        if given == "stop_task":
+            with pytest.raises(TaskStopped):
+                driver.advance(60)
+        else:
+            driver.advance(60)
+        assert "thirteen" in str(driver.failures[0])
+
+
+@pytest.mark.parametrize("given", ["log", "dlq"])
+def test_value_that_cannot_be_stored_fails_its_record_by_its_own_word(given: str) -> None:
+    app = App("x", topic_partitions=1, store="memory://", on_error="stop")
+    flow = app.flow("numbers", on_error=given)
+    flow.group_by_key().aggregate(dict, lambda _k, v, _d: {v: v} if v == 7 else {}, name="t")
+    with TestDriver(app, raises=False) as driver:
+        driver.pipe("numbers", [("k", 7), ("l", 1)])
+
+        assert driver.table("t") == {"l": {}}
+        assert len(driver.failures) == 1
+
+
+def test_app_may_read_its_dead_letters(app: App) -> None:
+    app.flow("numbers", on_error="dlq").map_values(double).to("out")
+    app.flow("x-dlq").map_values(str).to("seen")
+    spec = next(each for each in app.topology().topics if each.name == "x-dlq")
+
+    assert (spec.kind, spec.config["retention.ms"]) == (TopicKind.SOURCE, "-1")
+
+
+def test_dead_letter_topic_with_settings_of_its_own_is_refused() -> None:
+    app = App("x", topic_partitions=1, store="memory://", on_error="dlq", dlq_topic="out")
+    app.flow("numbers").map_values(double).to(app.topic("out", compacting=True))
+    with pytest.raises(NameClash, match="dead-letter topic with settings of its own: out: "):
+        app.topology()
+
+
+def test_table_has_a_reaction_of_its_own(app: App) -> None:
+    app.table("rows", on_decode_error="dlq", allow_empty=True)
+    with TestDriver(app, raises=False) as driver:
+        driver.to("rows")(b"k", b"{", 0, None)
+        driver.pipe("rows", [("k", 1)])
+
+        assert driver.table("rows") == {"k": 1}
+        assert str(driver.failures[0]).endswith("kept in x-dlq")
