@@ -418,11 +418,6 @@ SETTINGS: Final[dict[str, "Field[object]"]] = {
 """Fields by every accepted name, the users' names first."""
 
 
-def dead_letters(config: Config) -> str:
-    """Return the name of the dead-letter topic, which is there if a reaction may be `dlq`."""
-    return config.dlq_topic or f"{config.id}-dlq"
-
-
 def contradictions(config: Config) -> Iterator[str]:
     """Yield a message for each pair of settings that contradict each other; both are named."""
     least = HEARTBEATS_PER_SESSION * config.heartbeat_interval_s

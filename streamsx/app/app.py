@@ -27,13 +27,18 @@ from streamsx.app.services import Job
 from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.app.table import Table
 from streamsx.app.table_flow import GlobalTable, TableFlow
-from streamsx.config import Config, dead_letters, seconds
+from streamsx.config import Config, seconds
 from streamsx.errors import NameClash, UsageError
 from streamsx.processing.inbox import Done, Host, wrong_thread
 from streamsx.state.cache import CachedStore
 from streamsx.tasks.rebalance_listeners import Listener, RebalanceListeners
 from streamsx.topology.build import Topology, build
-from streamsx.topology.internal_topics import DEAD_LETTERS_CONFIG, TopicKind, TopicSpec
+from streamsx.topology.internal_topics import (
+    DEAD_LETTERS_CONFIG,
+    TopicKind,
+    TopicSpec,
+    dead_letters_name,
+)
 from streamsx.topology.nodes import SubTopology
 
 V = TypeVar("V")
@@ -361,7 +366,7 @@ class App(FaustNames):
             chosen += chain.from_iterable(source.on_failures)
         if not any(each == "dlq" or callable(each) for each in chosen):
             return topics
-        name = dead_letters(self.conf)
+        name = dead_letters_name(self.conf)
         if any(spec.config for spec in topics if spec.name == name):
             raise NameClash(
                 f"dead-letter topic with settings of its own: {name}: leave them out, or give "

@@ -27,7 +27,6 @@ from streamsx.app.lookup import app_named
 from streamsx.client import admin
 from streamsx.client.admin import NewTopic
 from streamsx.client.cluster import START_TIMEOUT_S, Cluster
-from streamsx.config import dead_letters
 from streamsx.model import TopicPartition
 from streamsx.processing.failure_policy import FailureAction, Policy
 from streamsx.protocol.commit_metadata import OffsetMetadata
@@ -45,6 +44,7 @@ from streamsx.state.snapshot import Manifest, Part, Position, StoreSnapshot, man
 from streamsx.state.snapshot_files import SnapshotFiles, absolute, open_files
 from streamsx.tasks import crash_points
 from streamsx.tasks.start_positions import OffsetReset
+from streamsx.topology.internal_topics import dead_letters_name
 from streamsx.topology.partitions import resolve_partition_counts
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Pipeline:
         policy = Policy(
             *words,
             consecutive_failures_max=conf.consecutive_failures_max,
-            dead_letters=dead_letters(conf),
+            dead_letters=dead_letters_name(conf),
         )
         about = self.app.topology().signatures, self.stages[0].counts, self.uri, number, base
         return BatchWork(

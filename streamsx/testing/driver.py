@@ -39,7 +39,7 @@ from typing import Any, Final, NamedTuple, Self
 from streamsx.app.app import App
 from streamsx.app.channel import Topic
 from streamsx.client.record_accumulator import OutputPartition
-from streamsx.config import Config, dead_letters, seconds
+from streamsx.config import Config, seconds
 from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
@@ -57,7 +57,7 @@ from streamsx.state.global_store import GlobalStore
 from streamsx.state.layout import KEY_VALUE
 from streamsx.state.memory import MemoryRows
 from streamsx.testing.watched import ValuesHandedOut, WatchedStore
-from streamsx.topology.internal_topics import TopicSpec
+from streamsx.topology.internal_topics import TopicSpec, dead_letters_name
 from streamsx.topology.partitions import resolve_partition_counts
 from streamsx.topology.time_links import time_links
 from streamsx.worker.driver_loop import INSTANT_S, DriverLoop
@@ -583,7 +583,7 @@ class TestDriver:
             FailureAction(config.on_decode_error),
             self._failed,
             config.consecutive_failures_max,
-            dead_letters=dead_letters(config),
+            dead_letters=dead_letters_name(config),
         )
 
     def _failed(self, failure: Failure) -> None:

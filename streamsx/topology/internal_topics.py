@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from streamsx.config import LEGAL
+from streamsx.config import LEGAL, Config
 from streamsx.errors import TopologyError
 
 REPARTITION_SEGMENT_BYTES: Final = 50 << 20
@@ -85,6 +85,11 @@ class TopicSpec:
 
 def changelog_name(app_id: str, table: str) -> str:
     return f"{app_id}-{table}-changelog"
+
+
+def dead_letters_name(config: Config) -> str:
+    """Return the name of the dead-letter topic, which is there if a reaction may be `dlq`."""
+    return config.dlq_topic or f"{config.id}-dlq"
 
 
 def agent_topic_name(app_id: str, agent: str) -> str:

@@ -20,7 +20,7 @@ from streamsx.client.producer import OnRefused, Producer, always
 from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.client.topic_limits_watch import OutputLimits
 from streamsx.clock import Clock
-from streamsx.config import COOPERATIVE_SINCE, EAGER, Config, dead_letters
+from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
 from streamsx.errors import TaskStopped, ValueRefused
 from streamsx.group.member import MemberConfig
 from streamsx.group.member_events import ControlMessage
@@ -55,7 +55,7 @@ from streamsx.tasks.task_registry import Happened, TaskRegistry
 from streamsx.tasks.task_reports import TaskReports
 from streamsx.tasks.task_stores import TaskStores
 from streamsx.topology.build import Topology
-from streamsx.topology.internal_topics import TopicKind
+from streamsx.topology.internal_topics import TopicKind, dead_letters_name
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import refuse_changes
 from streamsx.worker.data_loop import DataLoop
@@ -404,7 +404,7 @@ def policy_of(config: Config, failures: FailureReports) -> Policy:
         config.consecutive_failures_max,
         failures.passed,
         failures.untaken,
-        dead_letters(config),
+        dead_letters_name(config),
     )
 
 
