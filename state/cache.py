@@ -646,8 +646,7 @@ class CachedStore:
         run = self._run
         count = self._slice(limit)
         done = len(run) <= count and not self._order
-        keys = run[: -count - 1 : -1]
-        part = dict(zip(keys, map(self.pending.__getitem__, keys), strict=True))
+        part = {key: self.pending[key] for key in reversed(run[-count:])}
         self.rows.write(self._indexed(part), self._end if done else None)
         # Only now: rows that a full disk rejected must not be missing below the written position.
         del run[-count:]

@@ -13,7 +13,6 @@ Out of scope: the directory (`directory`), the meaning of a position
 """
 
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
@@ -181,14 +180,11 @@ class RocksRows(Rows):
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         batch = WriteBatch(raw_mode=True)
-        if None in rows.values():
-            for key, value in rows.items():
-                if value is None:
-                    batch.delete(key)
-                else:
-                    batch.put(key, value)
-        else:  # 60 ns a row less
-            deque(map(batch.put, rows, rows.values()), maxlen=0)
+        for key, value in rows.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
         if position is not None:
             batch.put(POSITION, position_row(position))
         with self._translated():

@@ -38,9 +38,9 @@ from streamsx.state.timed_store import TimedStore
 Starts = dict[bytes, set[bytes]]
 """Rows by the first bytes that they share: the packed start."""
 SORTED_ROWS = 16_384
-"""So many rows are sorted at once: 5 ms."""
+"""So many rows are sorted at once: 4 ms."""
 UNREAD_SLICES = 10
-"""Rows that expire unread are taken in slices of so many times the limit: 0.5 ms for 5,000."""
+"""Rows that expire unread are taken in slices of so many times the limit: 0.8 ms for 5,000."""
 
 FoundRow = tuple[bytes, bytes | None]
 """Row that expires, and its bytes below: b"" if those are out of date, None if it is not stored."""
@@ -92,9 +92,9 @@ class RowsByTime(TimedStore):
         self._ended_now()
 
     def _expire_unread(self, limit: int) -> Iterator[None]:
-        """Expire rows without their values, in any order and in slices: 60 ns a row.
+        """Expire rows without their values, in any order and in slices: 150 ns a row.
 
-        Row by row, with their values, it takes 650 ns.
+        Row by row it took 870 ns.
         """
         stop = self.closed - self.row_stays + 1
         if stop <= self._cursor:
@@ -135,7 +135,10 @@ class RowsByTime(TimedStore):
         self._cursor = stop
 
     def _expire_unsealed(self, ahead: list[bytes], limit: int) -> Iterator[list[tuple[bytes, Any]]]:
-        """Expire rows of which none was sealed: they are in `hot` alone, 0.7 us a row less."""
+        """Expire rows of which none was sealed: they are in `hot` alone.
+
+        A close takes 1.0 us a row; by way of the stored rows it took 2.3.
+        """
         rows = _ascending(ahead)
         while part := list(islice(rows, limit)):
             values = map(self.hot.pop, part, repeat(None))
@@ -255,7 +258,7 @@ def _walk(
 def _ascending(rows: list[bytes]) -> Iterator[bytes]:
     """Yield rows ascending, and take the list apart.
 
-    A heap is ordered while it is emptied, 1.3 us a row instead of 0.4: a sort of 43,000 rows blocks
+    A heap is ordered while it is emptied, 450 ns a row instead of 230: a sort of 43,000 rows blocks
     the loop for 16 ms.
     """
     if len(rows) <= SORTED_ROWS:

@@ -10,7 +10,6 @@ import struct
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from aiokafka.errors import CorruptRecordException  # type: ignore[import-untyped]  # has no types
@@ -207,6 +206,9 @@ def columns(
     times: list[int | None] = []
     offsets: list[Sequence[int]] = []
     headers: dict[int, Headers] = {}
+    add_key = keys.append
+    add_value = values.append
+    add_time = times.append
     for at, size, header in scan(view, check=check):
         base = header.base_offset
         next_offset = header.last_offset + 1
@@ -219,13 +221,12 @@ def columns(
             else:  # the batch holds earlier records too, or compaction left holes
                 found = [record for record in found if record.offset >= start]
                 offsets.append([record.offset for record in found])
-            rows = list(found)
-            if any(map(HEADERS, rows)):
-                told = enumerate(map(HEADERS, rows), len(keys))
-                headers |= {index: some for index, some in told if some}
-            keys += map(KEY, rows)
-            values += map(VALUE, rows)
-            times += map(TIMESTAMP, rows)
+            for record in found:
+                add_key(record.key)
+                add_value(record.value)
+                add_time(record.timestamp)
+                if record.headers:
+                    headers[len(keys) - 1] = record.headers
         except DAMAGES as error:
             raise _damaged(header, error) from None
     return Columns(
@@ -289,9 +290,6 @@ def pieces(
     if damage is not None:
         raise damage
 
-
-KEY, VALUE, TIMESTAMP, HEADERS = map(attrgetter, ("key", "value", "timestamp", "headers"))
-"""Columns of records, taken without a loop of ours: 110 ns a record instead of 190."""
 
 DAMAGES = (CorruptRecordException, UnicodeDecodeError, OverflowError, NotExpandable)
 """Errors from reading the records of a batch although its checksum is right."""
