@@ -328,6 +328,12 @@ class Producer(Outbox):
         Raises:
             RecordRefused: the topic does not take the timestamp.
         """
+        if timestamp > partition.latest:
+            self._check_time(partition, timestamp)
+        if partition.writer is not sender:
+            partition.written_by(sender)
+
+    def _check_time(self, partition: OutputPartition, timestamp: int) -> None:
         now_ms = self._now_ms()
         topic = partition.topic
         partition.latest = topic.limits.latest(now_ms)
@@ -337,8 +343,6 @@ class Producer(Outbox):
             except RecordRefused:
                 self._ask(topic.name)
                 raise
-        if partition.writer is not sender:
-            partition.written_by(sender)
 
     def _now_ms(self) -> int:
         return int(self._clock.wall() * 1000)

@@ -90,5 +90,7 @@ class Chunk(NamedTuple):
     @property
     def work(self) -> int:
         """Return the number of records, and of times that writers tell."""
-        told = sum(self.start <= mark.place <= self.stop for mark in self.batch.marks)
-        return self.stop - self.start + told
+        records = self.stop - self.start
+        if not self.batch.marks:
+            return records
+        return records + sum(self.start <= mark.place <= self.stop for mark in self.batch.marks)

@@ -314,7 +314,7 @@ class Task:
         done = 0
         if self.ended is not None:
             raise self.ended
-        if not self.busy and self._go_on():
+        if self._loops and not self.busy and self._go_on():
             return SLICE_ROWS
         while done < limit and not self.busy:
             chunk = self._merge.next(limit - done, caught_up)
@@ -331,7 +331,7 @@ class Task:
     @property
     def paused(self) -> bool:
         """Return whether a chunk is not finished, because many results leave at one record."""
-        return any(loop.paused for loop in self._loops)
+        return bool(self._loops) and any(loop.paused for loop in self._loops)
 
     def _go_on(self) -> bool:
         """Go on with a paused chunk; return False if there is none."""
@@ -348,7 +348,10 @@ class Task:
         """Return whether an agent has unused input; such a task gets no more records."""
         if self._closed or self.ended is not None:
             return False  # no body is at work any more
-        return not all(body.actor.idle and not body.holds for body in self.bodies)
+        for body in self.bodies:  # noqa: SIM110  # 5 times a chunk, each time without a generator
+            if not body.actor.idle or body.holds:
+                return True
+        return False
 
     @property
     def positions(self) -> dict[str, int]:
@@ -411,7 +414,7 @@ class Task:
         self.records += stop - start
         self._teller.awake()
         self.taken[topic] = batch.following(stop)
-        chunk = self.at_hand = chunk._replace(times=times)
+        chunk = self.at_hand = Chunk(batch, start, stop, times)
         for reader in self._readers[topic]:
             reader.run(chunk)
             if self.ended is not None:

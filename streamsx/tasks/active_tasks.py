@@ -15,6 +15,7 @@ from streamsx.clock import Clock
 from streamsx.journal import LOG
 from streamsx.model import TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
+from streamsx.processing.batch import Chunk
 from streamsx.processing.failure_policy import Policy
 from streamsx.processing.rerun import Rerun
 from streamsx.processing.task import Task
@@ -94,7 +95,8 @@ class ActiveTasks:
         metadata = place_of(found)
         warn_of_newer(plan, task.partition, found)
         start = partial(GatedActor, self._wake)
-        outbox = self._producer.of(task, lambda: source_of(made))
+        origin = Origin(lambda: made.at_hand)
+        outbox = self._producer.of(task, origin)
         links = time_links(self._plans.values(), plan, task.partition, self._partitions)
         about = plan, task.partition, stores, outbox, start, self._policy, metadata, rerun
         made = Task(*about, links, self._tables)
@@ -154,16 +156,35 @@ def halt(active: Active) -> None:
     active.task.close()
 
 
-def source_of(task: Task) -> SourceRecords | None:
-    """Return the records that a task is processing, as the origin of the records it sends.
+class Origin:
+    """Names the records that a task is processing, as the origin of the records it sends.
 
-    Returns:
-        None while the task processes no record.
+    Each output partition asks once for a chunk; the answer is made once for all of them.
+
+    Args:
+        at_hand: returns the chunk that the task is processing, or None.
     """
-    if (chunk := task.at_hand) is None or chunk.start == chunk.stop:
+
+    def __init__(self, at_hand: Callable[[], Chunk | None]) -> None:
+        self._at_hand = at_hand
+        self._chunk: Chunk | None = None
+        self._source: SourceRecords | None = None
+
+    def __call__(self) -> SourceRecords | None:
+        """Return the records of the chunk; None while the task processes no record."""
+        chunk = self._at_hand()
+        if chunk is not self._chunk:
+            self._chunk = chunk
+            self._source = None if chunk is None else source_of(chunk)
+        return self._source
+
+
+def source_of(chunk: Chunk) -> SourceRecords | None:
+    """Return the records of a chunk; None if it has none."""
+    if chunk.start == chunk.stop:
         return None
     batch = chunk.batch
-    offsets = chunk.batch.offsets
+    offsets = batch.offsets
     return SourceRecords(
         batch.topic, batch.partition, offsets[chunk.start], offsets[chunk.stop - 1]
     )

@@ -45,9 +45,16 @@ def orders() -> Iterator[CorpusRow]:
 
 
 async def fill(
-    cluster: Cluster, clock: Clock, topic: str, partitions: int, rows: Iterable[CorpusRow]
+    cluster: Cluster,
+    clock: Clock,
+    topic: str,
+    partitions: int,
+    rows: Iterable[CorpusRow],
+    from_ms: int,
 ) -> None:
     """Make a topic of these rows: by their keys, without keys in turn. Raises StreamsxError.
+
+    Ten rows share a millisecond of event time; the first has `from_ms`.
 
     It keeps them whatever their time: Kafka deletes what is older than a week amid a run.
     """
@@ -59,7 +66,7 @@ async def fill(
         sends = [producer.to(topic, number) for number in range(partitions)]
         for turn, (key, value) in enumerate(rows):
             place = turn % partitions if key is None else partition_of(key, partitions)
-            sends[place](key, value, ORDERS_FROM_MS + turn // 10, None)
+            sends[place](key, value, from_ms + turn // 10, None)
             while producer.full():
                 room.clear()
                 await room.wait()

@@ -25,7 +25,7 @@ from streamsx.clock import SystemClock
 from streamsx.errors import TaskFailed, UsageError
 from streamsx.tools.cli.cluster import connected
 from streamsx.tools.cli.processes import OURS, Child
-from tests.support.throughput.corpora import fill, orders, progress, text
+from tests.support.throughput.corpora import ORDERS_FROM_MS, fill, orders, progress, text
 
 CLOCK = SystemClock()
 TOPIC = "throughput"
@@ -80,7 +80,9 @@ async def rounds(options: argparse.Namespace, root: Path) -> dict[str, list[floa
     async with connected(options) as cluster:
         for topic, records in topics.items():
             rows = text() if options.case == "wordcount" else orders()
-            await fill(cluster, CLOCK, topic, PARTITIONS, islice(rows, records))
+            # Words carry the time of their line, and the topic of words keeps seven days.
+            from_ms = int(CLOCK.wall() * 1000) if options.case == "wordcount" else ORDERS_FROM_MS
+            await fill(cluster, CLOCK, topic, PARTITIONS, islice(rows, records), from_ms)
         for number, (name, program) in product(range(options.repeat), programs.items()):
             runs = []
             for topic, records in topics.items():

@@ -60,6 +60,18 @@ def test_tasks_take_turns_with_short_waits(bench: VirtualCluster) -> None:
         assert max(waits) < 0.05
 
 
+def test_no_chunk_begins_when_little_of_a_turn_is_left(bench: VirtualCluster) -> None:
+    """Two chunks of 12 records take 9.6 ms of 10; a third one would have a single record."""
+    heard: list[tuple[float, int]] = []
+    station = bench.begun(taking(bench, 0.0004, heard))
+    for partition in range(3):
+        bench.feed(partition, *["w"] * 600)
+    station.hand.plan(T0, T1, T2)
+    bench.until(lambda: len(heard) == 1800)
+    chunks = [len(list(some)) for _, some in itertools.groupby(heard[600:1500], lambda h: h[1])]
+    assert min(chunks[1:-1]) >= 5
+
+
 def test_turns_follow_each_other_while_work_is_left(bench: VirtualCluster) -> None:
     """Nothing new arrives, and nobody waits for it."""
     station = bench.begun(counting())
