@@ -348,7 +348,8 @@ class Task:
         """Return whether an agent has unused input; such a task gets no more records."""
         if self._closed or self.ended is not None:
             return False  # no body is at work any more
-        for body in self.bodies:  # noqa: SIM110  # 5 times a chunk, each time without a generator
+        # Asked 5 times a chunk: 140 ns, and 360 with `any`, which makes a generator.
+        for body in self.bodies:  # noqa: SIM110
             if not body.actor.idle or body.holds:
                 return True
         return False

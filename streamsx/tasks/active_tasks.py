@@ -157,9 +157,9 @@ def halt(active: Active) -> None:
 
 
 class Origin:
-    """Names the records that a task is processing, as the origin of the records it sends.
+    """Source records that a task is processing, as the origin of the records that it sends.
 
-    Each output partition asks once for a chunk; the answer is made once for all of them.
+    Each output partition asks for them once in a chunk. They are looked up once for all partitions.
 
     Args:
         at_hand: returns the chunk that the task is processing, or None.

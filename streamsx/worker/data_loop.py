@@ -35,7 +35,8 @@ from streamsx.worker.throughput_log import ThroughputLog
 TURN_S = 0.010
 CHUNK_S = 0.005
 CHUNK_MIN_S = 0.002
-"""Time below which no chunk begins in a turn: a short one costs as much beside its records."""
+"""Least time left of a turn in which another chunk begins. What a chunk costs beside its records is
+the same for few and for many: without this limit a word count takes 2.7 % more CPU time."""
 CHUNK_RECORDS_MAX = 5000
 TIME_STANDS = (
     "time_stands task=%s: tasks on partitions %s have never sent a time to %s, because they had no "

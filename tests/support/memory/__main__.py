@@ -8,7 +8,6 @@ Not here: the app (`app`).
 """
 
 import argparse
-import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +19,8 @@ from tests.support.client import Client
 from tests.support.throughput.measuring import peak_mb
 from tests.support.workers import Workers
 
+TOP = Path(__file__).parents[3]
+"""Folder of the clone, where the worker finds its app."""
 BEYOND_MIB = 120
 BUDGETS_MIB = (64, 256, 512)
 ROWS = {"small": 300_000, "large": 4_000, "nested": 4_000}
@@ -61,7 +62,7 @@ def peaks_of(shape: str, budget_mib: int) -> tuple[int, int]:
     """Return the peaks in MiB of a worker that writes all rows, and of one that reads them."""
     count = ROWS[shape]
     keys = range(count)
-    env = {"SHAPE": shape, "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    env = {"SHAPE": shape, "PYTHONPATH": str(TOP)}
     with tempfile.TemporaryDirectory(prefix="streamsx-memory-") as folder, Broker() as broker:
         client = Client(broker.bootstrap)
         client.create(WORK.topic, 1)
