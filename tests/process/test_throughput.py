@@ -13,11 +13,13 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.perf
-def test_throughput_ratio_of_a_program_to_the_same_program_is_near_1() -> None:
+@pytest.mark.parametrize("how", [(), ("--together",)])
+def test_throughput_ratio_of_a_program_to_the_same_program_is_near_1(how: tuple[str, ...]) -> None:
     done = subprocess.run(
         [
             sys.executable, "-m", "tests.support.throughput", "--json",
             "--records", "40000", "--repeat", "1", "--peer", WORKER.format("wordcount"),
+            *how,
         ],
         check=False, capture_output=True, text=True, cwd=CHECKOUT,
     )  # fmt: skip

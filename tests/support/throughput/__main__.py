@@ -4,6 +4,7 @@ Not here: how one is measured (`measuring`), what there is to work on (`corpora`
 """
 
 import argparse
+import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,10 +12,11 @@ from statistics import median
 
 from streamsx.client.security import PLAINTEXT
 from streamsx.config import whole
+from streamsx.errors import UsageError
 from streamsx.event_loops import run
 from streamsx.testing import Broker
 from streamsx.tools.cli.command import Command, tell, value
-from tests.support.throughput.measuring import CASES, rounds, summary
+from tests.support.throughput.measuring import CASES, CORE, rounds, summary
 
 
 def main() -> None:
@@ -27,6 +29,7 @@ def main() -> None:
     add("--codec", choices=["orjson", "msgspec"], default="orjson", help="dicts, or models (flow)")
     add("--records", type=value(whole(1)), default=1_000_000, help="so many (1000000)")
     add("--repeat", type=value(whole(1)), default=3, help="how often each is run (3)")
+    add("--together", action="store_true", help="run both at the same time on one core")
     add("--bootstrap", help="a broker that is there (the embedded one)")
     command.add_json()
     command.run(measure)
@@ -35,6 +38,11 @@ def main() -> None:
 def measure(options: argparse.Namespace) -> None:
     """Raises UsageError and others."""
     options.security = PLAINTEXT
+    if options.together:
+        others = os.sched_getaffinity(0) - {CORE}
+        if not options.peer or not others:
+            raise UsageError("--together: needs a --peer, and a second core for the broker")
+        os.sched_setaffinity(0, others)
     with ExitStack() as stack:
         options.bootstrap = options.bootstrap or stack.enter_context(Broker()).bootstrap
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="streamsx-throughput-"))
