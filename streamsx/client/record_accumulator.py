@@ -187,11 +187,19 @@ class OutputPartition:
         if sender.task is not None:  # user code outside of tasks seals nothing
             sender.wrote[self] = None
         if self.builder is not None:
+            self._widen()
             self.runs.append(self._run(sender, self.builder.count))
 
     def _run(self, sender: Sender, start: int) -> Run:
         at_hand = sender.at_hand
         return Run(start, sender, None if at_hand is None else at_hand())
+
+    def _widen(self) -> None:
+        """Extend the source of the newest run, which may have grown over several chunks."""
+        run = self.runs[-1]
+        now = None if run.sender.at_hand is None else run.sender.at_hand()
+        if now is not None and run.source is not None and now is not run.source:
+            self.runs[-1] = run._replace(source=run.source.until(now))
 
     @property
     def closed_bytes(self) -> int:
@@ -212,6 +220,7 @@ class OutputPartition:
         """Close the open batch, and return its bytes."""
         builder = self.builder
         assert builder is not None, "nothing open to close"
+        self._widen()
         self.queue.append(ClosedBatch(builder, self.runs))
         self.closed += 1
         self.builder = None

@@ -38,6 +38,12 @@ class SourceRecords(NamedTuple):
     first: int
     last: int
 
+    def until(self, later: "SourceRecords") -> "SourceRecords":
+        """Return these records and later ones, if those are of the same partition."""
+        if later[:2] != self[:2]:
+            return self
+        return self._replace(last=max(self.last, later.last))
+
     def __str__(self) -> str:
         offsets = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
         return f"{self.topic}-{self.partition} offset {offsets}"

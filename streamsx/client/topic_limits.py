@@ -24,8 +24,8 @@ EITHER: Final = "message.timestamp.difference.max.ms"
 TIME_BY: Final = "message.timestamp.type"
 ASKED: Final = (SIZE, POLICY, AFTER, BEFORE, EITHER, TIME_BY)
 NO_TIME: Final = -1
-ALWAYS_ASKED: Final = -2
-"""Value of `latest` below every time, so that each record is checked."""
+ALWAYS_ASKED: Final = -(1 << 63) - 1
+"""Value of `latest` below every time, also before 1970, so that each record is checked."""
 HOUR_MS: Final = 3_600_000
 SKEW_MS: Final = 60_000
 """Margin for skew between the clocks of worker and broker; rows stay this far within a limit."""

@@ -159,7 +159,8 @@ def halt(active: Active) -> None:
 class Origin:
     """Source records that a task is processing, as the origin of the records that it sends.
 
-    Each output partition asks for them once in a chunk. They are looked up once for all partitions.
+    Each output partition asks when a batch begins and ends, and when another task has written. The
+    records are looked up once in a chunk for all partitions.
 
     Args:
         at_hand: returns the chunk that the task is processing, or None.

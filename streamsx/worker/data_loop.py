@@ -44,7 +44,8 @@ TIME_STANDS = (
     "join to go on without them"
 )
 PASSED_MAX = 20
-"""Turns that a task waits at most for tasks that are behind it in event time: 0.2 s."""
+"""Turns after which a task is overdue, 0.2 s: it no longer waits for tasks that are behind in event
+time, only for tasks that have waited longer."""
 BATCHES_WAITING_MAX = 1
 """Batches in a task's queue per source, beside those of the fetcher: as columns a batch takes twice
 the memory."""
@@ -84,6 +85,18 @@ class RestoreShare:
 
     def spent(self, seconds: float) -> None:
         self._earned_s -= seconds
+
+
+def in_turn(active: Active) -> tuple[bool, int]:
+    """Return the place of a task among those that tell their time, the first one lowest.
+
+    Overdue tasks are first, and among them the one that has waited longest. By event time instead:
+    a turn runs one task of 24, because a record takes 9 ms; 21 of them are overdue at each turn;
+    the three that are ahead in event time never run.
+    """
+    if active.passed >= PASSED_MAX:
+        return False, -active.passed
+    return True, active.task.stream_time
 
 
 class DataLoop:
@@ -248,8 +261,8 @@ class DataLoop:
         """Run tasks until the turn's time is over, and return the work done, in records.
 
         Tasks run round robin: the first one is the one after the last task of the previous turn.
-        Of a sub-topology that tells its time to others, the task that is behind in event time runs
-        first, unless another one has waited for PASSED_MAX turns.
+        Of a sub-topology that tells its time to others, overdue tasks run first, then the task that
+        is behind in event time (`in_turn`).
         """
         actives = self._tasks.actives
         if self._producer.full_elsewhere() or self._committer.full:
@@ -280,7 +293,7 @@ class DataLoop:
             places[active.id.subtopology].append(active)
         for stage in places.values():
             if stage[0].task.plan.tells:
-                stage.sort(key=lambda a: (a.passed < PASSED_MAX, a.task.stream_time), reverse=True)
+                stage.sort(key=in_turn, reverse=True)
             else:
                 stage.reverse()
         return [places[active.id.subtopology].pop() for active in turns]

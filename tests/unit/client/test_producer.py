@@ -524,6 +524,37 @@ def test_record_named_by_the_broker_is_left_out_and_others_arrive() -> None:
     play(story)
 
 
+def test_refusal_names_all_source_records_of_a_batch_that_grew_over_several_chunks() -> None:
+    async def story(play: Play) -> None:
+        at_hand = [SourceRecords("in", 0, 0, 4)]
+        send = play.producer.of(TASK, lambda: at_hand[0]).to("t", 0)
+        other = play.producer.of(TaskId(0, 1), lambda: None).to("t", 0)
+        send(b"k", b"good", 1, None)
+        at_hand[0] = SourceRecords("in", 0, 5, 9)
+        send(b"k", b"bad", 1, None)
+        other(b"k", b"of another task", 1, None)
+        at_hand[0] = SourceRecords("in", 0, 10, 14)
+        send(b"k", b"good", 1, None)
+        at_hand[0] = SourceRecords("elsewhere", 0, 1, 1)
+        play.log.refuses = ErrorCode.INVALID_RECORD, b"bad"
+        await play.producer.flush()
+        ((_, _, record),) = play.failures
+        assert str(record.source) == "in-0 offset 0 to 9"
+
+    play(story)
+
+
+def test_record_without_a_time_keeps_none_ahead_of_records_with_one() -> None:
+    async def story(play: Play) -> None:
+        send = play.producer.to("t", 0)
+        for value, at_ms in ((b"a", -1), (b"b", -1), (b"c", 7), (b"d", -1)):
+            send(None, value, at_ms, None)
+        await play.producer.flush()
+        assert play.log.times == [-1, -1, 7, -1]
+
+    play(story)
+
+
 def test_unauthorized_batch_is_reported_to_each_sending_task() -> None:
     async def story(play: Play) -> None:
         for number in range(2):
@@ -628,6 +659,8 @@ def test_record_outside_topic_limits_fails_at_send() -> None:
         out.limit(limits_of({BEFORE: "1000"}))
         with pytest.raises(RecordRefused, match="3600 s before now, and message"):
             send(b"k", b"v", now_ms - 3_600_000, None)
+        with pytest.raises(RecordRefused, match="its timestamp -1000 is"):
+            send(b"k", b"before 1970", -1000, None)
         send(b"k", b"no time", -1, None)
         await play.producer.flush()
         values = [value for sent in play.log.kept for value in sent.values]

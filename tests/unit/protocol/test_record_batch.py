@@ -376,3 +376,15 @@ def test_rebuilt_batch_keeps_append_time() -> None:
     assert (found.attributes, found.max_timestamp) == (stamped.attributes, 9000)
     assert found.first_timestamp == 9000
     assert columns(rebuilt, 0).timestamps == [9000]
+
+
+def test_batch_that_begins_without_a_time_takes_only_records_without_a_time() -> None:
+    """aiokafka would give the records ahead of the first time that very time."""
+    builder = Builder(LIMIT)
+    assert [builder.append(at_ms, None, b"v") for at_ms in (-1, -1, 5, -1)] == [
+        True, True, False, True,
+    ]  # fmt: skip
+    assert columns(builder.close(), 0).timestamps == [-1, -1, -1]
+    builder = Builder(LIMIT)
+    assert [builder.append(at_ms, None, b"v") for at_ms in (5, -1, 7)] == [True] * 3
+    assert columns(builder.close(), 0).timestamps == [5, -1, 7]

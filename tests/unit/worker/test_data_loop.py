@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from streamsx import App, sliding
 from streamsx.model import TaskId
 from streamsx.tasks import crash_points
-from tests.unit.conftest import app_of, changelog, counting, words
+from streamsx.tasks.active_task import FIRST_RECORDS
+from tests.unit.conftest import HOST, PORT, VirtualCluster, app_of, changelog, counting, words
 
 if TYPE_CHECKING:
-    from streamsx import App, Stream
-    from tests.unit.conftest import VirtualCluster
+    from pathlib import Path
 
+    from streamsx import Stream
+
+T0_MS = 1_690_000_000_000
+HOUR_MS = 3_600_000
 T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
 
@@ -70,6 +76,30 @@ def test_no_chunk_begins_when_little_of_a_turn_is_left(bench: VirtualCluster) ->
     bench.until(lambda: len(heard) == 1800)
     chunks = [len(list(some)) for _, some in itertools.groupby(heard[600:1500], lambda h: h[1])]
     assert min(chunks[1:-1]) >= 5
+
+
+def test_no_task_that_tells_its_time_waits_forever_for_tasks_behind_it(tmp_path: Path) -> None:
+    """A turn runs one task of 24: a record takes 9 ms. Each task is 3 h ahead of the last."""
+    count = 24
+    heard = Counter[int]()
+    app = App("t", topic_partitions=count, broker=f"{HOST}:{PORT}", memory_budget="256MiB")
+    bench = VirtualCluster(tmp_path, {"words": count})
+
+    def key_of(word: str) -> str:
+        bench.scheduler.elapse(0.009)
+        heard[int(word)] += 1
+        return word
+
+    words_flow = app.flow(app.topic("words", value_type=str, value_serializer="raw"))
+    words_flow.group_by(key_of).window(sliding("1h", grace="5m")).count("hourly")
+    station = bench.begun(app)
+    for partition in range(count):
+        bench.feed(partition, *[f"{partition}"] * 60, at_ms=T0_MS + partition * 3 * HOUR_MS)
+    (first,) = (plan for plan in station.topology.subtopologies if plan.tells)
+    station.hand.plan(*(TaskId(first.number, partition) for partition in range(count)))
+    bench.run(6)
+    assert min(heard[partition] for partition in range(count)) > FIRST_RECORDS, heard
+    bench.close()
 
 
 def test_turns_follow_each_other_while_work_is_left(bench: VirtualCluster) -> None:
