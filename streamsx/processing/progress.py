@@ -97,8 +97,10 @@ def separated(batch: Batch) -> Batch:
 class Progress:
     """Stream time of one partition of a topic that its writers tell.
 
-    `writers` are those that are known from the topology; any other that tells its time counts too.
-    `committed` is what writers had told by a commit.
+    `writers` are those that are known from the topology. Another one counts too if its stage is
+    known: its source has got more partitions. A writer of another stage is of the app before its
+    sources were changed; it would hold the time for ever. `committed` is what writers had told by a
+    commit.
     """
 
     def __init__(
@@ -106,7 +108,9 @@ class Progress:
     ) -> None:
         self.times: dict[Writer, int | None] = dict.fromkeys(writers, NOTHING)
         """Time that each writer has told last; None for one that is idle."""
-        self.times.update(committed or {})
+        self._stages = {writer.stage for writer in self.times}
+        known = (committed or {}).items()
+        self.times.update({w: time for w, time in known if w.stage in self._stages})
         self.time = NOTHING
         """Stream time in ms, -1 while a writer has told nothing."""
         self._move()
@@ -123,6 +127,8 @@ class Progress:
 
     def tell(self, told: Told) -> bool:
         """Take the time of a writer; return whether stream time has moved."""
+        if told.writer.stage not in self._stages:
+            return False
         known = self.times.get(told.writer, NOTHING)
         self.times[told.writer] = IDLE if told.idle else max(told.time, known or NOTHING)
         return self._move()

@@ -75,8 +75,17 @@ def test_time_never_goes_back() -> None:
     progress = Progress([A], {A: 50})
     assert not progress.tell(Told(A, 30))
     assert (progress.time, progress.times[A]) == (50, 50)
-    assert not progress.tell(Told(B, 10))  # a writer that the topology does not know
+    more = Writer(A.stage, 9)  # of a partition that was added
+    assert not progress.tell(Told(more, 10))
+    assert (progress.time, progress.times[more]) == (50, 10)
+
+
+def test_writers_of_the_app_before_its_sources_were_changed_do_not_hold_the_time() -> None:
+    progress = Progress([A], {A: 50, B: 10})
     assert progress.time == 50
+    progress.tell(Told(B, 20))
+    progress.tell(Told(A, 60))
+    assert progress.time == 60
 
 
 def test_idle_writer_does_not_hold_the_others() -> None:
