@@ -25,6 +25,9 @@ from typing import Any
 from streamsx.broker.metadata_store import MetadataStore
 
 Inode = tuple[int, int]
+LOCK = "lock"
+"""File that is lost; a new broker writes it anew. It holds a process id, which has more digits in
+one run than in another, and how much of a file is left is drawn by its length."""
 
 
 class PowerLoss:
@@ -78,7 +81,7 @@ class PowerLoss:
         folder.mkdir()
         for name, each in sorted(self._names.get(inode, {}).items()):
             was = kept.get(each)
-            if name == "meta" or (was is None and each not in self._files):
+            if name in ("meta", LOCK) or (was is None and each not in self._files):
                 continue
             if was is not None and was.is_dir():
                 self._make(folder / name, each, kept)
