@@ -192,13 +192,21 @@ def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[Re
         if count and run.sender in found:
             before = found[run.sender]
             indices = [*before.indices, *range(run.start, end)]
-            found[run.sender] = before._replace(records=before.records + count, indices=indices)
+            found[run.sender] = before._replace(
+                source=_both(before.source, run.source),
+                records=before.records + count,
+                indices=indices,
+            )
         elif count:
             key = rows.keys[run.start]
             indices = [*range(run.start, end)]
             record = RefusedRecord(run.sender, run.source, key, count, refusal.message, indices)
             found[run.sender] = record
     return list(found.values())
+
+
+def _both(one: SourceRecords | None, other: SourceRecords | None) -> SourceRecords | None:
+    return one if one is None or other is None else one.until(other)
 
 
 def refusal_message(tp: TopicPartition, code: int, record: RefusedRecord, principal: str) -> str:

@@ -269,8 +269,7 @@ class Task:
         quiet: dict[str, float] = {}
         for loop in self._loops:
             topic = loop.topic
-            read = topic in caught_up and not self._queues[topic] and not loop.paused
-            at_end = read and self._writers_rest(topic)
+            at_end = topic in caught_up and not self._queues[topic] and not loop.paused
             quiet[topic] = self._quiet[topic].ms(now, loop.mark, at_end=at_end)
         by_store = {n: min(quiet[t] for t in topics) for n, topics in self._inputs.items()}
         newest = self.stream_time if self.progress else NOTHING
@@ -281,15 +280,6 @@ class Task:
         if self.ended is not None:
             raise self.ended
         return closed or self._tell_idle(quiet)
-
-    def _writers_rest(self, topic: str) -> bool:
-        """Return whether all tasks that tell a topic their time are idle.
-
-        The race without this: a task ahead of the topic stops at a bad record; nothing comes
-        through the topic; windows close; the task goes on, and its records are late.
-        """
-        progress = self.progress.get(topic)
-        return progress is None or progress.idle
 
     def _tell_idle(self, quiet: Mapping[str, float]) -> bool:
         """Tell topics that this task is idle, with the next commit if there is one to come."""

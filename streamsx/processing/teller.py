@@ -32,16 +32,7 @@ class Teller:
         return self._links.idle_ms
 
     def awake(self) -> None:
-        """Tell topics at once that the task is idle no more, because it has input.
-
-        The race without this: an idle task gets a bad record and stops before its next commit; its
-        readers go by the other tasks, and what it sends later is late.
-        """
-        for topic in self._idle:
-            last = self._told.get(topic)
-            if last is not None and last.idle:
-                self._told[topic] = last._replace(idle=False)
-                self._send(topic, self._told[topic])
+        """Note that the task has input."""
         self._idle.clear()
 
     def rests(self, topic: str) -> bool:

@@ -75,6 +75,16 @@ def test_refusal_naming_no_record_applies_to_all_records() -> None:
     assert [(each.sender, each.records) for each in found.refused] == [(ONE, 2), (TWO, 1)]
 
 
+def test_refusal_of_all_records_names_the_sources_of_each_run_of_a_sender() -> None:
+    """Another task wrote to the partition between two chunks of this one."""
+    later = Run(2, ONE, SourceRecords("in", 0, 10, 29))
+    runs = [RUNS[0], Run(1, TWO, None), later]
+    refusal = BatchRefusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, {}, "")
+    found = rework(batch(b"a", b"b", b"c"), runs, refusal, "none", BATCH_BYTES_MAX)
+    sources = [(each.sender, each.source, each.indices) for each in found.refused]
+    assert sources == [(ONE, SourceRecords("in", 0, 5, 29), [0, 2]), (TWO, None, [1])]
+
+
 def test_rows_refused_for_timestamp_are_retimed_once() -> None:
     refusal = BatchRefusal(ErrorCode.INVALID_TIMESTAMP, {0: "late"}, "")
     ((part, runs),) = reworked(refusal, b"a", b"b", b"c", now_ms=99).parts
