@@ -88,7 +88,9 @@ def test_java_admin_manages_topics_records_and_groups(clients: Clients) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize(
+    "guarantee", [pytest.param("at_least_once", marks=pytest.mark.slow), "exactly_once_v2"]
+)
 def test_kafka_streams_counts_words_and_resumes(
     clients: Clients, guarantee: str, tmp_path: Path
 ) -> None:

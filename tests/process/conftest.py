@@ -24,6 +24,12 @@ SLOW_ON_KAFKA = pytest.mark.parametrize(
     indirect=True,
 )
 """Tests whose broker does nothing special: the gate runs them on the embedded one alone."""
+SLOW_ON_EMBEDDED = pytest.mark.parametrize(
+    "broker",
+    [pytest.param("embedded", marks=pytest.mark.slow), pytest.param("kafka", marks=ON_KAFKA)],
+    indirect=True,
+)
+"""Tests that the gate runs on Apache Kafka alone."""
 
 
 def gate_on_kafka(name: str, on_kafka: str, **others: object) -> pytest.MarkDecorator:

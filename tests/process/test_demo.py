@@ -111,7 +111,7 @@ def test_small_demo_succeeds_and_leaves_files(tmp_path: Path) -> None:
     ("number", "code"),
     [
         pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
-        (signal.SIGTERM, 130),
+        pytest.param(signal.SIGTERM, 130, marks=pytest.mark.slow),
         (signal.SIGKILL, -9),
     ],
 )

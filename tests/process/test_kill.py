@@ -6,7 +6,7 @@ too high, by what was not committed when it was killed, and never too low.
 
 import pytest
 
-from tests.process.conftest import SLOW_ON_KAFKA
+from tests.process.conftest import SLOW_ON_EMBEDDED, SLOW_ON_KAFKA
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
@@ -36,6 +36,7 @@ def test_killed_and_restarted_worker_loses_nothing(workers: Workers, wordcount: 
     assert workers.stop("a", "b", "c") == [0, 0, 0]
 
 
+@SLOW_ON_EMBEDDED
 def test_other_workers_take_over_from_a_killed_worker(
     workers: Workers, wordcount: WordCount
 ) -> None:

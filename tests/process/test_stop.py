@@ -109,7 +109,7 @@ def test_worker_stops_in_time_while_the_broker_does_not_answer(
         os.kill(broker.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("kind", ["task", "thread"])
+@pytest.mark.parametrize("kind", ["task", pytest.param("thread", marks=pytest.mark.slow)])
 def test_user_code_that_does_not_end_is_left_behind(tmp_path: Path, kind: str) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])

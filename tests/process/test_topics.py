@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamsx.model import TopicPartition
-from tests.process.conftest import SLOW_ON_KAFKA
+from tests.process.conftest import SLOW_ON_EMBEDDED, SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.embedded_broker import EmbeddedBroker
@@ -149,6 +149,7 @@ def test_deleted_changelog_does_not_replace_local_state(workers: Workers, topics
     assert not list(workers.all["w"].state.glob("*/kept/*"))
 
 
+@SLOW_ON_EMBEDDED
 def test_recreated_topic_is_read_from_the_start_running_or_stopped(
     workers: Workers, topics: Topics
 ) -> None:
