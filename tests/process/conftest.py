@@ -6,6 +6,7 @@ brokers: one Apache Kafka, and one embedded broker for each of pytest's processe
 of one takes half a CPU-second.
 """
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +52,16 @@ def gate_on_kafka(name: str, on_kafka: str, **others: object) -> pytest.MarkDeco
         for case, value in others.items()
     ]  # fmt: skip
     return pytest.mark.parametrize(("broker", name), cases, indirect=["broker"])
+
+
+def code_of(commit: str, folder: Path) -> Path:
+    """Fill a folder with a commit, and return it; skip the test where there is no history."""
+    top = Path(__file__).parents[2]
+    archive = subprocess.run(["git", "archive", commit], cwd=top, check=False, capture_output=True)
+    if archive.returncode:
+        pytest.skip(f"no history: {archive.stderr.decode()}")
+    subprocess.run(["tar", "-x"], cwd=folder, check=True, input=archive.stdout)
+    return folder
 
 
 @pytest.fixture(scope="session")

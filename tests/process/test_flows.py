@@ -16,7 +16,7 @@ import pytest
 
 from streamsx.model import TopicPartition
 from streamsx.protocol.partitioner import partition_of
-from tests.process.conftest import SLOW_ON_KAFKA
+from tests.process.conftest import SLOW_ON_KAFKA, code_of
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.embedded_broker import EmbeddedBroker
@@ -40,11 +40,14 @@ paid = orders.join(
 paid.to(name + "-paid")
 """
 PARTITIONS = 2
+TASKS = 2 * PARTITIONS
 BEGIN_MS = 1_700_000_000_000
 STEP_MS = 100
 SIZE_MS = 10_000
 CHUNK = 100
 KILLS = 3
+OLDER = "9b88e86"
+"""A commit that has flows."""
 CHUNKS_PER_LIFE = 12
 USERS = 20
 CLOSING_MS = 3_600_000
@@ -135,13 +138,18 @@ def shop(broker: EmbeddedBroker | ApacheKafka) -> Iterator[Shop]:
     made.client.close()
 
 
-@SLOW_ON_KAFKA
-def test_killed_workers_lose_no_result_of_a_window_or_a_join(
-    broker: EmbeddedBroker | ApacheKafka, shop: Shop, tmp_path: Path
-) -> None:
+@pytest.fixture
+def env(shop: Shop, tmp_path: Path) -> dict[str, str]:
+    """Environment of workers of the app."""
     (tmp_path / "shopapp.py").write_text(APP)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {"PYTHONPATH": path, "NAME": shop.name, "STREAMSX_SESSION_TIMEOUT": "3s"}
+    return {"PYTHONPATH": path, "NAME": shop.name, "STREAMSX_SESSION_TIMEOUT": "3s"}
+
+
+@SLOW_ON_KAFKA
+def test_killed_workers_lose_no_result_of_a_window_or_a_join(
+    broker: EmbeddedBroker | ApacheKafka, shop: Shop, tmp_path: Path, env: dict[str, str]
+) -> None:
     repeated = 0
     with Workers(broker.bootstrap, tmp_path / "workers", app="shopapp", env=env) as workers:
         for kill in range(KILLS):
@@ -166,6 +174,44 @@ def test_killed_workers_lose_no_result_of_a_window_or_a_join(
         workers.until(lambda: shop.uncommitted() == 0, "all is committed")
         judge(shop, repeated)
         assert workers.stop("w") == [0]
+
+
+@pytest.mark.slow
+def test_flows_are_rolled_from_an_older_version_and_back(
+    broker: EmbeddedBroker | ApacheKafka, shop: Shop, tmp_path: Path, env: dict[str, str]
+) -> None:
+    """Both versions share directories, changelogs, commits and the times told in between."""
+    folder = tmp_path / "old"
+    folder.mkdir()
+    path = os.pathsep.join([str(tmp_path), str(code_of(OLDER, folder))])
+    workers = tmp_path / "workers"
+    with (
+        Workers(broker.bootstrap, workers, app="shopapp", env=env | {"PYTHONPATH": path}) as old,
+        Workers(broker.bootstrap, workers, app="shopapp", env=env) as new,
+    ):
+
+        def settled() -> bool:
+            tasks = [t for group in (old, new) for some in group.active().values() for t in some]
+            return len(tasks) == len(set(tasks)) == TASKS
+
+        def change(name: str, before: Workers, after: Workers) -> None:
+            assert before.stop(name) == [0], before.log(name)
+            shop.feed(CHUNK)
+            after.start(name)
+            after.until(settled, "all tasks run")
+            shop.feed(CHUNK)
+
+        old.start("a", "b")
+        old.until(settled, "all tasks run")
+        shop.feed(CHUNK)
+        for before, after in ((old, new), (new, old)):
+            for name in ("a", "b"):
+                change(name, before, after)
+        shop.close_all()
+        old.until(lambda: shop.uncommitted() == 0, "all is committed")
+        assert not new.events("lost", "error")
+        assert old.stop("a", "b") == [0, 0]
+    judge(shop, repeated=0)
 
 
 def judge(shop: Shop, repeated: int) -> None:

@@ -1,19 +1,18 @@
 """Workers of an older version go over to this one, one at a time, while records flow; and back."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.process.conftest import code_of
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.wordcount import WordCount
 from tests.support.workers import Workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-TOP = Path(__file__).parents[2]
 LINES_PER_S = 300
 
 
@@ -56,14 +55,7 @@ def older(request: pytest.FixtureRequest) -> Old:
 @pytest.fixture(scope="module")
 def old_code(older: Old, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with that commit."""
-    folder = tmp_path_factory.mktemp("old")
-    archive = subprocess.run(
-        ["git", "archive", older.commit], cwd=TOP, check=False, capture_output=True
-    )
-    if archive.returncode:
-        pytest.skip(f"no history: {archive.stderr.decode()}")
-    subprocess.run(["tar", "-x"], cwd=folder, check=True, input=archive.stdout)
-    return folder
+    return code_of(older.commit, tmp_path_factory.mktemp("old"))
 
 
 class Rolled(NamedTuple):
