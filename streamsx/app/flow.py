@@ -312,6 +312,12 @@ class Flow(AbsentSteps):
         _refuse_reach(within, grace, idle)
         check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
+        if other.to_flow().place.shape.windowed:
+            raise TopologyError(
+                f"join with a table of windows: {other!r} ({users_line()}): its keys have a start "
+                "and an end, and no record of a flow has such a key: join the flow of its results "
+                "(to_flow), rekeyed by the plain key"
+            )
         refuse_other_keys(self.place.shape.keys, store.keys, "give both the same key_type=")
         operator = join_table(store, fun, left=kind == "left")
         return Flow(self.place.keyed(name).then(operator, source=None, value_type=value_type))

@@ -1,7 +1,8 @@
 """Operator `deduplicate`: passes the first record of each id on, and drops the repetitions.
 
 A record is a repetition if a record with its id has passed, and their times are at most `within`
-apart, in either direction. A repetition does not prolong that time. A record without an id passes.
+apart, in either direction. A repetition does not prolong that time. A record without an id, or
+without a time, passes.
 An id is forgotten when stream time is later than the id's time, `within` and the grace. A record
 that is as late as that is dropped and counted.
 
@@ -18,7 +19,7 @@ from streamsx.state.layout import StoreNode
 
 BLOCK: Final = """\
 {id} = {id_of}(@arguments)
-{passes} = {id} is None
+{passes} = {id} is None or {timestamp} < 0
 if {passes}:
     pass
 elif {timestamp} + {stays} < {now}:

@@ -9,7 +9,7 @@ the other side. The rows of both sides are kept with their times, by the bytes o
 from collections.abc import Callable
 from typing import Any, Final
 
-from streamsx.operators.operator import Code, Operator
+from streamsx.operators.operator import Code, Operator, indented
 from streamsx.state.layout import StoreNode
 
 BIND: Final = """\
@@ -30,21 +30,30 @@ else:
         {before} = None
     if {value} is not None or {before} is not None:
         {hot}[{key}] = GONE if {value} is None else ({timestamp}, {value})
-        {found} = {other_get}({key})
-        if {found} is None:
-            {found} = {other_load}({key})
-        elif {found} is GONE:
-            {found} = None
-        {mine} = None if {before} is None else {before}[1]
-        {new_timestamp} = {timestamp}
-        {theirs} = None
-        if {found} is not None:
-            {new_timestamp} = max({timestamp}, {found}[0])
-            {theirs} = {found}[1]
-        @old
-        {new_value} = @result if @is_there else None
-        if {new_value} is not None or (@was_there):
-            {then}
+"""
+GIVE: Final = """\
+{found} = {other_get}({key})
+if {found} is None:
+    {found} = {other_load}({key})
+elif {found} is GONE:
+    {found} = None
+{mine} = None if {before} is None else {before}[1]
+{new_timestamp} = {timestamp}
+{theirs} = None
+if {found} is not None:
+    {new_timestamp} = max({timestamp}, {found}[0])
+    {theirs} = {found}[1]
+@old
+{new_value} = @result if @is_there else None
+if {new_value} is not None or (@was_there):
+    {then}
+"""
+UNDONE: Final = """\
+try:
+@give
+except Exception:
+    {hot}[{key}] = GONE if {before} is None else {before}
+    raise
 """
 THERE: Final = {
     ("inner", False): "{mine} is not None and {theirs} is not None",
@@ -59,7 +68,7 @@ RESULT: Final = {False: "{fun}({mine}, {theirs})", True: "{fun}({theirs}, {mine}
 """Value of the result, by side (whether the right one)."""
 
 
-def _code(kind: str, *, right: bool, old: bool) -> Code:
+def _code(kind: str, *, right: bool, old: bool, undone: bool = False) -> Code:
     was_there = THERE[kind, right]
     parts = {
         "@old": f"{{new_old}} = {RESULT[right]} if {was_there} else None" if old else "",
@@ -67,7 +76,8 @@ def _code(kind: str, *, right: bool, old: bool) -> Code:
         "@is_there": was_there.replace("{mine}", "{value}"),
         "@was_there": was_there,
     }
-    block = JOIN
+    give = UNDONE.replace("@give\n", indented(GIVE)) if undone else GIVE
+    block = JOIN + indented(give, 8)
     for name, text in parts.items():
         block = block.replace(name, text)
     made = ("value", "timestamp", "old") if old else ("value", "timestamp")
@@ -86,6 +96,7 @@ def join_tables(
             {"fun": fun},
             stores={"own": own, "other": other},
             with_old=_code(kind, right=is_right, old=True),
+            undone=_code(kind, right=is_right, old=True, undone=True),
         )
 
     return side(left, right, is_right=False), side(right, left, is_right=True)

@@ -56,8 +56,9 @@ class Code:
     loop. The block keeps results for it in `{pending}`, a dict of the operator.
 
     `close` is code that runs when stream time has reached `due` of the operator's store, before the
-    record that moved stream time. `{clock}` is the new stream time there. `{now}` is the stream
-    time in the block. `yield` pauses the loop between two slices of results. `due` is the
+    record that moved stream time. `{clock}` is the new stream time there, and `{newest}` the latest
+    time that a result may have, because input is idle and no record has come so far. `{now}` is the
+    stream time in the block. `yield` pauses the loop between two slices of results. `due` is the
     expression of the time to close at; with `moves_due` records move that time too. With `behind`
     the code runs behind the block of the record that moved stream time. `{clock}` is the new
     stream time in the block too, and `{now}` that of the last close.
@@ -95,7 +96,9 @@ class Operator:
     the code uses, by the code's names for them; `constants`: numbers in the code; `idle_ms`: time
     without input after which the operator closes everything, None for never; `then`: operators that
     receive the result, each on its own. `with_old` is the code where an operator below asks for the
-    old value of a table's change. `tables` are global tables that the code reads, by the code's
+    old value of a table's change; `undone` is the same where the operators below are a chain: a row
+    goes back if one of them fails, so that the next change is not one from a value that none of
+    them got. `tables` are global tables that the code reads, by the code's
     names for them. `changes_in_place`: whether a value may change after it has been given on,
     because the user's function changes its aggregate. Operators with a store below get a copy then,
     as the function `kept` makes it. `alone` is the code where no operator is below, and nobody gets
@@ -111,6 +114,7 @@ class Operator:
     idle_ms: int | None = None
     then: tuple["Operator", ...] = ()
     with_old: Code | None = None
+    undone: Code | None = None
     alone: Code | None = None
     tables: Mapping[str, StoreNode] = field(default_factory=dict)
     changes_in_place: bool = False
@@ -121,7 +125,8 @@ class Operator:
         if self.alone is not None and not then:
             code = self.alone
         if self.with_old is not None and any(each.asks_old for each in then):
-            code = self.with_old
+            branched = len(then) > 1 or any(len(each.then) > 1 for each in then[0].walk())
+            code = self.with_old if branched or self.undone is None else self.undone
         if self.changes_in_place and any(each.stores for top in then for each in top.walk()):
             code = code.giving_copies()
         return replace(self, code=code, then=then)

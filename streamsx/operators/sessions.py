@@ -85,7 +85,7 @@ for {part} in {store}.close({clock}, SLICE_ROWS):
     yield
 """,
     ("value",),
-    {**OF_RESULT, "timestamp": "{end}", "old": "None"},
+    {**OF_RESULT, "timestamp": "min({end}, {newest})", "old": "None"},
 )
 COMMIT: Final = Code(
     """\

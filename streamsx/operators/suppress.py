@@ -3,7 +3,8 @@
 The first change of a key that is not held begins to wait, at the place of its own time. Later
 changes take its value's place and leave it where it is. Stream time that reaches the place and the
 wait lets the newest value out, with the time of its own change: behind the record that moved stream
-time, which may still be a change of that key. What is held is a session of its key: start is the
+time, which may still be a change of that key. A change without a time goes on at once, unless its
+key is held. What is held is a session of its key: start is the
 time of the value, end the place.
 
 A deletion of a row that is not there holds nothing. A change that is older than stream time and the
@@ -32,7 +33,7 @@ elif {value} is not None or {old} is not None:
         {held}[0] = {timestamp}
         {held}[2] = {value}
         {hot}[{key}] = {sessions}
-    elif {timestamp} + {stays} < max({clock}, {now}):
+    elif {timestamp} < 0 or {timestamp} + {stays} < max({clock}, {now}):
         {then}
     else:
         {store}.replace({key}, {sessions}, (), [{timestamp}, {timestamp}, {value}])

@@ -13,46 +13,32 @@ from streamsx.operators.operator import Code, Operator, indented
 from streamsx.serde.codec import Encoders
 from streamsx.state.layout import StoreNode
 
-PUT: Final = Code(
-    """\
-if {key} is None:
-    {counts}.skipped += 1
-else:
-    {hot}[{key}] = GONE if {value} is None else {value}
+SET: Final = """\
+{hot}[{key}] = GONE if {value} is None else {value}
+{then}
+"""
+UNDONE: Final = """\
+{hot}[{key}] = GONE if {value} is None else {value}
+try:
     {then}
-""",
-    bind=BIND,
-)
-PUT_OLD: Final = Code(
-    """\
-if {key} is None:
-    {counts}.skipped += 1
-else:
-    {new_old} = {get}({key})
-    if {new_old} is None:
-        {new_old} = {load}({key})
-    elif {new_old} is GONE:
-        {new_old} = None
-    {hot}[{key}] = GONE if {value} is None else {value}
-    {then}
-""",
-    ("old",),
-    bind=BIND,
-)
-PUT_CHANGES: Final = Code(
-    """\
+except Exception:
+    {hot}[{key}] = GONE if {new_old} is None else {new_old}
+    raise
+"""
+OLD: Final = """\
 {new_old} = {get}({key})
 if {new_old} is None:
     {new_old} = {load}({key})
 elif {new_old} is GONE:
     {new_old} = None
-if {value} is not None or {new_old} is not None:
-    {hot}[{key}] = GONE if {value} is None else {value}
-    {then}
-""",
-    ("old",),
-    bind=BIND,
-)
+"""
+KEYED: Final = "if {key} is None:\n    {counts}.skipped += 1\nelse:\n"
+PUT: Final = Code(KEYED + indented(SET), bind=BIND)
+PUT_OLD: Final = Code(KEYED + indented(OLD + SET), ("old",), bind=BIND)
+PUT_UNDONE: Final = Code(KEYED + indented(OLD + UNDONE), ("old",), bind=BIND)
+CHANGED: Final = "if {value} is not None or {new_old} is not None:\n"
+PUT_CHANGES: Final = Code(OLD + CHANGED + indented(SET), ("old",), bind=BIND)
+PUT_CHANGES_UNDONE: Final = Code(OLD + CHANGED + indented(UNDONE), ("old",), bind=BIND)
 FILTER: Final = Code(
     """\
 {new_value} = {value} if {value} is not None and {condition}({value}) else None
@@ -87,12 +73,15 @@ LEFT: Final = Code(
 
 
 def put(store: StoreNode) -> Operator:
-    return Operator("put", PUT, stores={"store": store}, with_old=PUT_OLD)
+    return Operator("put", PUT, stores={"store": store}, with_old=PUT_OLD, undone=PUT_UNDONE)
 
 
 def put_changes(store: StoreNode) -> Operator:
     """Return a `put` that passes no deletion on of a row that is not there."""
-    return Operator("put_changes", PUT_CHANGES, stores={"store": store})
+    return Operator(
+        "put_changes", PUT_CHANGES, stores={"store": store}, with_old=PUT_CHANGES,
+        undone=PUT_CHANGES_UNDONE,
+    )  # fmt: skip
 
 
 def filter_table(condition: Callable[[Any], Any]) -> Operator:

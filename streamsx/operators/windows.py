@@ -119,7 +119,7 @@ for {part} in {store}.close({clock}, SLICE_ROWS):
     yield
 """,
     ("value",),
-    {**OF_RESULT, "timestamp": "{start} + {size} - 1", "old": "None"},
+    {**OF_RESULT, "timestamp": "min({start} + {size} - 1, {newest})", "old": "None"},
 )
 DROPS: Final = Code("for _ in {store}.drop({clock}, SLICE_ROWS):\n    yield\n")
 

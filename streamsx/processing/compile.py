@@ -29,6 +29,7 @@ from streamsx.state.cache import GONE, CachedStore
 from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import Branch, Source
 
+FOREVER: Final = 1 << 62
 SLICE_ROWS: Final = 500
 """Results of windows that close at once, between two pauses of the loop: 5 ms."""
 CommitFailed = Callable[[Exception, int], None]
@@ -58,13 +59,13 @@ class Loop(NamedTuple):
     `run` takes records as (key, value, timestamp, headers). A loop in which much may close at one
     record is a generator, which pauses between slices of results. `commit` gives on the results
     that waited for a commit; None if no operator keeps any. `advance` closes what the clocks have
-    reached without a record, or some operators, by their numbers, up to a later time; a generator
-    too, None if nothing depends on time.
+    reached without a record, or some operators, by their numbers, up to a later time, with results
+    that are no newer than `newest`; a generator too, None if nothing depends on time.
     """
 
     run: Callable[[Iterable[tuple[Any, ...]], LoopFailed], Iterator[None] | None]
     commit: Callable[[CommitFailed], Iterator[None] | None] | None
-    advance: Callable[[Mapping[int, int], CommitFailed], Iterator[None]] | None
+    advance: Callable[[Mapping[int, int], CommitFailed, int], Iterator[None]] | None
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class Wiring(NamedTuple):
     results: dict[str, ResultStreak]
     tells: Collection[str] = ()
     tables: Mapping[str, CachedStore] = MappingProxyType({})
-    stream_time: int = 1 << 62
+    stream_time: int = FOREVER
 
     def clock(self, branch: Branch) -> StreamClock:
         """Return the clock of a branch.
@@ -152,7 +153,7 @@ BRANCH: Final = """\
             failed(index, error, {number})
 """
 COMMIT: Final = "\n\ndef commit(failed):\n"
-ADVANCE: Final = "\n\ndef advance(ahead, failed):\n"
+ADVANCE: Final = "\n\ndef advance(ahead, failed, newest):\n"
 TRIED: Final = """\
 try:
 {lines}
@@ -298,7 +299,7 @@ class LoopText:
         """
         names: dict[str, Any] = {
             "decode_value": values, "GONE": GONE, "SLICE_ROWS": SLICE_ROWS, "BLESSED": BLESSED,
-            "NO_AGGREGATE": NO_AGGREGATE,
+            "NO_AGGREGATE": NO_AGGREGATE, "newest": FOREVER,
             "decode_quickly": self._quick and self._quick.decode,
         }  # fmt: skip
         for n, branch in enumerate(self._branches):
@@ -378,7 +379,7 @@ class LoopText:
         close = operator.code.close
         assert close is not None, operator.kind
         n = self._numbers[id(operator)]
-        names = _Names({**scope, "clock": clock}, n, operator)
+        names = _Names({**scope, "clock": clock, "newest": "newest"}, n, operator)
         lines = self._results(operator, close, names, scope, branch, arguments)
         return n, lines, operator.code.due.format_map(names)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.processing.batch import Batch, Chunk
-from streamsx.processing.compile import Loop, LoopText, Wiring, compiled, has_clock
+from streamsx.processing.compile import FOREVER, Loop, LoopText, Wiring, compiled, has_clock
 from streamsx.processing.failure_policy import (
     FailedRecord,
     Failure,
@@ -301,10 +301,13 @@ class LoopRun:
                 clock = self._wiring.clock(branch)
                 clock.now = max(clock.now, self._progress_of.time)
 
-    def _advance(self, ahead: Mapping[int, int]) -> Iterator[None]:
-        """Close what is due without a record; `ahead`: later times for some operators."""
+    def _advance(self, ahead: Mapping[int, int], newest: int = FOREVER) -> Iterator[None]:
+        """Close what is due without a record.
+
+        `ahead`: later times for some operators; `newest`: latest time of a result.
+        """
         if self._loop.advance is not None:
-            yield from self._loop.advance(ahead, self._failed_last)
+            yield from self._loop.advance(ahead, self._failed_last, newest)
 
     def _failed_last(self, error: Exception, branch: int) -> None:
         """Report a failed result outside of a record as that of the last record."""
@@ -318,28 +321,27 @@ class LoopRun:
         if self.paused or self._loop.advance is None:
             return False
         ahead: dict[int, int] = {}
+        seen = newest = max([newest, *(clock.now for clock in self._wiring.clocks.values())])
         for n, operator in enumerate(self._operators):
             names = [node.name for node in operator.stores.values()]
             if operator.idle_ms is None or min(quiet_ms[each] for each in names) < operator.idle_ms:
                 continue
             stores = [self._task.stores[name] for name in names]
             timed = [store for store in stores if isinstance(store, TimedStore)]
-            newest = max(newest, *(clock.now for clock in self._wiring.clocks.values()))
             if not ahead and not any(next(store.items(), None) for store in timed):
                 continue  # after a restart, time is where the store has closed
             end = max(store.all_closed(newest) for store in timed)
             if newest >= 0 and end > max(store.closed for store in timed):
                 ahead[n] = newest = end
         if ahead:
-            self._left = self._advance(ahead)
+            self._left = self._advance(ahead, seen)
             self.go_on()
         return bool(ahead)
 
     @property
-    def mark(self) -> tuple[int, int]:
-        """Return a value that changes with each record, and when stream time is told to move."""
-        told = NOTHING if self._progress_of is None else self._progress_of.time
-        return self._passed, told
+    def mark(self) -> int:
+        """Return a value that changes with each record."""
+        return self._passed
 
     def feeds(self, topic: str) -> bool:
         """Return whether records go from here to a topic."""

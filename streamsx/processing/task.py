@@ -200,6 +200,15 @@ class Task:
         """Topics whose records reach a store, by the name of the store."""
         idles = any(each.idle_ms for each in self.plan.operators)
         self._idles = idles or bool(self._teller.idle_ms)
+        self._fed = {
+            topic: [
+                each
+                for each in self._teller.idle_ms
+                if any(loop.topic == topic and loop.feeds(each) for loop in self._loops)
+            ]
+            for topic in self.plan.topics
+        }
+        """Per source, the topics that are told when it is idle and when it has input."""
 
     # -- records
 
@@ -251,11 +260,14 @@ class Task:
         for reader in self._readers[topic]:
             reader.give_up()
 
-    def look_for_idle(self, now: float, caught_up: Collection[str] | None) -> bool:
+    def look_for_idle(
+        self, now: float, caught_up: Collection[str] | None, *, ended: bool = False
+    ) -> bool:
         """Close what waits for input that does not come, and tell readers of this task's topics.
 
         The driver calls this regularly, with the time in seconds and the topics read to the end;
-        with None while it does not feed the task, whose input is not idle then.
+        with None while it does not feed the task, whose input is not idle then. With `ended` no
+        task ahead of this one sends any more, whatever it has told.
 
         Returns:
             Whether anything was closed or told.
@@ -269,7 +281,8 @@ class Task:
         quiet: dict[str, float] = {}
         for loop in self._loops:
             topic = loop.topic
-            at_end = topic in caught_up and not self._queues[topic] and not loop.paused
+            read = topic in caught_up and not self._queues[topic] and not loop.paused
+            at_end = read and (ended or self._writers_rest(topic))
             quiet[topic] = self._quiet[topic].ms(now, loop.mark, at_end=at_end)
         by_store = {n: min(quiet[t] for t in topics) for n, topics in self._inputs.items()}
         newest = self.stream_time if self.progress else NOTHING
@@ -281,12 +294,26 @@ class Task:
             raise self.ended
         return closed or self._tell_idle(quiet)
 
+    def _writers_rest(self, topic: str) -> bool:
+        """Return whether all tasks that tell a topic their time are idle.
+
+        The race without this: a task ahead of the topic stops at a bad record, or is restored for
+        a while; nothing comes through the topic; windows close; the task goes on, and its records
+        are late.
+        """
+        progress = self.progress.get(topic)
+        return progress is None or progress.idle
+
     def _tell_idle(self, quiet: Mapping[str, float]) -> bool:
         """Tell topics that this task is idle, with the next commit if there is one to come."""
         told = False
         for topic, idle_ms in self._teller.idle_ms.items():
-            feeds = [quiet[loop.topic] for loop in self._loops if loop.feeds(topic)]
-            if min(feeds) >= idle_ms and self._teller.rests(topic):
+            feeds = [loop for loop in self._loops if loop.feeds(topic)]
+            if min(quiet[loop.topic] for loop in feeds) < idle_ms:
+                continue
+            if any(loop.told(topic) is None for loop in feeds):
+                continue  # a row of failures may come again
+            if self._teller.rests(topic):
                 told = True
                 if not self.dirty:
                     self._tell(topic)
@@ -413,7 +440,8 @@ class Task:
         times = self._newest[topic] = StreamTimes(batch, start, stop, self.stream_time)
         self.stream_time = times.behind
         self.records += stop - start
-        self._teller.awake()
+        if fed := self._fed[topic]:
+            self._teller.awake(fed)
         self.taken[topic] = batch.following(stop)
         chunk = self.at_hand = Chunk(batch, start, stop, times)
         for reader in self._readers[topic]:

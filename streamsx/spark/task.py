@@ -250,8 +250,10 @@ class TaskAttempt:
         """Close what is open in operators with `idle=`."""
         task = self._task
         topics = self._ends.keys()
-        self._loop.call(lambda: task.look_for_idle(0.0, topics))  # time counts from here
-        self._loop.call(lambda: task.look_for_idle(ALWAYS, topics))
+        self._loop.call(
+            lambda: task.look_for_idle(0.0, topics, ended=True)
+        )  # time counts from here
+        self._loop.call(lambda: task.look_for_idle(ALWAYS, topics, ended=True))
         while self._loop.call(lambda: task.run(RUN_ROWS, topics)):
             yield from self.outbox.drain()
 

@@ -166,6 +166,26 @@ def test_chained_windows_close_one_behind_the_other() -> None:
         assert counts(driver) == [2]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_idle_window_behind_a_foreign_key_join_closes(*, restarts: bool) -> None:
+    """The two sub-topologies of such a join write to each other."""
+    app = App("idle", topic_partitions=2, store="memory://")
+    orders, towns = app.table("orders"), app.table("towns")
+    both = orders.join(towns, lambda _, n: n, key=lambda order: order["town"], name="both")
+    groups = both.to_flow().group_by(lambda n: f"n{n}")
+    groups.window(tumbling("10s", grace=0, idle="5s")).count("n", emit="final").to("out")
+    with TestDriver(app) as driver:
+        driver.pipe("towns", [("t0", 0, 1.0), ("t1", 1, 1.0)])
+        driver.pipe("orders", [(f"o{n}", {"town": f"t{n % 2}"}, 2.0) for n in range(6)])
+        driver.advance("3s")
+        if restarts:
+            driver.restart()
+        assert counts(driver) == []
+        for _ in range(4):  # the tasks are idle one behind the other
+            driver.advance("6s")
+        assert counts(driver) == [3, 3]
+
+
 @pytest.mark.parametrize("idle", ["0s", "0.1ms"])
 def test_idle_time_that_is_none_is_refused(idle: Any) -> None:
     with pytest.raises(TopologyError, match=r"not a idle time .*test_idle.py:\d+"):
@@ -187,3 +207,26 @@ def test_suppressed_changes_leave_when_the_input_is_idle(*, restarts: bool) -> N
         driver.restart()
         driver.advance("60s")
         assert len(driver.read("out")) == 2
+
+
+def test_final_result_of_idle_input_is_no_newer_than_its_records() -> None:
+    """The end of a day lies ahead of now: a broker refuses such a time."""
+    app = App("idle", topic_partitions=1, store="memory://")
+    days = app.flow("in").group_by_key().window(tumbling("1d", grace=0, idle="30s"))
+    days.count("n", emit="final").to("out")
+    with TestDriver(app) as driver:
+        driver.pipe("in", [("a", 1, 50.0), ("a", 1, 40.0)])
+        driver.advance("30s")
+        assert [(each.value, each.timestamp) for each in driver.read("out")] == [(2, 50.0)]
+        driver.pipe("in", [("b", 1, 86_400.0), ("b", 1, 200_000.0)])  # closed by a record
+        assert [each.timestamp for each in driver.read("out")][1:] == [172_799.999]
+
+
+def test_idle_window_behind_a_topic_waits_once() -> None:
+    """What writers tell of their time is no input."""
+    with TestDriver(counting(tumbling("10s", grace=0, idle="8s"), 4, between=True)) as driver:
+        for at in range(20):
+            driver.pipe("in", [(f"k{at}", "a", float(at))])
+        driver.advance("8s")
+        driver.advance("1s")
+        assert sum(counts(driver)) == 20

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from streamsx import App, tumbling
 from streamsx.broker.log import appending
 from streamsx.model import TopicPartition
 from streamsx.protocol.partitioner import partition_of
@@ -18,8 +19,6 @@ from tests.unit.conftest import BATCH_BYTES, HOST, PORT, VirtualCluster
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    from streamsx import App
 
 Record = tuple[str, dict[str, str], float]
 
@@ -72,6 +71,48 @@ def test_idle_windows_close_in_workers(tmp_path: Path) -> None:
         began = bench.scheduler.now
         bench.until(lambda: finals(bench).total() == 2, 60)
         assert bench.scheduler.now - began < 5 + 5 + 5  # start, the writers, the windows
+    finally:
+        bench.close()
+
+
+def stopping() -> App:
+    """Return an app whose task ahead of the windows stops at a bad record."""
+    made = App(
+        "catch-up",
+        topic_partitions=PARTITIONS,
+        store="memory://",
+        on_error="stop_task",
+        broker=f"{HOST}:{PORT}",
+        session_timeout=10,
+        memory_budget="32MiB",
+    )
+
+    def user_of(value: dict[str, str]) -> str:
+        if value["user"] == "bad":
+            raise ValueError("bad")
+        return value["user"]
+
+    groups = made.flow("in").group_by(user_of)
+    groups.window(tumbling("10s", grace=0, idle="5s")).count("counts", emit="final").to("out")
+    return made
+
+
+@pytest.mark.parametrize("idle_s", [0, 7])
+def test_window_stays_open_while_a_task_ahead_of_it_has_stopped(
+    tmp_path: Path, idle_s: float
+) -> None:
+    """A stopped task has records that are not through yet: it is not idle, even if it was."""
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    try:
+        station = bench.station(stopping(), "w0", by_hand=False)
+        append(bench, [("k1", {"user": "a"}, 1.0)])
+        bench.run(4 + idle_s)
+        closed = finals(bench).total()
+        append(bench, [("k2", {"user": "b"}, 100.0)])
+        append(bench, [("k1", {"user": "bad"}, 100.0), ("k1", {"user": "b"}, 101.0)])
+        bench.until(lambda: station.told("error"), 20)
+        bench.run(15)  # the broker deletes records of 1970 after 30 s
+        assert finals(bench).total() == closed == bool(idle_s)
     finally:
         bench.close()
 

@@ -142,3 +142,20 @@ def test_suppress_of_windows_is_refused_with_the_line(app: App) -> None:
 def test_wait_that_is_none_is_refused_with_the_line(app: App, wait: object) -> None:
     with pytest.raises(TopologyError, match=r"not a wait.*test_suppress\.py:\d+"):
         app.table("in").suppress(wait)
+
+
+def test_change_without_a_time_goes_on_at_once(app: App) -> None:
+    app.table("in").suppress("10s").to("out")
+    with TestDriver(app) as driver:
+        driver.to("in", 0)(b"a", b"1", -1, None)
+        driver.advance(0)
+        assert [each.value for each in driver.read("out")] == [1]
+
+
+def test_record_without_a_time_is_no_repetition(app: App) -> None:
+    app.flow("in").deduplicate(key=lambda value: value, within="10s", name="seen").to("out")
+    with TestDriver(app) as driver:
+        for _ in range(2):
+            driver.to("in", 0)(b"a", b"1", -1, None)
+        driver.advance(0)
+        assert [each.value for each in driver.read("out")] == [1, 1]

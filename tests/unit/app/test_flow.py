@@ -57,6 +57,9 @@ GRAPHS: dict[str, Callable[[Flow], object]] = {
     "within=, grace= or idle= with a table": lambda flow: flow.join(
         flow.place.app.table("users"), lambda a, b: a, within=1
     ),
+    "join with a table of windows": lambda flow: flow.join(
+        flow.group_by_key().window(tumbling(1)).count("n"), lambda a, b: a
+    ),
     "state by windowed keys": lambda flow: (
         flow.group_by_key().window(tumbling(1)).count("n").to_flow().group_by_key().count("m")
     ),
