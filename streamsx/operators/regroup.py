@@ -1,7 +1,8 @@
 """Operator `regroup`: sends the changes of a table to the groups of their old and new values.
 
 A change within one group is one record, with both values. A row that moves to another group is
-taken out of the old one and put into the new one: two records, each with one value.
+put into the new one and taken out of the old one: two records, each with one value. A new value
+that cannot be sent fails before the old one has left, so the row can go back.
 """
 
 from collections.abc import Callable
@@ -22,10 +23,10 @@ if {value} is not None:
 if {left} is not None and {left} == {entered}:
     {send}({left}, {encode}({change}({old}, {value})), {timestamp}, None)
 else:
-    if {left} is not None:
-        {send}({left}, {encode}({change}({old}, None)), {timestamp}, None)
     if {entered} is not None:
         {send}({entered}, {encode}({change}(None, {value})), {timestamp}, None)
+    if {left} is not None:
+        {send}({left}, {encode}({change}({old}, None)), {timestamp}, None)
 """)
 
 

@@ -62,3 +62,17 @@ def test_joined_rows_hold_after_a_change_that_failed(app: App) -> None:
         driver.pipe("right", [("ann", 2)])
         driver.pipe("left", [("ann", None)])
         assert driver.table("n") == {"de": 0, "fr": 0}
+
+
+def test_groups_hold_after_a_value_that_could_not_be_sent(app: App) -> None:
+    """A row that moves is two records: the second one failed when the first had left."""
+
+    def odd(user: Any) -> Any:
+        return user if user["n"] else {**user, "n": {1, 2}}
+
+    users = app.table("users").map_values(odd)
+    users.group_by(country, name="by-country").sum(lambda user: user["n"], name="n").to("out")
+    with TestDriver(app, raises=False) as driver:
+        for n, where in ((5, "de"), (0, "fr"), (0, "it"), (7, "fr")):
+            driver.pipe("users", [("ann", {"country": where, "n": n})])
+        assert driver.table("n") == {"de": 0, "fr": 7}
