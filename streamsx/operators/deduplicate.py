@@ -2,9 +2,8 @@
 
 A record is a repetition if a record with its id has passed, and their times are at most `within`
 apart, in either direction. A repetition does not prolong that time. A record without an id, or
-without a time, passes.
-An id is forgotten when stream time is later than the id's time, `within` and the grace. A record
-that is as late as that is dropped and counted.
+without a time, passes. An id is forgotten when stream time is later than the id's time, `within`
+and the grace. A record that is as late as that is dropped and counted.
 
 The store is one of sessions: each record that passed is a session of one time, without a value.
 """

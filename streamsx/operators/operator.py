@@ -56,8 +56,8 @@ class Code:
     loop. The block keeps results for it in `{pending}`, a dict of the operator.
 
     `close` is code that runs when stream time has reached `due` of the operator's store, before the
-    record that moved stream time. `{clock}` is the new stream time there, and `{newest}` the latest
-    time that a result may have, because input is idle and no record has come so far. `{now}` is the
+    record that moved stream time. `{clock}` is the new stream time there. `{newest}` is the latest
+    time that a result may have: where input is idle, that of the newest record. `{now}` is the
     stream time in the block. `yield` pauses the loop between two slices of results. `due` is the
     expression of the time to close at; with `moves_due` records move that time too. With `behind`
     the code runs behind the block of the record that moved stream time. `{clock}` is the new
@@ -96,13 +96,13 @@ class Operator:
     the code uses, by the code's names for them; `constants`: numbers in the code; `idle_ms`: time
     without input after which the operator closes everything, None for never; `then`: operators that
     receive the result, each on its own. `with_old` is the code where an operator below asks for the
-    old value of a table's change; `undone` is the same where the operators below are a chain: a row
-    goes back if one of them fails, so that the next change is not one from a value that none of
-    them got. `tables` are global tables that the code reads, by the code's
-    names for them. `changes_in_place`: whether a value may change after it has been given on,
-    because the user's function changes its aggregate. Operators with a store below get a copy then,
-    as the function `kept` makes it. `alone` is the code where no operator is below, and nobody gets
-    the results: it keeps none for the commit.
+    old value of a table's change. `undone` is that code where the operators below are a chain: if
+    one of them fails, the row goes back to its old value, which is the last one that they got.
+    `tables` are global tables that the code reads, by the code's names for them.
+    `changes_in_place`: whether a value may change after it has been given on, because the user's
+    function changes its aggregate. Operators with a store below get a copy then, as the function
+    `kept` makes it. `alone` is the code where no operator is below, and nobody gets the results: it
+    keeps none for the commit.
     """
 
     kind: str

@@ -4,8 +4,7 @@ The first change of a key that is not held begins to wait, at the place of its o
 changes take its value's place and leave it where it is. Stream time that reaches the place and the
 wait lets the newest value out, with the time of its own change: behind the record that moved stream
 time, which may still be a change of that key. A change without a time goes on at once, unless its
-key is held. What is held is a session of its key: start is the
-time of the value, end the place.
+key is held. What is held is a session of its key: start is the time of the value, end the place.
 
 A deletion of a row that is not there holds nothing. A change that is older than stream time and the
 wait goes on at once, unless its key is held.

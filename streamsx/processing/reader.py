@@ -321,7 +321,8 @@ class LoopRun:
         if self.paused or self._loop.advance is None:
             return False
         ahead: dict[int, int] = {}
-        seen = newest = max([newest, *(clock.now for clock in self._wiring.clocks.values())])
+        newest = max([newest, *(clock.now for clock in self._wiring.clocks.values())])
+        latest_result = newest
         for n, operator in enumerate(self._operators):
             names = [node.name for node in operator.stores.values()]
             if operator.idle_ms is None or min(quiet_ms[each] for each in names) < operator.idle_ms:
@@ -334,7 +335,7 @@ class LoopRun:
             if newest >= 0 and end > max(store.closed for store in timed):
                 ahead[n] = newest = end
         if ahead:
-            self._left = self._advance(ahead, seen)
+            self._left = self._advance(ahead, latest_result)
             self.go_on()
         return bool(ahead)
 

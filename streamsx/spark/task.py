@@ -250,9 +250,8 @@ class TaskAttempt:
         """Close what is open in operators with `idle=`."""
         task = self._task
         topics = self._ends.keys()
-        self._loop.call(
-            lambda: task.look_for_idle(0.0, topics, ended=True)
-        )  # time counts from here
+        # The first look begins to count the time without input.
+        self._loop.call(lambda: task.look_for_idle(0.0, topics, ended=True))
         self._loop.call(lambda: task.look_for_idle(ALWAYS, topics, ended=True))
         while self._loop.call(lambda: task.run(RUN_ROWS, topics)):
             yield from self.outbox.drain()

@@ -42,7 +42,8 @@ def main() -> None:
         now = time.perf_counter()
         if busy:
             gap = max(gap, now - ended)
-        ended, busy = now, works
+        ended = now
+        busy = works
         return works
 
     setattr(DataLoop, "turn", turn)  # noqa: B010  # a method is not assigned, says mypy
