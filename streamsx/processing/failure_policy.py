@@ -64,9 +64,15 @@ class Failure:
     def place(self) -> str:
         return f"{self.topic}-{self.partition} offset {self.offset}, task {self.task}"
 
+    @property
+    def reason(self) -> str:
+        """Return the error with its notes."""
+        notes = "".join(f" ({note})" for note in getattr(self.error, "__notes__", ()))
+        return f"{type(self.error).__name__}: {self.error}{notes}"
+
     def __str__(self) -> str:
         what = "record cannot be decoded" if self.decode else "record failed"
-        error = f"{type(self.error).__name__}: {self.error}"
+        error = self.reason
         kept = f": {self.kept}" if self.kept else ""
         return f"{what}: {self.place}, {self.operator}: {error}{kept}"
 

@@ -523,11 +523,10 @@ class Task:
         """
         committed = self.committed_at.positions[last.topic]
         begin = committed if isinstance(streak, ResultStreak) else streak.first
-        notes = "".join(f" ({note})" for note in getattr(last.error, "__notes__", ()))
         return TaskStopped(
             f"task stopped: {self.id}, {last.topic}-{last.partition} offset {begin}: {why}, "
-            f"{last.operator}: {type(last.error).__name__}: {last.error}{notes}: nothing from "
-            f"{begin} on is committed: mend the code and start again{more}"
+            f"{last.operator}: {last.reason}: nothing from {begin} on is committed: mend the code "
+            f"and start again{more}"
         )
 
     def end(self, error: Exception, where: str) -> None:
