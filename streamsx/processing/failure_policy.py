@@ -47,7 +47,7 @@ class Failure:
     `operator` is the agent that processed the record. `decode` is True if the record's bytes could
     not be decoded. `record` is None for a result that failed outside of its record: when its window
     closed, say. `kept` says whether the record is in the dead-letter topic; empty if it is not
-    meant to be there.
+    meant to be there. `action` is the reaction, once it is chosen.
     """
 
     task: TaskId
@@ -59,6 +59,14 @@ class Failure:
     error: Exception
     record: FailedRecord | None = None
     kept: str = ""
+    action: FailureAction | None = None
+
+    @property
+    def exception(self) -> str:
+        """Return the class of the error with its module, as Kafka Streams names exceptions."""
+        kind = type(self.error)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        return module + kind.__qualname__
 
     @property
     def place(self) -> str:
@@ -103,6 +111,8 @@ class Policy:
     untaken: Callable[[TaskId, str, Counts], None] = uncounted
     """Callback for records that an operator did not take since the last commit, by its store."""
     dead_letters: str = ""
+    noted: Callable[[Failure], None] = nobody
+    """Callback for each failure, with its action and ahead of it, also if it ends the worker."""
 
     choices: OnFailure = AS_THE_APP
     """What one agent or flow has chosen in place of `on_error` and `on_decode_error`."""

@@ -493,6 +493,8 @@ class Task:
         self, failure: Failure, streak: FailureStreak, ordinal: int, action: FailureAction
     ) -> None:
         """Do what the policy says about a failed record; `ended` is set if the task ends."""
+        failure = replace(failure, action=action)
+        self.policy.noted(failure)
         if action is FailureAction.STOP:
             self.ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
             return
