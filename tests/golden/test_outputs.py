@@ -15,8 +15,10 @@ import pytest
 import streamsx
 from streamsx.journal import Journal
 from streamsx.metrics import MetricRegistry
-from streamsx.model import Role
+from streamsx.model import Role, TaskId
+from streamsx.processing.failure_policy import Failure, FailureAction
 from streamsx.simulation.world import play
+from streamsx.tasks.failure_reports import FailureReports
 from streamsx.tasks.state_machine import TaskState
 from streamsx.worker.throughput_log import EVERY_S, ThroughputLog
 from tests.golden.make_kept import APP, KeptWordCount, unpack
@@ -62,6 +64,10 @@ EVENTS: dict[str, dict[str, Any]] = {
     "gap": {"task": "str", "ms": "float"},
     "calm_gap": {"task": "str", "ms": "float", "seconds": "float"},
     "metrics": METRICS,
+    "failed": {
+        "task": "str", "topic": "str", "partition": "int", "offset": "int", "operator": "str",
+        "exception": "str", "action": "str",
+    },
     "leaving": {"deadline": "float|null"},
     "stays": {},
     "left": {},
@@ -244,6 +250,24 @@ def test_tally_is_told_in_these_fields(tmp_path: Path) -> None:
     assert list(wrong([json.loads(line)])) == []
 
 
+def test_failed_record_is_told_in_these_fields(tmp_path: Path) -> None:
+    class Stopped:
+        def now(self) -> float:
+            return 0.0
+
+        wall = now
+
+    journal = Journal("a", Stopped(), tmp_path / "a.jsonl")
+    failure = Failure(
+        TaskId(0, 1), "lines", 1, 7, "split", False, ValueError("x"), action=FailureAction.LOG
+    )
+    FailureReports(Stopped(), MetricRegistry(), journal).note(failure)
+    journal.close()
+    (line,) = (tmp_path / "a.jsonl").read_text().splitlines()
+    assert json.loads(line)["event"] == "failed"
+    assert list(wrong([json.loads(line)])) == []
+
+
 # -- a group of two, seen from outside
 
 
@@ -285,7 +309,7 @@ def test_events_and_commands_of_a_group_have_the_pinned_fields(tmp_path: Path) -
         events = [dict(event) for event in workers.events()]
     assert list(wrong(events)) == []
     absent = EVENTS.keys() - {event["event"] for event in events}
-    assert absent == {"lost", "stays", "error", "processed"}
+    assert absent == {"lost", "stays", "error", "processed", "failed"}
 
 
 # -- commands that ask nobody
