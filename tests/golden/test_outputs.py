@@ -78,8 +78,6 @@ EVENTS: dict[str, dict[str, Any]] = {
 WRITTEN = re.compile(r'\b_?(?:journal|tell_gaps)\(\s*"(\w+)"')
 """How an event is written in the code, whatever module it stands in."""
 SELDOM = {"aborted", "error", "lost", "processed"}
-"""Events that a seed of the simulated world has, and a calm group has not."""
-SELDOM = {"aborted", "error", "lost", "processed"}
 """Events that some seeds of the simulated world have, and a calm group has not."""
 OTHERWISE_WRITTEN = {"gap", "calm_gap"}
 
