@@ -85,7 +85,8 @@ class Policy:
 
     `consecutive_failures_max` is the number of records in a row that fail and stop their task. With
     None no number does, and no position is held. `dead_letters` is the topic of the records whose
-    reaction is `DLQ`.
+    reaction is `DLQ`. `undoes`: whether the driver goes back to the last commit after RecordUndone,
+    so that a record that fails leaves nothing in stores.
     """
 
     on_error: FailureAction = FailureAction.LOG
@@ -97,6 +98,8 @@ class Policy:
     untaken: Callable[[TaskId, str, Counts], None] = uncounted
     """Callback for records that an operator did not take since the last commit, by its store."""
     dead_letters: str = ""
+
+    undoes: bool = False
 
     choices: OnFailure = AS_THE_APP
     """What one agent or flow has chosen in place of `on_error` and `on_decode_error`."""

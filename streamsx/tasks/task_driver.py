@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from streamsx.clock import Clock
@@ -21,7 +22,7 @@ from streamsx.errors import (
 )
 from streamsx.journal import LOG, Journal
 from streamsx.model import Role, TaskId, TopicPartition
-from streamsx.processing.rerun import NO_RERUN, Rerun
+from streamsx.processing.rerun import NO_RERUN, RecordUndone, Rerun
 from streamsx.tasks import task_registry
 from streamsx.tasks.active_tasks import ActiveTasks, CommittedPlace
 from streamsx.tasks.committer import Committer
@@ -168,7 +169,8 @@ class TaskDriver:
     ) -> None:
         """Begin a task anew from the last commit, because later work cannot be committed.
 
-        After ValueRefused the new run looks for the record with that value, to pass over it.
+        After RecordUndone the new run meets the failure again, and undoes that record alone. After
+        another ValueRefused it looks for the record with that value, to pass over it.
         After TaskStopped the task stops at the last commit. With `puts_back`, the rows that left
         for the changelogs since are set back too.
         """
@@ -184,9 +186,16 @@ class TaskDriver:
             rows = sum(map(len, rerun.rows.values()))
             LOG.info("rows_uncommitted task=%s rows=%d: the next commit puts them back", task, rows)
         self.feed(Happened(task, TaskEvent.UNDO))
-        if rerun.stop is None:
+        if isinstance(why, RecordUndone):
+            LOG.info("record_undone %s: its task goes back to the last commit", why)
+        elif rerun.stop is None:
             what = f"{why}: going back to the last commit, to pass over its record"
             self._journal("error", what=what, where=f"task {task}")
+
+    def sends_again(self, task: TaskId) -> None:
+        """Let a task that begins anew send all outputs again, because some have not arrived."""
+        if (rerun := self._reruns.get(task)) is not None:
+            self._reruns[task] = replace(rerun, reached={})
 
     def failed(self, task: TaskId, error: Exception) -> None:
         """Fail a task, by its policy or by its stores: the worker ends, the other tasks commit."""
@@ -291,6 +300,8 @@ class TaskDriver:
         self._stores.being_written(task)
 
     async def _close(self, task: TaskId) -> None:
+        if self._reruns.get(task, NO_RERUN).reached and not await self._active_tasks.delivered():
+            self.sends_again(task)
         lag = self._stores.lag(task)
         self._stores.end_restore(task)
         if task in self._active_tasks.closing:

@@ -405,6 +405,7 @@ def policy_of(config: Config, failures: FailureReports) -> Policy:
         failures.passed,
         failures.untaken,
         dead_letters_name(config),
+        undoes=True,
     )
 
 
@@ -423,6 +424,7 @@ def produce_errors_of(
         clock=context.clock,
         registry=context.metrics,
         stops=tasks.undone,
+        sends_again=tasks.sends_again,
         fails=tasks.failed,
     )
 
