@@ -37,6 +37,7 @@ from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.serde.codec import encoded_all
 from streamsx.state.api import INDEX, ROW, Rows, holds_rows
+from streamsx.state.careful import Careful, OfRecord
 from streamsx.state.layout import StoreNode
 from streamsx.state.sizes import ENCODED_BYTES, ENTRY_BYTES, SLOT_BYTES, Learned, deep_bytes
 
@@ -154,35 +155,6 @@ def merged(
     yield from ((row, *changed[row]) for row in reversed(ahead))
 
 
-class Checked(dict[Any, Any]):
-    """Variant of `hot` that encodes each value when it is set, so that a bad value raises there.
-
-    A rejected value may be an object that is there already, changed in place. So its key goes back
-    to the value that was set before. Otherwise: a record puts a set into the dict of its key and is
-    skipped; the next record of that key finds the set in the dict and is rejected too, and so on.
-    """
-
-    def __init__(self, store: "CachedStore") -> None:
-        super().__init__()
-        self._store = store
-        self._encoded: dict[Any, bytes] = {}
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if value is not GONE:
-            try:
-                self._encoded[key] = self._store.check(key, value)
-            except ValueRefused:
-                self._back(key)
-                raise
-        super().__setitem__(key, value)
-
-    def _back(self, key: Any) -> None:
-        if key not in self:
-            self._store.forget(key)
-        elif self[key] is not GONE:
-            super().__setitem__(key, self._store.decode(self._encoded[key]))
-
-
 class CachedStore:
     """Store of one task, over committed rows. One owner: the data loop.
 
@@ -236,6 +208,10 @@ class CachedStore:
         """Memory of changed rows, and the number of these rows at the last measurement."""
         self._sealing_bytes = self._encoded_bytes = 0
         self._checking = False
+        self.record_open = False
+        """Whether a seal leaves out what the record at hand has set, because its body waits."""
+        self.touched: list[CachedStore] = []
+        """Stores that the record at hand has changed or read, where values are checked."""
         self._left: Iterator[tuple[Any, Any]] | None = None
         self._order: list[bytes] = []
         self._run: list[bytes] = []
@@ -429,8 +405,13 @@ class CachedStore:
     def _set_aside(self) -> None:
         """Begin a seal: move the hot rows to `sealing`, to be encoded from now on."""
         self._measure_changes()
-        self.sealing = self.hot
+        hot = self.hot
+        own = self.take_out() if self.record_open else []
+        if type(hot) is Careful:
+            hot.set_aside()
+        self.sealing = hot
         self.hot = self._new_hot()
+        self.put_in(own)
         self._sealing_bytes = self._hot_bytes
         self._hot_bytes = 0
         self._hot_measured = 0
@@ -438,6 +419,7 @@ class CachedStore:
     def check_values(self, *, checking: bool) -> None:
         """Set whether a bad value raises ValueRefused when it is put, not when it is sealed.
 
+        With it the changes of one record can be kept or undone: `keep` belongs behind each record.
         The setting applies from the next seal on, or at once while nothing has changed.
         """
         self._checking = checking
@@ -445,7 +427,41 @@ class CachedStore:
             self.hot = self._new_hot()
 
     def _new_hot(self) -> dict[Any, Any]:
-        return Checked(self) if self._checking else {}
+        return Careful(self, GONE) if self._checking else {}
+
+    def keep(self) -> None:
+        """Keep what the record at hand has changed, where values are checked when they are put."""
+        if type(self.hot) is Careful:
+            self.hot.keep()
+
+    def undo(self) -> list[Any]:
+        """Undo what the record at hand has changed.
+
+        Returns:
+            The keys of all rows that the record has changed or was given.
+        """
+        return self.hot.undo() if type(self.hot) is Careful else []
+
+    def drop_clean(self) -> bool:
+        """Drop all clean objects, one of which a record may have changed in place.
+
+        Returns:
+            False if rows have changed since the last seal; then nothing was dropped.
+        """
+        if self.dirty or self.sealing:
+            return False
+        self.complete = False
+        self._forget_warm()
+        return True
+
+    def take_out(self) -> OfRecord:
+        """Take out what the record at hand has set, while others have their turn."""
+        return self.hot.take_out() if type(self.hot) is Careful else []
+
+    def put_in(self, own: OfRecord) -> None:
+        """Go on with what `take_out` has returned."""
+        if type(self.hot) is Careful:
+            self.hot.put_in(own)
 
     def seal(self, limit: int) -> Changes:
         """Encode up to `limit` dirty values for the changelog; an empty result means the end.
@@ -462,6 +478,8 @@ class CachedStore:
             self.sealing = {}
             self._sealing_bytes = 0
             return Changes([], [])
+        if type(self.sealing) is Careful:
+            part = self.sealing.opened(part)
         objects = [value for _, value in part]
         kinds = set(map(type, objects))
         deletes = _Gone in kinds
@@ -517,13 +535,16 @@ class CachedStore:
         for key, value in (entry for entry in part if entry[1] is not GONE):
             self.check(key, value)
 
-    def forget(self, key: Any) -> None:
-        """Drop the warm object of a key, which may have been changed in place."""
-        self.young.pop(key, None)
-        self.old.pop(key, None)
+    def renew(self, key: Any) -> None:
+        """Drop the warm object of a key, which may have been changed in place.
+
+        A complete cache reads the row again, and stays complete.
+        """
+        young = self.young.pop(key, None)
+        old = self.old.pop(key, None)
         self._large.pop(key, None)
-        self.complete = False
-        self._lacks = True
+        if self.complete and (young is not None or old is not None):
+            self._load_row(key)
 
     def check(self, key: Any, value: Any) -> bytes:
         """Return the encoded value.

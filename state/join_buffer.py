@@ -43,7 +43,7 @@ when stream time reaches their bucket, and no look at another bucket is needed u
 """
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from streamsx.errors import ValueRefused
@@ -67,11 +67,28 @@ class JoinBuffer(RowsByTime):
         """
         self._near: list[tuple[int, bytes, int]] = []
         """Heap of time, key and place in the row."""
+        self._noted: list[tuple[int, bytes, int]] = []
+        """What the record at hand has put into the heap."""
 
     def note(self, at: int, key: bytes, place: int) -> None:
         """Note a record without a match before the horizon; `place`: index in its row."""
         heappush(self._near, (at, key, place))
         self.due = min(self.due, at + self.stays + 1)
+        if self._checking:
+            self._noted.append((at, key, place))
+
+    def keep(self) -> None:
+        super().keep()
+        self._noted = []
+
+    def undo(self) -> list[Any]:
+        """Undo the record, and its notes: another record may get the place in the row."""
+        if self._noted:
+            for each in self._noted:
+                self._near.remove(each)
+            heapify(self._near)
+            self._noted = []
+        return super().undo()
 
     def full(self, key: bytes) -> ValueRefused:
         """Return the error for a record that its row has no room for."""

@@ -175,7 +175,7 @@ class SessionStore(TimedStore):
         elif left:
             self.hot[key] = left
         else:
-            del self.hot[key]
+            self.hot.pop(key, None)  # undone with its record, it is not there
             self._fresh.discard(key)
 
     def _ended_now(self) -> None:

@@ -222,6 +222,8 @@ class RowsByTime(TimedStore):
         for start, rows in self._fresh.items():
             self._unwritten.setdefault(start, set()).update(rows)
         self._fresh = {}
+        for row in self.hot:  # of a record whose body waits
+            self._fresh.setdefault(row[:TIME_BYTES], set()).add(row)
 
     def write_some(self, limit: int) -> bool:
         self._writes += 1

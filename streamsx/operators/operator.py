@@ -138,6 +138,11 @@ class Operator:
             return True
         return "old" not in self.code.makes and any(each.asks_old for each in self.then)
 
+    @property
+    def sends_changes(self) -> bool:
+        """Return whether this operator sends what depends on the row before a change."""
+        return self.topic is not None and (bool(self.stores) or "old" in self.code.uses)
+
     def walk(self) -> Iterator["Operator"]:
         """Yield this operator and all below, each before the operators below that one."""
         yield self

@@ -23,6 +23,7 @@ from streamsx.operators.body import BODY
 from streamsx.operators.operator import NO_AGGREGATE, THEN, Code, Counts, Operator, chain, indented
 from streamsx.operators.timestamp import TIMESTAMP
 from streamsx.processing.failure_policy import ResultStreak
+from streamsx.processing.waiting import WaitingChanges, WaitingResults
 from streamsx.serde.codec import Decode, Quick
 from streamsx.serde.record import BLESSED
 from streamsx.state.cache import GONE, CachedStore
@@ -75,6 +76,17 @@ class StreamClock:
     now: int
 
 
+class Units(NamedTuple):
+    """Calls around a unit of a careful task.
+
+    `begin` gets the index of the record in the input, None outside of records, and the number of
+    the branch. `end` raises what fails the record at its end.
+    """
+
+    begin: Callable[[int | None, int], None]
+    end: Callable[[], None]
+
+
 class Wiring(NamedTuple):
     """Objects of a task that a loop uses.
 
@@ -82,7 +94,8 @@ class Wiring(NamedTuple):
     each operator by its id; `counts`: of each operator, by the name of its first store;
     `clocks`: of the branches, by name; `results`: rows of results that failed, of the branches;
     `tells`: topics to which the task tells the stream time of the branches that send there;
-    `tables`: global tables, by name; `stream_time`: committed one, after which no clock begins.
+    `tables`: global tables, by name; `stream_time`: committed one, after which no clock begins;
+    `units`: what the loop of a careful task calls around each record and result of a branch.
     Loops over some branches share all that with the loop over all.
     """
 
@@ -95,6 +108,12 @@ class Wiring(NamedTuple):
     tells: Collection[str] = ()
     tables: Mapping[str, CachedStore] = MappingProxyType({})
     stream_time: int = FOREVER
+    units: "Units | None" = None
+
+    def waiting(self, operator: Operator) -> dict[Any, Any]:
+        """Return the results of an operator that wait for a commit."""
+        made: dict[Any, Any] = {} if self.units is None else WaitingResults()
+        return self.pending.setdefault(id(operator), made)
 
     def clock(self, branch: Branch) -> StreamClock:
         """Return the clock of a branch.
@@ -150,7 +169,7 @@ BRANCH: Final = """\
         try:
 {lines}
         except Exception as error:
-            failed(index, error, {number})
+{drops}            failed(index, error, {number})
 """
 COMMIT: Final = "\n\ndef commit(failed):\n"
 ADVANCE: Final = "\n\ndef advance(ahead, failed, newest):\n"
@@ -158,7 +177,7 @@ TRIED: Final = """\
 try:
 {lines}
 except Exception as error:
-    failed({arguments})
+{drops}    failed({arguments})
 else:
     results_{branch}.fine = True"""
 """One result among others: a result that fails does not take the others with it."""
@@ -207,7 +226,8 @@ class LoopText:
 
     A branch with operators that depend on stream time has a clock, which its records move: behind
     an operator that sets the timestamp if the branch begins with one. With `told` the writers of
-    the topic move the clocks. Branches that send to a topic of `tells` have clocks too.
+    the topic move the clocks. Branches that send to a topic of `tells` have clocks too. `careful`:
+    whether each record, and each result, is a unit.
     """
 
     def __init__(
@@ -217,21 +237,30 @@ class LoopText:
         *,
         told: bool = False,
         tells: Collection[str] = (),
+        careful: bool = False,
     ) -> None:
         self._branches = tuple(branches)
+        self._careful = careful
         self._quick = quick
         self._told = told
         self._tells = tells
         walked = (each for branch in self._branches for each in branch.first.walk())
         self.operators = tuple({id(each): each for each in walked}.values())
         self._numbers = {id(each): n for n, each in enumerate(self.operators)}
+        forks = (list(branch.first.walk())[:-1] for branch in self._branches)
+        self._held = {id(each) for fork in forks for each in fork if each.sends_changes}
+        """Operators whose changes of rows leave when the steps behind them have not failed either.
+
+        "A change leaves for its groups; the other way behind the fork fails; the row goes back":
+        the next change would take the older value out of its group a second time.
+        """
         self._commits: dict[int, list[str]] = {}
         """Lines at a commit, by the number of the operator."""
 
     def text(self) -> str:
         """Return the text of the generated module; `names` defines the names in the text."""
         branches = [
-            BRANCH.format(lines="\n".join(lines), number=n)
+            BRANCH.format(lines="\n".join(lines), number=n, drops=self._drops(n, " " * 12))
             for n, branch in enumerate(self._branches)
             for lines in (self._branch(n, branch.first), self._behind(n, branch.first))
             if lines
@@ -302,6 +331,10 @@ class LoopText:
             "NO_AGGREGATE": NO_AGGREGATE, "newest": FOREVER,
             "decode_quickly": self._quick and self._quick.decode,
         }  # fmt: skip
+        waiting = WaitingChanges()
+        names |= {"leave": waiting.leave, "drop": waiting.drop}
+        if wiring.units is not None:
+            names |= wiring.units._asdict()
         for n, branch in enumerate(self._branches):
             names[f"branch_key_{n}"] = branch.keys.decode if branch.keys else keys
             names[f"quick_key_{n}"] = branch.keys and branch.keys.quick.decode
@@ -317,28 +350,49 @@ class LoopText:
                 names[f"{role}_{n}"] = wiring.tables[node.name]
                 names[f"counts_{n}"] = wiring.counts.setdefault(node.name, Counts())
             if operator.code.commit is not None:
-                names[f"pending_{n}"] = wiring.pending.setdefault(id(operator), {})
+                names[f"pending_{n}"] = wiring.waiting(operator)
             if operator.topic is not None:
-                names[f"send_{n}"] = wiring.send_to(operator.topic)
+                send = wiring.send_to(operator.topic)
+                names[f"send_{n}"] = waiting.holding(send) if id(operator) in self._held else send
         return names
 
     def _branch(self, branch: int, first: Operator) -> list[str]:
         timed = _timed(first)
         if branch not in self._clocks():
-            return self._lines(first, ROOT, INDENT, branch)
+            return self._unit(branch, self._lines(first, ROOT, INDENT, branch))
         scope = _clocked(branch)
         if self._told:
-            return self._lines(first, scope, INDENT, branch)
+            return self._unit(branch, self._lines(first, scope, INDENT, branch))
         ahead = [each for each in timed if not each.code.behind]
         if first.kind != TIMESTAMP:
-            return self._move(branch, ahead, scope) + self._lines(first, scope, INDENT, branch)
+            lines = self._unit(branch, self._lines(first, scope, INDENT, branch))
+            return self._move(branch, ahead, scope) + lines
         n = self._numbers[id(first)]
         names = _Names(ROOT, n)
         scope["timestamp"] = f"timestamp_{n}"
         lines = _filled(first.code.block, names, INDENT, lambda _here: [])
         lines += self._move(branch, ahead, scope)
         below = (self._lines(each, scope, INDENT, branch) for each in first.then)
-        return lines + [line for each in below for line in each]
+        return lines + self._unit(branch, [line for each in below for line in each])
+
+    def _holds(self, branch: int) -> bool:
+        """Return whether a branch has an operator whose changes wait for the end of the record."""
+        return any(id(each) in self._held for each in self._branches[branch].first.walk())
+
+    def _drops(self, branch: int, indent: str) -> str:
+        """Return the line that drops the changes that wait, where a record or result has failed."""
+        return f"{indent}drop()\n" if self._holds(branch) else ""
+
+    def _unit(self, branch: int, lines: list[str], index: str = "index") -> list[str]:
+        """Return the lines of a record or result: a unit, if the task is careful."""
+        if lines and self._holds(branch):
+            lines = [*lines, f"{lines[0][: len(lines[0]) - len(lines[0].lstrip())]}leave()"]
+        if not self._careful or not lines:
+            return lines
+        text = "\n".join(lines)
+        indent = text[: len(text) - len(text.lstrip())]
+        begin = f"{indent}begin({index}, {branch})"
+        return [begin, *lines, f"{indent}end()"]
 
     def _move(self, branch: int, timed: Iterable[Operator], scope: Scope) -> list[str]:
         """Return the lines that move stream time, and close what is due operator by operator."""
@@ -403,8 +457,11 @@ class LoopText:
         if not result:
             return _filled(code.block, names, "    ", inner)
         indent = "    " + " " * (len(result) - len(result.lstrip()))
-        lines = _filled(dedent(result), names, "    ", inner)
-        tried = TRIED.format(lines="\n".join(lines), arguments=arguments, branch=branch)
+        at = "index" if arguments.startswith("index") else "None"
+        lines = self._unit(branch, _filled(dedent(result), names, "    ", inner), at)
+        drops = self._drops(branch, "    ")
+        text = "\n".join(lines)
+        tried = TRIED.format(lines=text, arguments=arguments, branch=branch, drops=drops)
         return [
             *_filled(ahead, names, "    ", inner),
             *(indent + line for line in tried.splitlines()),
@@ -522,7 +579,10 @@ def compiled(source: Source, subtopology: int, wiring: Wiring, part: str = "") -
     some of the source's branches from the loop over all.
     """
     told = bool(source.writers)
-    text = LoopText(source.branches, source.values.quick, told=told, tells=wiring.tells)
+    careful = wiring.units is not None
+    text = LoopText(
+        source.branches, source.values.quick, told=told, tells=wiring.tells, careful=careful
+    )
     name = f"<sub-topology {subtopology}, {source.topic}{part}>"
     module = text.text()
     names = _run(module, name, text.names(source.keys.decode, source.values.decode, wiring))

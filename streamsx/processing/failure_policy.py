@@ -99,7 +99,8 @@ class Policy:
 
     `consecutive_failures_max` is the number of records in a row that fail and stop their task. With
     None no number does, and no position is held. `dead_letters` is the topic of the records whose
-    reaction is `DLQ`.
+    reaction is `DLQ`. `undoes`: whether the driver goes back to the last commit after RecordUndone,
+    so that a record that fails leaves nothing in stores.
     """
 
     on_error: FailureAction = FailureAction.LOG
@@ -114,9 +115,10 @@ class Policy:
     noted: Callable[[Failure], None] = nobody
     """Callback for each failure, with its action and ahead of it, also if it ends the worker."""
 
-    holds: bool = True
-    """Whether the first record of a row of failures holds the position. Under exactly-once it does
-    not: what a failed record has done is committed once, and its position with it."""
+    undoes: bool = False
+    whole: bool = False
+    """Whether outputs are undone with their record, and those of an interval with the interval,
+    as under exactly-once."""
     choices: OnFailure = AS_THE_APP
     """What one agent or flow has chosen in place of `on_error` and `on_decode_error`."""
 
@@ -148,7 +150,7 @@ class FailureStreak:
     behind the streak has been read.
     """
 
-    __slots__ = ("_count", "_limit", "_next", "_stopped", "first", "since")
+    __slots__ = ("_count", "_limit", "_next", "_stopped", "buried", "first", "since")
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -159,6 +161,8 @@ class FailureStreak:
         """Offset of the first record of the streak."""
         self.since = -1
         """Stream time before the first record of the streak."""
+        self.buried = False
+        """Whether a record of the streak is a dead letter."""
 
     def failed(self, ordinal: int, offset: int, stream_time: int) -> bool:
         """Count a record that failed, and return whether the failure stops the task.
@@ -168,6 +172,7 @@ class FailureStreak:
         """
         if ordinal != self._next or not self._count:
             self._count = 0
+            self.buried = False
             self.first = offset
             self.since = stream_time
         self._count = self._count + 1

@@ -262,26 +262,35 @@ SKIPPED: Final = object()
 """Marker that replaces a value that cannot be decoded."""
 
 
+class UnitSteps:
+    """Iterator over a column of a chunk that tells of each record when the body asks for it."""
+
+    __slots__ = ("_index", "_left", "_unit")
+
+    def __init__(self, left: Iterator[Any], index: int, unit: Callable[[int], None]) -> None:
+        self._left = left
+        self._index = index
+        self._unit = unit
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        raw = next(self._left)
+        self._unit(self._index)
+        self._index += 1
+        return raw
+
+    def __length_hint__(self) -> int:
+        return length_hint(self._left)
+
+
 class Inbox:
     """Chunks for one agent instance. `position` is the next offset that is safe to commit."""
 
     __slots__ = (
-        "_chunk",
-        "_done",
-        "_held",
-        "_keys",
-        "_passed",
-        "_raws",
-        "_start",
-        "_stop",
-        "_withheld",
-        "batch",
-        "chunks",
-        "ended",
-        "failed",
-        "gate",
-        "index",
-        "undecodable",
+        "_chunk", "_done", "_held", "_keys", "_passed", "_raws", "_start", "_stop", "_withheld",
+        "batch", "chunks", "ended", "failed", "gate", "index", "over", "undecodable", "unit",
     )  # fmt: skip
 
     def __init__(
@@ -299,6 +308,10 @@ class Inbox:
         """Report of a record that failed in a step ahead of the body."""
         self.ended = False
         """Whether a report has raised: that failure was one too many."""
+        self.over = False
+        """Whether the task has ended: its next life does the held records again."""
+        self.unit: Callable[[int], None] | None = None
+        """In a careful task, callback with the index of each record that the body asks for."""
         self.gate: Awaitable[None]
         """Gate at which the reader waits for the next chunk; set by the actor that opens it."""
         self._chunk: Chunk
@@ -373,6 +386,15 @@ class Inbox:
         self._keys = list(self._chunk.batch.keys[self._start : self._stop])
         return self._keys
 
+    def steps(self, column: list[Any]) -> Iterator[Any]:
+        """Return an iterator over a column of the chunk that was begun."""
+        left = iter(column)
+        return left if self.unit is None else UnitSteps(left, self._start, self.unit)
+
+    def number(self, index: int) -> int:
+        """Return the ordinal of a record of the chunk at hand."""
+        return self._passed + index - self._start
+
     def checked(self, decode: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
         """Return `decode` for the chunk that was begun.
 
@@ -413,7 +435,8 @@ class Inbox:
         batch = self._chunk.batch
         cut = slice(self._start, self._stop)
         headers = batch.headers[cut] if batch.headers else repeat(None)
-        return zip(batch.keys[cut], self._raws, batch.timestamps[cut], headers, strict=False)
+        raws = self.steps(self._raws)
+        return zip(batch.keys[cut], raws, batch.timestamps[cut], headers, strict=False)
 
     def step_failed(self, index: int, error: Exception, branch: int | None) -> None:
         """Report a record of `records()`; a `branch` of None stands for an undecodable value."""
@@ -552,7 +575,7 @@ class Values:
             while not inbox.chunks:
                 await inbox.gate
             raws = inbox.begin()
-            left = iter(raws)
+            left = inbox.steps(raws)
             decode_each = inbox.checked(loads)
             values: Iterator[Any] = left if decode_each is None else map(decode_each, left)
             while True:
@@ -611,7 +634,7 @@ class Values:
             while not inbox.chunks:
                 await inbox.gate
             raws = inbox.begin()
-            keys = iter(inbox.keys())
+            keys = inbox.steps(inbox.keys())
             left = iter(raws)
             decode = inbox.checked(loads) or loads
             pairs = zip(map(decode_key, keys), map(decode, left), strict=False)
@@ -737,9 +760,20 @@ class TaskContext:
         self.tracked.add(topic)
         for thing, name in tuple(self._bound):
             if name == "send" and thing.name == topic:
-                value = self._bound.pop((thing, name))
-                if vars(thing).get(name) is value:
-                    delattr(thing, name)
+                self._unbind(thing, name)
+
+    def send_by(self, outbox: Outbox) -> None:
+        """Send by another outbox from now on."""
+        self.outbox = outbox
+        self.sends.clear()
+        for thing, name in tuple(self._bound):
+            if name == "send":
+                self._unbind(thing, name)
+
+    def _unbind(self, thing: Any, name: str) -> None:
+        value = self._bound.pop((thing, name))
+        if vars(thing).get(name) is value:
+            delattr(thing, name)
 
     def check_thread(self, kind: str, name: str) -> None:
         """Raise WrongThread unless the calling thread is that of the body."""

@@ -6,10 +6,14 @@ cut once for that; the record path has no check per record. Each reader also kno
 records on which it failed. A reader goes on behind a record that failed, unless the failure ended
 the task.
 
+In a careful task a record is a unit of its reader, which is kept or undone as a whole (`careful`).
+The text of a loop has the calls for that; of a body, each step to its next record is one.
+
 Not here: the order of records, and the decision whether a failure ends the task (`task`).
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,8 +21,17 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from streamsx.errors import StreamsxError, TaskFailed
+from streamsx.operators.operator import Operator
 from streamsx.processing.batch import Batch, Chunk
-from streamsx.processing.compile import FOREVER, Loop, LoopText, Wiring, compiled, has_clock
+from streamsx.processing.compile import (
+    FOREVER,
+    Loop,
+    LoopText,
+    Units,
+    Wiring,
+    compiled,
+    has_clock,
+)
 from streamsx.processing.failure_policy import (
     FailedRecord,
     Failure,
@@ -52,10 +65,18 @@ def failed_record(batch: Batch, index: int) -> FailedRecord:
     return FailedRecord(batch.keys[index], value, batch.timestamps[index], headers)
 
 
+def _writes_below(operator: Operator) -> bool:
+    """Return whether results that leave outside of a record reach a store."""
+    if operator.code.close is None and operator.code.commit is None:
+        return False
+    return any(below.stores for each in operator.then for below in each.walk())
+
+
 class AgentProgress:
     """Position and failures of one agent in one source, in its body or in its branch.
 
-    `begins` is the position of each reader that is ahead of the task at the start.
+    `begins` is the position of each reader that is ahead of the task at the start. `writes`, and
+    `results_write`: whether a record that fails may leave changes in stores, and a result.
     """
 
     def __init__(
@@ -65,7 +86,12 @@ class AgentProgress:
         task: "Task",
         begins: Mapping[str, int],
         on_failure: OnFailure,
+        *,
+        writes: bool,
+        results_write: bool = False,
     ) -> None:
+        self._writes = writes
+        self._results_write = results_write
         self._agent = agent
         self._policy = replace(task.policy, choices=on_failure)
         self._topic = topic
@@ -76,16 +102,24 @@ class AgentProgress:
         self.begin = max(task.taken[topic], begins.get(self.reader, 0))
         """Offset below which all records are done."""
         self.give_up = self._streak.reset
+        care = task.care
+        self.left = 0 if care is None else care.reached(topic, self.reader)
+        """Offset below which the outputs of a careful task have left already."""
+        self.told = Counter[tuple[int, bool]]()
+        """Failures that were told, behind the last commit."""
+        self._known = Counter(task.order.told.get(topic, {}).get(self.reader, {}))
+        """Failures that the task before this one has told."""
 
     def place(self, ordinal: int, reached: int) -> ReaderPosition:
         """Return the reader's position.
 
         `ordinal` is that of the record at hand, or of the next one. A streak that lasts holds
-        position and stream time. `reached` counts at most up to the offset that the task has taken:
-        after a reset the body may still be in the earlier log.
+        position and stream time; under exactly-once not one with dead letters, which are committed
+        with the position behind their record. `reached` counts at most up to the offset that the
+        task has taken: after a reset the body may still be in the earlier log.
         """
         streak = self._streak
-        if self._policy.holds and streak.lasts(ordinal):
+        if streak.lasts(ordinal) and not (self._policy.whole and streak.buried):
             return ReaderPosition(self.reader, min(streak.first, reached), streak.since)
         position = min(reached, self._task.taken[self._topic])
         return ReaderPosition(self.reader, max(position, self.begin), self._task.stream_time)
@@ -104,12 +138,27 @@ class AgentProgress:
         """Report a failed record. Raise the error if the failure ends the task."""
         failure = self._failure(batch.offsets[index], error, decode=decode)
         failure = replace(failure, record=failed_record(batch, index))
-        self._task.failed(failure, self._streak, ordinal, self._policy)
+        self._decide(failure, self._streak, ordinal, writes=self._writes)
 
     def result_failed(self, offset: int, error: Exception) -> None:
         """Report a failed result as of the record at an offset; raise if the task ends."""
         failure = self._failure(offset, error, decode=False)
-        self._task.failed(failure, self.results, 0, self._policy)
+        self._decide(failure, self.results, 0, writes=self._results_write)
+
+    def _decide(
+        self, failure: Failure, streak: FailureStreak, ordinal: int, *, writes: bool
+    ) -> None:
+        """Let the task decide about a failure, and note that it was told."""
+        place = failure.offset, streak is self.results
+        known = self._known[place] > 0
+        self._task.failed(failure, streak, ordinal, self._policy, writes=writes, known=known)
+        self._known[place] -= known
+        self.told[place] += 1
+
+    def committed(self, position: int) -> None:
+        """Forget what was told of records below a position."""
+        if self.told:
+            self.told = Counter({at: n for at, n in self.told.items() if at[0] >= position})
 
     def _failure(self, offset: int, error: Exception, *, decode: bool) -> Failure:
         task = self._task
@@ -129,17 +178,25 @@ class AgentRun:
         self.agent = agent.name
         self.topic = source.topic
         self._task = task
-        self._scope = AgentProgress(agent.name, source.topic, task, begins, agent.on_failure)
+        writes = bool(task.stores)
+        self._scope = AgentProgress(
+            agent.name, source.topic, task, begins, agent.on_failure, writes=writes
+        )
         undecodable = partial(self._tell, decode=True)
         failed = partial(self._tell, decode=False)
         self._inbox = Inbox(self._scope.begin, undecodable, failed)
         self._passes = self._scope.begin > task.taken[source.topic]
         """Whether records that the agent has done may come again, and have to be passed over."""
         decode = source.values.decode
-        running = TaskContext(task.id, task.stores, task.outbox, self._inbox, decode, task.counts)
-        self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
+        self._context = TaskContext(
+            task.id, task.stores, task.sender, self._inbox, decode, task.counts
+        )
+        self.actor = task.start(agent, Values(self._inbox, source), self._context, self._failed)
         self.cut = self._inbox.cut
         self.withhold = self._inbox.withhold
+        self._unit: tuple[Batch, int, int] | None = None
+        """Record of a careful task that the body has at hand: batch, index and ordinal."""
+        self._inbox.unit = None if task.care is None else self._next_unit
 
     @property
     def holds(self) -> bool:
@@ -155,6 +212,15 @@ class AgentRun:
     def places(self) -> list[ReaderPosition]:
         return [self._scope.place(self._inbox.ordinal, self._inbox.position)]
 
+    @property
+    def scopes(self) -> list[AgentProgress]:
+        return [self._scope]
+
+    @property
+    def done(self) -> dict[str, int]:
+        """Return the offset below which the body has done all, whatever failed."""
+        return {self._scope.reader: max(self._inbox.position, self._scope.begin)}
+
     def run(self, chunk: Chunk) -> None:
         if self._passes:
             begin = self._scope.begin
@@ -167,10 +233,50 @@ class AgentRun:
         self._inbox.chunks.append(chunk)
         self.actor.wake()
 
-    def give_back(self) -> None:
-        """Go on with what was withheld."""
-        if self._inbox.give_back():
+    def give_back(self) -> bool:
+        """Go on with what was withheld; return whether there is any."""
+        given = self._inbox.give_back()
+        if given:
             self.actor.wake()
+        return given
+
+    def _next_unit(self, index: int) -> None:
+        """Begin a record of a careful task, because the body asks for it."""
+        self.end_unit()
+        if self._task.ended is not None:
+            self._inbox.ended = True
+            raise self._task.ended
+        batch = self._inbox.batch
+        care = self._task.care
+        assert batch is not None, "a unit without a record"
+        assert care is not None, "a unit of a task that is not careful"
+        self._unit = batch, index, self._inbox.number(index)
+        care.begin(muted=batch.offsets[index] < self._scope.left)
+
+    def end_unit(self) -> None:
+        """End the record that the body has done: its changes stay, and its outputs leave."""
+        unit = self._unit
+        care = self._task.care
+        self._unit = None
+        if unit is None or care is None or self._task.ended is not None:
+            return
+        try:
+            care.end()
+        except Exception as error:  # of a topic that refuses an output
+            try:
+                self._scope.failed(*unit, error, decode=False)
+            except StreamsxError as fatal:
+                self._task.end(fatal, f"agent {self.agent}")
+
+    def close(self) -> None:
+        """End the body where it waits."""
+        self._inbox.over = True
+        self.actor.close()
+
+    def end_care(self) -> None:
+        """Run without units, and send by the task's own outbox, from now on."""
+        self._inbox.unit = None
+        self._context.send_by(self._task.sender)
 
     def reset(self, position: int, *, back: bool) -> None:
         """Drop the queued chunks and continue as `AgentProgress.reset` does."""
@@ -217,16 +323,20 @@ class LoopRun:
             source = replace(source, writers=())
         self._source = source
         self._task = task
-        self._scopes = [
-            AgentProgress(each.agent, topic, task, begins, each.on_failure)
+        self.scopes = [
+            AgentProgress(
+                each.agent, topic, task, begins, each.on_failure,
+                writes=any(operator.stores for operator in each.first.walk()),
+                results_write=any(_writes_below(operator) for operator in each.first.walk()),
+            )
             for each in source.branches
-        ]
-        self._all = tuple(range(len(self._scopes)))
+        ]  # fmt: skip
+        self._all = tuple(range(len(self.scopes)))
         tells = task.plan.tells
         begin = task.stream_time if self._progress_of is None else NOTHING
-        named = zip(source.branches, self._scopes, strict=True)
+        named = zip(source.branches, self.scopes, strict=True)
         self._wiring = Wiring(
-            task.outbox.to,
+            task.sender.to,
             task.stores,
             task.pending,
             task.counts,
@@ -235,6 +345,7 @@ class LoopRun:
             tells=tells,
             tables=task.tables,
             stream_time=begin,
+            units=None if task.care is None else Units(self._begin_unit, task.care.end),
         )
         self._loop = compiled(source, task.plan.number, self._wiring)
         self.topic = topic
@@ -244,10 +355,14 @@ class LoopRun:
         self._passed = 0
         """Number of records read so far."""
         self._reached = task.taken[topic]
-        self._passes = any(scope.begin > self._reached for scope in self._scopes)
+        self._passes = any(scope.begin > self._reached for scope in self.scopes)
         """Whether a branch may have to pass over records that are done."""
         self._failing: tuple[Batch, int, int, int] | None = None
         """Batch, index and ordinal of the record that fails, and the number of the branch."""
+        self._result_at: tuple[Batch, int, int] | None = None
+        """Batch and index of the record at which a result fails, and the number of the branch."""
+        self._part: tuple[Batch, int, tuple[int, ...]]
+        """Batch, index of the first record, and branches of the part that the loop runs."""
         self._left: Iterator[None] | None = None
         """Rest of a chunk that is paused."""
 
@@ -261,7 +376,7 @@ class LoopRun:
 
     @property
     def places(self) -> list[ReaderPosition]:
-        return [scope.place(*self._progress(n)) for n, scope in enumerate(self._scopes)]
+        return [scope.place(*self._progress(n)) for n, scope in enumerate(self.scopes)]
 
     def _progress(self, number: int) -> tuple[int, int]:
         """Return the ordinal and the offset of the next record of a branch."""
@@ -270,6 +385,34 @@ class LoopRun:
         batch, index, ordinal, branch = self._failing
         done = number < branch
         return ordinal + done, batch.following(index + done)
+
+    @property
+    def done(self) -> dict[str, int]:
+        """Return per branch the offset below which all is done, whatever failed."""
+        found: dict[str, int] = {}
+        for number, scope in enumerate(self.scopes):
+            reached = self._progress(number)[1]
+            if self._result_at is not None:
+                batch, index, failing = self._result_at
+                reached = batch.following(index + (number < failing))
+            found[scope.reader] = max(reached, scope.begin)
+        return found
+
+    def _begin_unit(self, index: int | None, branch: int) -> None:
+        """Begin a record or result of a careful task, by its index and branch in the loop."""
+        care = self._task.care
+        assert care is not None, "a unit of a task that is not careful"
+        if index is None:
+            care.begin(muted=self._reached < self.scopes[branch].left)
+            return
+        batch, start, numbers = self._part
+        care.begin(muted=batch.offsets[start + index] < self.scopes[numbers[branch]].left)
+
+    def end_care(self) -> None:
+        """Run the loop without units, by the task's own outbox, from now on."""
+        task = self._task
+        self._wiring = self._wiring._replace(send_to=task.sender.to, units=None)
+        self._loop = compiled(self._source, task.plan.number, self._wiring)
 
     def run(self, chunk: Chunk) -> None:
         """Run a chunk, up to the first pause."""
@@ -317,7 +460,7 @@ class LoopRun:
 
     def _failed_last(self, error: Exception, branch: int) -> None:
         """Report a failed result outside of a record as that of the last record."""
-        self._scopes[branch].result_failed(max(self._reached - 1, 0), error)
+        self.scopes[branch].result_failed(max(self._reached - 1, 0), error)
 
     def close_idle(self, quiet_ms: Mapping[str, float], newest: int) -> bool:
         """Close everything in operators whose input is idle; return whether there is any.
@@ -362,7 +505,7 @@ class LoopRun:
         times = [NOTHING]
         for number, branch in enumerate(self._source.branches):
             if any(each.topic == topic for each in branch.first.walk()):
-                if self._scopes[number].lasts(self._passed):
+                if self.scopes[number].lasts(self._passed):
                     return None
                 times.append(self._wiring.clock(branch).now)
         return max(times)
@@ -375,7 +518,7 @@ class LoopRun:
                 loop = self._some(numbers) if numbers else None
                 yield from self._run(part, loop, numbers)
             reached = chunk.batch.following(chunk.stop)
-            self._passes = any(scope.begin > reached for scope in self._scopes)
+            self._passes = any(scope.begin > reached for scope in self.scopes)
         else:
             yield from self._run(chunk, self._loop, self._all)
 
@@ -383,7 +526,7 @@ class LoopRun:
         """Cut a chunk where a branch begins; yield each part with the branches that read it."""
         offsets = chunk.batch.offsets
         start = chunk.start
-        begins = [scope.begin for scope in self._scopes]
+        begins = [scope.begin for scope in self.scopes]
         cuts = {bisect_left(offsets, begin, start, chunk.stop) for begin in begins}
         for stop in sorted(cuts | {chunk.stop}):
             numbers = tuple(n for n in self._all if start < stop and begins[n] <= offsets[start])
@@ -409,15 +552,18 @@ class LoopRun:
         ) -> None:
             if result:
                 assert branch is not None
-                self._scopes[numbers[branch]].result_failed(batch.offsets[start + index], error)
+                self._result_at = batch, start + index, numbers[branch]
+                self.scopes[numbers[branch]].result_failed(batch.offsets[start + index], error)
+                self._result_at = None
                 return
             for number in numbers if branch is None else [numbers[branch]]:
                 at = start + index
                 ordinal = self._passed + index
                 self._failing = batch, at, ordinal, number
-                self._scopes[number].failed(batch, at, ordinal, error, decode=branch is None)
+                self.scopes[number].failed(batch, at, ordinal, error, decode=branch is None)
             self._failing = None
 
+        self._part = batch, start, numbers
         if (error := batch.error(start)) is not None:
             failed(0, error, None)
         elif loop is not None:
@@ -439,11 +585,11 @@ class LoopRun:
     def reset(self, position: int, *, back: bool) -> None:
         """Continue as `AgentProgress.reset` does."""
         self._reached = position
-        for scope in self._scopes:
+        for scope in self.scopes:
             scope.reset(position, back=back)
-        self._passes = any(scope.begin > position for scope in self._scopes)
+        self._passes = any(scope.begin > position for scope in self.scopes)
 
     def give_up(self) -> None:
         """Commit past the row of records on which a branch failed."""
-        for scope in self._scopes:
+        for scope in self.scopes:
             scope.give_up()

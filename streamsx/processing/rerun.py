@@ -5,6 +5,7 @@ The task that ended makes the order (`Task.rerun`). Its driver drops the uncommi
 test driver and Spark go back in this one way; docs/architecture.md has the sequence.
 
     the reason                                                the next task
+    a record has failed (RecordUndone)                        runs the interval carefully, and on
     a seal has refused a value (ValueRefused)                 runs the interval carefully
     the careful run has not found the value's record, or a
     broker refuses a record for good (TaskStopped)            stops at the last commit
@@ -13,15 +14,31 @@ Not here: reading the rows to put back, the closing and opening of tasks.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
 from streamsx.errors import TaskStopped, ValueRefused
+
+
+class RecordUndone(ValueRefused):
+    """Failure of a record that ends its task, so that what the record has changed is dropped.
+
+    Nobody has been told of the failure: the record fails again in the careful run, which tells. A
+    kind of ValueRefused, because whoever seals a task goes back after either.
+    """
+
 
 StoreRows = Mapping[str, Mapping[bytes, bytes | None]]
 """Rows by the name of their store."""
 Begins = Mapping[str, tuple[int, Mapping[str, int]]]
 """Per topic, a position, and the positions of the readers that are ahead."""
+Reached = Mapping[str, Mapping[str, int]]
+"""Per topic, the offset below which each reader has done all."""
+Failures = Mapping[tuple[int, bool], int]
+"""Numbers of failures, by the offset of the record and whether it was a result that failed."""
+ToldFailures = Mapping[str, Mapping[str, Failures]]
+"""Per topic and reader, failures that were told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,10 @@ class Rerun:
     stop: TaskStopped | None = None
     rows: StoreRows = field(default_factory=dict)
     begins: Begins = field(default_factory=dict)
+    lasts: bool = False
+    reached: Reached = field(default_factory=dict)
+    high: Mapping[str, int] = field(default_factory=dict)
+    told: ToldFailures = field(default_factory=dict)
 
     def rows_at(self, begins: Begins) -> StoreRows:
         """Return the rows to put back, for a task that begins at a place."""
@@ -61,7 +82,13 @@ NO_RERUN: Final = Rerun()
 
 
 def rerun_after(
-    why: ValueRefused | TaskStopped, taken: Mapping[str, int], rows: StoreRows, begins: Begins
+    why: ValueRefused | TaskStopped,
+    taken: Mapping[str, int],
+    rows: StoreRows,
+    begins: Begins,
+    reached: Reached = MappingProxyType({}),
+    high: Mapping[str, int] = MappingProxyType({}),
+    told: ToldFailures = MappingProxyType({}),
 ) -> Rerun:
     """Return the order of a task that ends for a reason.
 
@@ -70,7 +97,13 @@ def rerun_after(
         taken: per topic, the offset behind the records that the task was given.
         rows: the rows to put back.
         begins: the place of the last commit.
+        reached: per topic and reader, the offset below which all is done.
+        high: per topic, the highest timestamp taken before the last commit.
+        told: per topic and reader, failures since the last commit that were told.
     """
     if isinstance(why, TaskStopped):
         return Rerun(stop=why, rows=rows, begins=begins)
-    return Rerun(dict(taken), careful=True, rows=rows, begins=begins)
+    made = Rerun(dict(taken), careful=True, rows=rows, begins=begins)
+    if not isinstance(why, RecordUndone):
+        return made
+    return replace(made, lasts=True, reached=reached, high=high, told=told)

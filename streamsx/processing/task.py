@@ -27,6 +27,7 @@ from streamsx.errors import (
 from streamsx.model import TaskId
 from streamsx.operators.operator import Counts
 from streamsx.processing.batch import Batch, Chunk, StreamTimes
+from streamsx.processing.careful import CALM_RECORDS, Care
 from streamsx.processing.compile import SLICE_ROWS
 from streamsx.processing.dead_letters import buried
 from streamsx.processing.failure_policy import (
@@ -41,7 +42,14 @@ from streamsx.processing.inbox import Outbox, SendRows, StartActor
 from streamsx.processing.merge import Merge
 from streamsx.processing.progress import NOTHING, Progress, separated
 from streamsx.processing.reader import AgentRun, LoopRun
-from streamsx.processing.rerun import NO_RERUN, Begins, Rerun, StoreRows, rerun_after
+from streamsx.processing.rerun import (
+    NO_RERUN,
+    Begins,
+    RecordUndone,
+    Rerun,
+    StoreRows,
+    rerun_after,
+)
 from streamsx.processing.teller import Teller
 from streamsx.serde.codec import NoValue
 from streamsx.state.cache import CachedStore, Changes
@@ -100,7 +108,8 @@ class Task:
     `run` never raises for a record, because the policy decides. `run` raises TaskStopped when too
     many records in a row have failed; TaskFailed when the policy is to stop, or when a body ends
     for a reason other than a record; UsageError when a body uses a topic or table that its app was
-    not wired for.
+    not wired for; RecordUndone, under a policy that undoes, when the first record has failed that
+    may have changed a store.
 
     `rerun` is the order of the task that ended before this one at the same commit, if any. A task
     does not obey its `stop`: the driver does. `tables` are the global tables by
@@ -145,8 +154,9 @@ class Task:
         self._sealing: Iterator[TaskMetadata | None] | None = None
         self._unsealed: StreamsxError | None = None
         """Reason why no more seals are possible: the store has dropped a value that it refused."""
-        self._rerun = rerun
-        self._careful = False
+        self.order = rerun
+        """Order of the task before this one."""
+        self._begin_care(metadata)
         self._put_back = self._unsent = rerun.rows_at(metadata.begins)
         """Committed rows below which the restored ones are newer: until a commit, until sent."""
         self._rows_left = bool(self._put_back)
@@ -156,24 +166,44 @@ class Task:
         self.bodies: list[AgentRun] = []
         self.counts: dict[str, Counts] = {}
         """Records that operators did not take, by the name of their store."""
-        self.pending: dict[int, dict[bytes, Any]] = {}
-        """Results that wait for a commit, by operator. Loops over several topics share them: the
-        newest result of a key leaves, whichever topic it came from."""
         self._loops: list[LoopRun] = []
         self._readers: dict[str, list[LoopRun | AgentRun]] = {}
         self._make_readers(metadata.readers)
         self._changelog_of = {node.name: node.changelog for node in plan.stores}
         self._changelogs = {n.name: outbox.rows(n.changelog, partition) for n in plan.stores}
         self._limit_rows()
-        self._check_values()
         self._noted = None if self._put_back else self._place()
+
+    def _begin_care(self, metadata: TaskMetadata) -> None:
+        """Begin to run carefully, if the task before this one has ordered that."""
+        self._careful = self.order.lasts or self.order.careful_at(metadata.positions)
+        self.pending: dict[int, dict[Any, Any]] = {}
+        """Results that wait for a commit, by operator. Loops over several topics share them: the
+        newest result of a key leaves, whichever topic it came from."""
+        self.care = (
+            Care(self.stores.values(), self.pending, self.outbox, self.order.reached)
+            if self._careful
+            else None
+        )
+        """Care of a careful task; None for others."""
+        self.sender = self.outbox if self.care is None else self.care.outbox
+        """Outbox of the readers."""
+        self._waiting = deque[LoopRun | AgentRun]()
+        """Readers of a careful task that have not been given the chunk at hand yet."""
+        self._unit: AgentRun | None = None
+        """Reader of a careful task that has been given the chunk at hand last."""
+        for store in self.stores.values():
+            store.check_values(checking=self._careful)
 
     def _begin_queues(self, metadata: TaskMetadata) -> None:
         self._withholds = False
         self._reported: dict[str, Counts] = {}
         self._sealed_counts: dict[str, Counts] = {}
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in self.plan.topics}
-        self._merge = Merge(self._queues, metadata.high)
+        same = self.order.begins == metadata.begins
+        self._merge = Merge(self._queues, metadata.high or (self.order.high if same else {}))
+        self._sealed_high = self._committed_high = dict(self._merge.high)
+        """Highest timestamp taken from each topic before the last seal, and the last commit."""
         self._newest: dict[str, StreamTimes] = {}
         """Stream times of the chunk that was taken last, per topic."""
         self.at_hand: Chunk | None = None
@@ -239,6 +269,8 @@ class Task:
         anew = topic_id is not None and topic_id != self.topic_ids.get(topic)
         back = anew or offset < self.taken[topic]
         self._queues[topic].clear()
+        if self.at_hand is not None and self.at_hand.batch.topic == topic:
+            self._waiting.clear()
         self.taken[topic] = offset
         if topic_id is not None:
             self.topic_ids[topic] = topic_id
@@ -251,6 +283,7 @@ class Task:
         taken = self.taken[topic]
         readers = self._readers[topic]
         held = any(place.position < taken for reader in readers for place in reader.places)
+        held = held and not self._waiting
         return held and self.ended is None and not self.busy and not self._queues[topic]
 
     def give_up(self, topic: str) -> None:
@@ -275,7 +308,7 @@ class Task:
         """
         if not self._idles:
             return False
-        if caught_up is None:
+        if caught_up is None or self._unit is not None:  # closing would keep half of a record
             for each in self._quiet.values():
                 each.pause()
             return False
@@ -346,6 +379,10 @@ class Task:
             self._give_back()
         if self._loops and not self.busy and self._go_on():
             return SLICE_ROWS
+        if self.care is not None:
+            done = self._give_on()
+            if self.ended is not None:
+                raise self.ended
         while done < limit and not self.busy:
             chunk = self._merge.next(limit - done, caught_up)
             if chunk is None:
@@ -446,12 +483,15 @@ class Task:
     def _give_back(self) -> None:
         self._withholds = False
         for body in self.bodies:
-            body.give_back()
+            if body.give_back() and self.care is not None:
+                self._unit = body
 
-    @property
-    def order(self) -> Rerun:
-        """Return the order that this task has taken, for one that begins at the same commit."""
-        return self._rerun
+    def again(self) -> Rerun:
+        """Return the order for a task that begins anew here although this one has not failed."""
+        if self.care is None:
+            return self.order
+        begins = self.committed_at.begins
+        return Rerun(dict(self.taken), careful=True, begins=begins, lasts=self.order.lasts)
 
     def _run(self, chunk: Chunk) -> None:
         batch, start, stop, _ = chunk
@@ -463,10 +503,40 @@ class Task:
             self._teller.awake(fed)
         self.taken[topic] = batch.following(stop)
         chunk = self.at_hand = Chunk(batch, start, stop, times)
+        if self.care is not None:
+            self.care.calm += stop - start
+            self._waiting.extend(self._readers[topic])
+            self._give_on()
+            return
         for reader in self._readers[topic]:
             reader.run(chunk)
             if self.ended is not None:
                 return  # work of the other readers would be done again
+
+    def _give_on(self) -> int:
+        """Give the chunk at hand of a careful task to its readers, one behind the other.
+
+        A reader waits until the one before has come to the end of the chunk. "Two agents change a
+        row; the first one awaits, and fails": the change of the second one would go with it.
+
+        Returns:
+            Whether a reader has run.
+        """
+        given = 0
+        while self.ended is None and not (self.busy or self.paused):
+            if self._unit is not None:
+                self._unit.end_unit()
+                self._unit = None
+            elif self._waiting:
+                given = 1
+                reader = self._waiting.popleft()
+                assert self.at_hand is not None, "readers wait without a record"
+                reader.run(self.at_hand)
+                if isinstance(reader, AgentRun):
+                    self._unit = reader
+            else:
+                break
+        return given
 
     def _stream_time(self, positions: Mapping[str, int]) -> int:
         """Return the stream time at which a task that continues from `positions` has to begin.
@@ -482,11 +552,22 @@ class Task:
                 found += (place.stream_time for reader in readers for place in reader.places)
         return min(found)
 
-    def failed(self, failure: Failure, streak: FailureStreak, ordinal: int, policy: Policy) -> None:
+    def failed(
+        self,
+        failure: Failure,
+        streak: FailureStreak,
+        ordinal: int,
+        policy: Policy,
+        *,
+        writes: bool = False,
+        known: bool = False,
+    ) -> None:
         """Decide about a failed record: count it, pass over it, or end the task.
 
         `streak` and `policy` are those of the reader, and `ordinal` the record's number with that
-        reader.
+        reader. `writes`: whether the reader may have changed stores. A careful task undoes that.
+        Another one ends, if it may go back, and nobody is told: the record will fail again.
+        `known`: whether the failure was told by the task before this one.
 
         Raises:
             StreamsxError: the error that ends the task.
@@ -504,12 +585,40 @@ class Task:
         elif isinstance(error, STORE_FAULTS):
             self.ended = error
         else:
-            self._react(failure, streak, ordinal, policy.action(failure))
+            action = policy.action(failure)
+            seen = (writes or policy.whole) and not failure.decode  # else nobody has seen it
+            if seen and self._has_to_go_back(action, policy):
+                self.ended = RecordUndone(str(failure))
+            else:
+                self._react(failure, streak, ordinal, action, known=known)
         if self.ended is not None:
             raise self.ended from (None if self.ended is error else error)
 
+    def _has_to_go_back(self, action: FailureAction, policy: Policy) -> bool:
+        """Undo what a failed record has done in stores; return whether that takes going back.
+
+        It does not in a careful task, nor where no row has changed since the last commit, unless
+        outputs are to be undone too.
+        """
+        if self.care is not None:
+            self.care.undo()
+            return False
+        if not policy.undoes or action is FailureAction.STOP:
+            return False
+        if policy.whole:
+            return True
+        return any(self.pending.values()) or not all(
+            store.drop_clean() for store in self.stores.values()
+        )
+
     def _react(
-        self, failure: Failure, streak: FailureStreak, ordinal: int, action: FailureAction
+        self,
+        failure: Failure,
+        streak: FailureStreak,
+        ordinal: int,
+        action: FailureAction,
+        *,
+        known: bool,
     ) -> None:
         """Do what the policy says about a failed record; `ended` is set if the task ends."""
         failure = replace(failure, action=action)
@@ -517,13 +626,8 @@ class Task:
         if action is FailureAction.STOP:
             self.ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
             return
-        if action is FailureAction.DLQ:
-            try:
-                failure = buried(failure, self.policy.dead_letters, self.outbox)
-            except NotFound as error:
-                self.ended = UsageError(f"{error} ({failure})")
-                return
-        self.policy.report(failure)
+        if not known and not self._tell_of(failure, action):
+            return
         times = self._newest.get(failure.topic)  # none for a result of a task without a record yet
         before = self.stream_time if times is None else times.below(failure.offset)
         if action is FailureAction.STOP_TASK:
@@ -536,6 +640,18 @@ class Task:
             why = f"{count} {what} in a row failed, the last one at {failure.offset}"
             more = ", or raise consecutive_failures_max if they may be skipped"
             self.ended = self._stopped(failure, streak, why, more)
+        streak.buried = streak.buried or action is FailureAction.DLQ
+
+    def _tell_of(self, failure: Failure, action: FailureAction) -> bool:
+        """Report a failure, and bury its record; return False if that ends the task."""
+        if action is FailureAction.DLQ:
+            try:
+                failure = buried(failure, self.policy.dead_letters, self.outbox)
+            except NotFound as error:
+                self.ended = UsageError(f"{error} ({failure})")
+                return False
+        self.policy.report(failure)
+        return True
 
     def _stopped(self, last: Failure, streak: FailureStreak, why: str, more: str) -> TaskStopped:
         """Return the end of a task that stops because records, or results, have failed.
@@ -574,6 +690,7 @@ class Task:
             The place to commit, once all rows are sent; None before.
 
         Raises:
+            RecordUndone: a record has failed, and what it has changed must not be sealed.
             ValueRefused: a value cannot be encoded, and its record can be found by running again.
             TaskStopped: a value cannot be encoded, and that search was already made.
             TaskFailed: a value cannot be encoded, and the policy is to stop.
@@ -582,6 +699,8 @@ class Task:
         """
         if self._unsealed is not None:
             raise self._unsealed
+        if isinstance(self.ended, RecordUndone):
+            raise self.ended
         if self._sealing is None:
             self._sealing = self._seal(rows)
         return next(self._sealing)
@@ -589,8 +708,13 @@ class Task:
     def _seal(self, rows: int) -> Iterator[TaskMetadata | None]:
         while self._go_on():
             yield None
-        for loop in self._loops:
-            loop.commit()
+        if self.care is None:
+            self._give_results()
+        else:
+            if self._unit is not None and not self.busy:
+                self._unit.end_unit()
+                self._unit = None
+            self.care.interrupt(self._give_results, waits=self._unit is not None)
         for topic in self._teller.topics:
             self._tell(topic)
         place = self._place()
@@ -600,8 +724,10 @@ class Task:
         stream_time = self._stream_time(place.positions)
         self.records = 0
         self._noted = place
+        self._sealed_high = dict(self._merge.high)
         self._limit_rows()
-        self._check_values()
+        if self.care is not None and not self._stays_careful(place.positions):
+            self._end_care()
         parts = deque(self._rows_to_put_back(rows))
         for name, store in sorted(self.stores.items()):
             while (part := self._encoded(store, rows, careful=careful)).keys:
@@ -616,6 +742,11 @@ class Task:
                 yield None
         self._sealing = None
         yield place._replace(stream_time=stream_time, records=records)
+
+    def _give_results(self) -> None:
+        """Give on the results that waited for a commit."""
+        for loop in self._loops:
+            loop.commit()
 
     def _report_counts(self) -> None:
         """Report the records that operators did not take since the last commit.
@@ -644,13 +775,24 @@ class Task:
         for name, store in self.stores.items():
             store.row_bytes_max = self.outbox.row_bytes_max(self._changelog_of[name])
 
-    def _check_values(self) -> None:
-        """Switch the check of values from the next seal on; at once while no row has changed."""
-        careful = self._rerun.careful_at(self.positions)
-        if careful is not self._careful:
-            self._careful = careful
-            for store in self.stores.values():
-                store.check_values(checking=careful)
+    def _stays_careful(self, positions: Mapping[str, int]) -> bool:
+        """Return whether the next records are run carefully too."""
+        if self.order.careful_at(positions) or self._unit is not None or self._waiting:
+            return True
+        return self.order.lasts and self.care is not None and self.care.calm < CALM_RECORDS
+
+    def _end_care(self) -> None:
+        """Run as any task from now on. To be called in a seal, ahead of the seals of the stores."""
+        self.care = None
+        self._careful = False
+        self.sender = self.outbox
+        for operator, results in self.pending.items():
+            self.pending[operator] = dict(results)
+        for readers in self._readers.values():
+            for reader in readers:
+                reader.end_care()
+        for store in self.stores.values():
+            store.check_values(checking=False)
 
     def _encoded(self, store: CachedStore, rows: int, *, careful: bool) -> Changes:
         """Encode up to `rows` dirty rows. `careful` means that each value was encoded when set."""
@@ -677,6 +819,11 @@ class Task:
     def committed(self, sealed: TaskMetadata, ends: Mapping[str, int]) -> None:
         """Adopt a commit. `ends` is, per store, the changelog position behind the sealed rows."""
         self.committed_at = sealed
+        self._committed_high = self._sealed_high
+        for topic, position in sealed.positions.items():
+            for reader in self._readers[topic]:
+                for scope in reader.scopes:
+                    scope.committed(position)
         self._report_counts()
         self._rows_left = False
         self._put_back = {}
@@ -697,13 +844,24 @@ class Task:
         To be called before `aborted`. With `puts_back`, committed rows are read where newer ones
         may be in the changelogs (6 us a row). Mostly nothing has left since the commit.
         """
-        if not (self._rows_left and puts_back):
-            return rerun_after(why, self.taken, {}, self.committed_at.begins)
-        rows: StoreRows = {
-            name: {**store.committed_rows(), **self._put_back.get(name, {})}
-            for name, store in self.stores.items()
+        rows: StoreRows = {}
+        if self._rows_left and puts_back:
+            rows = {
+                name: {**store.committed_rows(), **self._put_back.get(name, {})}
+                for name, store in self.stores.items()
+            }
+        begins = self.committed_at.begins
+        if self.policy.whole:  # nothing has left, and nobody was told
+            return rerun_after(why, self.taken, rows, begins, high=self._committed_high)
+        reached = {
+            topic: {reader: at for each in readers for reader, at in each.done.items()}
+            for topic, readers in self._readers.items()
         }
-        return rerun_after(why, self.taken, rows, self.committed_at.begins)
+        told = {
+            topic: {scope.reader: scope.told for each in readers for scope in each.scopes}
+            for topic, readers in self._readers.items()
+        }
+        return rerun_after(why, self.taken, rows, begins, reached, self._committed_high, told)
 
     def aborted(self) -> None:
         """Set the stores back to the last commit; the driver drops this task."""
@@ -715,7 +873,7 @@ class Task:
         """End the agents' bodies; the stores still belong to their owner."""
         self._closed = True
         for body in self.bodies:
-            body.actor.close()
+            body.close()
 
 
 def no_records_fault(error: Exception) -> Exception | None:

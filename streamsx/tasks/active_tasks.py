@@ -30,6 +30,8 @@ from streamsx.tasks.processing_gap import ProcessingGap
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.time_links import time_links
 
+DELIVERY_S = 2.0
+"""Longest wait, while a task begins anew, for the outputs that its next run does not send again."""
 CommittedPlace = tuple[int, OffsetMetadata]
 """Committed offset of a partition, and the metadata beside it."""
 
@@ -144,6 +146,15 @@ class ActiveTasks:
         while not done:
             done = ended.write_some(WRITE_ROWS)
             await asyncio.sleep(0)
+
+    async def delivered(self) -> bool:
+        """Wait until Kafka has all that tasks have sent so far; return False after DELIVERY_S."""
+        try:
+            async with asyncio.timeout(DELIVERY_S):
+                await self._producer.flush()
+        except TimeoutError:
+            return False
+        return True
 
     def forget(self, task: TaskId) -> None:
         """Forget the records of a task that the producer still counts."""

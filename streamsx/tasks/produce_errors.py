@@ -71,6 +71,7 @@ class ProduceErrors:
     Args:
         current: returns whether a sender belongs to the current run of the task.
         stops: stops a task at the last commit; `puts_back`: whether the changelogs take rows.
+        sends_again: lets a task that begins anew send again what it had sent.
         fails: drops the uncommitted work of a task and ends the worker.
     """
 
@@ -86,6 +87,7 @@ class ProduceErrors:
         clock: Clock,
         registry: MetricRegistry,
         stops: StopsTask,
+        sends_again: Callable[[TaskId], None],
         fails: Callable[[TaskId, Exception], None],
     ) -> None:
         self._choice = choice
@@ -95,6 +97,7 @@ class ProduceErrors:
         self._changelogs = changelogs
         self._journal = journal
         self._stops = stops
+        self._sends_again = sends_again
         self._fails = fails
         passed_over = registry.counter(
             "refused_records_passed_over_total",
@@ -113,6 +116,7 @@ class ProduceErrors:
             self._log(tp.topic, f"{what}: it is passed over", record.records)
         elif (active := self._actives.get(task)) is None or not self._current(record.sender):
             # The task has ended or begun anew since, so its next run sends the record again.
+            self._sends_again(task)
             self._journal("error", what=what, where=f"task {task}")
         elif self._choice is OnProduceError.STOP:
             self._fails(task, WorldError(what))

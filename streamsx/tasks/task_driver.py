@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from streamsx.errors import (
 )
 from streamsx.journal import LOG, Journal
 from streamsx.model import Role, TaskId, TopicPartition
-from streamsx.processing.rerun import NO_RERUN, Rerun
+from streamsx.processing.rerun import NO_RERUN, RecordUndone, Rerun
 from streamsx.tasks import task_registry
 from streamsx.tasks.active_tasks import ActiveTasks, CommittedPlace
 from streamsx.tasks.committer import Committer
@@ -178,7 +179,8 @@ class TaskDriver:
     ) -> None:
         """Begin a task anew from the last commit, because later work cannot be committed.
 
-        After ValueRefused the new run looks for the record with that value, to pass over it.
+        After RecordUndone the new run meets the failure again, and undoes that record alone. After
+        another ValueRefused it looks for the record with that value, to pass over it.
         After TaskStopped the task stops at the last commit. With `puts_back`, the rows that left
         for the changelogs since are set back too.
         """
@@ -195,7 +197,9 @@ class TaskDriver:
             rows = sum(map(len, rerun.rows.values()))
             LOG.info("rows_uncommitted task=%s rows=%d: the next commit puts them back", task, rows)
         self.feed(Happened(task, TaskEvent.UNDO))
-        if rerun.stop is None:
+        if isinstance(why, RecordUndone):
+            LOG.info("record_undone %s: its task goes back to the last commit", why)
+        elif rerun.stop is None:
             what = f"{why}: going back to the last commit, to pass over its record"
             self._journal("error", what=what, where=f"task {task}")
 
@@ -224,11 +228,16 @@ class TaskDriver:
                 continue
             self._undone.add(task)
             stop = stops.get(task) or active.why
-            order = Rerun(stop=TaskStopped(stop)) if stop else active.task.order
+            order = Rerun(stop=TaskStopped(stop)) if stop else active.task.again()
             self._reruns[task] = order
             self.feed(Happened(task, TaskEvent.UNDO))
         self._committer.aborted()
         self._abort_transaction()
+
+    def sends_again(self, task: TaskId) -> None:
+        """Let a task that begins anew send all outputs again, because some have not arrived."""
+        if (rerun := self._reruns.get(task)) is not None:
+            self._reruns[task] = replace(rerun, reached={})
 
     def failed(self, task: TaskId, error: Exception) -> None:
         """Fail a task, by its policy or by its stores: the worker ends, the other tasks commit."""
@@ -342,6 +351,8 @@ class TaskDriver:
         self._stores.being_written(task)
 
     async def _close(self, task: TaskId) -> None:
+        if self._reruns.get(task, NO_RERUN).reached and not await self._active_tasks.delivered():
+            self.sends_again(task)
         lag = self._stores.lag(task)
         self._stores.end_restore(task)
         if task in self._active_tasks.closing:

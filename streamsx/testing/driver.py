@@ -46,7 +46,7 @@ from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
 from streamsx.processing.failure_policy import QUIET_S, Failure, FailureAction, Policy
 from streamsx.processing.inbox import Done, Host, Outbox, Send, SendRows, SentRecord, sent_to
-from streamsx.processing.rerun import NO_RERUN, Rerun
+from streamsx.processing.rerun import NO_RERUN, RecordUndone, Rerun
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.protocol.partitioner import check_place, partition_of
 from streamsx.protocol.record_batch import NO_HEADERS, BatchFormat
@@ -239,6 +239,8 @@ class TestDriver:
         self._offered: dict[TopicPartition, int] = {}
         self._fed_s: dict[TopicPartition, float] = {}
         """Time at which each partition was last read from."""
+        self._failed_first: list[tuple[TaskId, RecordUndone]] = []
+        """Tasks of which a record has failed in this round, so that they go back."""
         self._calls = 0
         self._loop = DriverLoop(wait_s, self._busy)
         self._handed = {name: ValuesHandedOut(table.default) for name, table in app.tables.items()}
@@ -347,6 +349,9 @@ class TestDriver:
                     _commit(self._tasks[id_], self._logs)
                 except ValueRefused as why:
                     self._undone(id_, why)
+                    self._run()
+                    self._find_changed()
+                    _commit(self._tasks[id_], self._logs)
             if not self._unread():
                 break
             self._run()
@@ -357,15 +362,15 @@ class TestDriver:
         return any(self._logs.end(tp) > at for tp, at in self._offered.items())
 
     def _undone(self, id_: TaskId, why: ValueRefused) -> None:
-        """Run a task again from the last commit, as a worker does, and commit that run."""
+        """Begin a task anew from the last commit, as a worker does."""
         old = self._tasks[id_]
         rerun = old.rerun(why)
-        self._find_changed()
+        if not isinstance(why, RecordUndone):
+            self._find_changed()
+        for name in old.stores.keys() & self._handed.keys():
+            self._handed[name].forget()  # the careful run hands the values out again
         old.aborted()
         self._tasks[id_] = self._loop.call(lambda: self._task(id_, old.committed_at, rerun))
-        self._run()
-        self._find_changed()
-        _commit(self._tasks[id_], self._logs)
 
     def restart(self) -> None:
         """Drop everything uncommitted and go on from the last commit, as after a crash.
@@ -543,14 +548,24 @@ class TestDriver:
         for id_, task in self._tasks.items():
             tps = (TopicPartition(topic, id_.partition) for topic in task.plan.topics)
             at_end = [tp.topic for tp in tps if self._offered[tp] == self._logs.end(tp)]
-            found = self._loop.call(partial(task.look_for_idle, self._loop.now_s, at_end)) or found
+            look = partial(task.look_for_idle, self._loop.now_s, at_end)
+            try:
+                found = self._loop.call(look) or found
+            except RecordUndone as why:
+                self._undone(id_, why)
+                found = True
         return found
 
     def _run(self) -> None:
         for _ in range(ROUNDS_MAX):
             self._read_tables()
             self._loop.run_ready()
-            if not self._loop.call(lambda: sum(map(self._slowest, self._stages))):
+            worked = self._loop.call(lambda: sum(map(self._slowest, self._stages)))
+            undone = self._failed_first
+            self._failed_first = []
+            for id_, why in undone:
+                self._undone(id_, why)
+            if not (worked or undone):
                 return
         raise UsageError(
             f"never settles: {self._app!r}: its agents feed each other without end, or need "
@@ -571,7 +586,11 @@ class TestDriver:
                 task.offer(batch)
                 self._offered[tp] = batch.next_offset
                 self._fed_s[tp] = self._loop.now_s
-        return task.run(SLICE_ROWS, task.plan.topics) > 0
+        try:
+            return task.run(SLICE_ROWS, task.plan.topics) > 0
+        except RecordUndone as why:
+            self._failed_first.append((id_, why))
+            return False
 
     def _busy(self) -> bool:
         """Return whether a body is at work, or waits for something outside of the driver."""
@@ -586,6 +605,7 @@ class TestDriver:
             self._failed,
             config.consecutive_failures_max,
             dead_letters=dead_letters_name(config),
+            undoes=True,
         )
 
     def _failed(self, failure: Failure) -> None:

@@ -8,7 +8,7 @@ committed bytes.
 Not here: the moment of the check, and the driver's reaction.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from streamsx.errors import UsageError
@@ -44,6 +44,15 @@ class ValuesHandedOut:
         if row is not None and type(value) not in UNCHANGEABLE:
             self._out[id(store), key, id(value)] = store, key, value, row
 
+    def undo(self, store: "WatchedStore", keys: Collection[Any] | None = None) -> None:
+        """Forget the values of some keys, or of all, since the record that got them has failed."""
+        here = id(store)
+        self._out = {
+            place: out
+            for place, out in self._out.items()
+            if place[0] != here or (keys is not None and place[1] not in keys)
+        }
+
     def forget(self) -> None:
         """Forget all values, since the table's stores are gone."""
         self._out = {}
@@ -75,6 +84,17 @@ class WatchedStore(CachedStore):
         else:
             self._table.note(self, key, value, self.rows.get(self._row_key(key)))
         return value
+
+    def undo(self) -> list[Any]:
+        keys = super().undo()
+        self._table.undo(self, set(keys))
+        return keys
+
+    def drop_clean(self) -> bool:
+        dropped = super().drop_clean()
+        if dropped:
+            self._table.undo(self)
+        return dropped
 
     def written(self, value: Any) -> bytes | None:
         """Return the encoded value; None if it cannot be encoded."""

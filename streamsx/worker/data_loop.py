@@ -24,6 +24,7 @@ from streamsx.event_loops import wait
 from streamsx.journal import LOG
 from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId
+from streamsx.processing.rerun import RecordUndone
 from streamsx.tasks import crash_points
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.committer import Committer
@@ -229,10 +230,8 @@ class DataLoop:
                 for topic, partitions in active.silences(now):
                     LOG.warning(TIME_STANDS, active.id, partitions, topic)
                 active.task.look_for_idle(now, None if stands else ends)
-            except TaskStopped as why:
-                self._tasks.halted(active.id, why)
             except StreamsxError as error:
-                self._tasks.failed(active.id, error)
+                self._ended(active.id, error)
 
     def _behind(self) -> int:
         """Return the number of records that are not done.
@@ -322,11 +321,8 @@ class DataLoop:
                     break  # a body is at work
                 work += more_work
             self._records += task.records - taken
-        except TaskStopped as why:
-            self._tasks.halted(active.id, why)
-            return 0
         except StreamsxError as error:
-            self._tasks.failed(active.id, error)
+            self._ended(active.id, error)
             return 0
         if work:
             now = self._clock.now()
@@ -337,6 +333,15 @@ class DataLoop:
             self._handovers.processed(active, now, more=more)
             crash_points.point("processing")
         return work
+
+    def _ended(self, task: TaskId, error: StreamsxError) -> None:
+        """Stop a task, let it go back to its last commit, or fail it, as its error demands."""
+        if isinstance(error, TaskStopped):
+            self._tasks.halted(task, error)
+        elif isinstance(error, RecordUndone):
+            self._tasks.undone(task, error)
+        else:
+            self._tasks.failed(task, error)
 
     def _feed(self, active: Active) -> bool:
         """Move fetched batches into the task's queues, and return whether the fetcher has more."""

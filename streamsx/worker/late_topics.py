@@ -22,7 +22,15 @@ from streamsx.client.cluster import Cluster
 from streamsx.config import Config
 from streamsx.errors import BrokerUnreachable, StreamsxError, UsageError, WorldError
 from streamsx.journal import LOG
-from streamsx.processing.inbox import RUNNING, Done, Host, Outbox, RecordMetadata, SentRecord
+from streamsx.processing.inbox import (
+    RUNNING,
+    Done,
+    Host,
+    Outbox,
+    RecordMetadata,
+    SentRecord,
+    sent_to,
+)
 from streamsx.protocol.error_codes import RETRIABLE, ErrorCode, failure
 from streamsx.topology.internal_topics import TopicSpec
 
@@ -106,12 +114,15 @@ class LateTopics:
         error.
         """
         running = RUNNING.get(None)
-        release = None if running is None else running.inbox.hold()
+        inbox = None if running is None or running.inbox.batch is None else running.inbox
+        release = None if inbox is None else inbox.hold()
         found = self._found(spec)
 
         async def later() -> Awaitable[RecordMetadata]:
             try:
                 await asyncio.shield(found)
+                if inbox is not None and inbox.over:  # the next life of the task sends it
+                    return sent_to(spec.name, record.timestamp).result()
                 outbox.to(spec.name, partition)(*record)
                 return outbox.last_sent(spec.name, record.timestamp).result()
             finally:

@@ -453,7 +453,8 @@ def policy_of(config: Config, failures: FailureReports) -> Policy:
         failures.untaken,
         dead_letters_name(config),
         failures.note,
-        holds=not is_exact(config),
+        undoes=True,
+        whole=is_exact(config),
     )
 
 
@@ -472,6 +473,7 @@ def produce_errors_of(
         clock=context.clock,
         registry=context.metrics,
         stops=tasks.undone,
+        sends_again=tasks.sends_again,
         fails=tasks.failed,
     )
 

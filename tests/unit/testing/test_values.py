@@ -222,12 +222,13 @@ def test_key_that_decodes_to_another_key_is_refused(drive: Drive, first: Any, ke
 
     @app.agent("in")
     async def put(stream: Any) -> None:
-        async for _ in stream:
+        async for bad in stream:
             table[first] = 1
-            table[key] += 1
+            if bad:
+                table[key] += 1
 
     driver = drive(app, raises=False)
-    driver.pipe("in", [0])
+    driver.pipe("in", [0, 1])
     assert driver.table("t") == {first: 1}
     assert "key does not come back: table t, key " in str(driver.failures[0].error)
 

@@ -1,0 +1,195 @@
+"""Careful running of a task: what one record changes and sends is kept or undone by itself.
+
+A task runs without any of this until a record fails. Then it goes back to its last commit, and the
+next task (`rerun`) runs carefully: one record of one reader at a time is a unit. `begin` starts a
+unit, `end` keeps its changes and sends its outputs, and `undo` drops both.
+
+    begin    a reader takes a record, or a result leaves at a closing
+    end      the reader is done with it: stores keep what was set, in bytes; outputs leave
+    undo     it failed: stores and waiting results are as before, outputs are gone
+
+Outputs of records that the reader had done before the task went back have left already. They are
+muted: not sent again.
+
+Not here: when a task is careful (`task`), the rows of a store (`streamsx.state.careful`).
+"""
+
+from collections.abc import Callable, Collection, Generator, Mapping, MutableMapping
+from typing import Any, Final
+
+from streamsx.errors import RecordRefused
+from streamsx.processing.inbox import Done, Outbox, Send, SendRows, sent_to
+from streamsx.processing.waiting import WaitingResults
+from streamsx.state.cache import CachedStore
+
+CALM_RECORDS: Final = 10_000
+"""Records without a failure that end the care."""
+
+
+class HeldRecord:
+    """Output that waits for the end of its record, and whose sender may wait for Kafka."""
+
+    __slots__ = ("_outbox", "_topic", "done")
+
+    def __init__(self, outbox: "HeldOutbox", topic: str) -> None:
+        self._outbox = outbox
+        self._topic = topic
+        self.done: Done | None = None
+        """Answer of the outbox below, once the record has left."""
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Wait until Kafka has the record. The record leaves for that, with those before it."""
+        if self.done is None:
+            self._outbox.release()
+        if self.done is None:
+            raise RecordRefused(f"record not sent: topic {self._topic}: its source record failed")
+        return self.done.result().__await__()
+
+
+HeldOutput = tuple[Send, tuple[Any, ...]]
+"""Sender of an output, and its arguments."""
+
+
+class HeldOutbox(Outbox):
+    """Outbox that keeps the outputs of one record until its end. `muted`: they have left already.
+
+    A topic's refusal of a record is found at the end, where the source record fails.
+    """
+
+    def __init__(self, below: Outbox) -> None:
+        self.below = below
+        self.muted = False
+        self._held: list[HeldOutput] = []
+        self._asked: dict[int, tuple[HeldRecord, str, int]] = {}
+        """Records whose sender may wait for Kafka, by their places in `_held`."""
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        send = self.below.to(topic, partition)
+
+        def hold(*record: Any) -> None:
+            if not self.muted:
+                self._held.append((send, record))
+
+        return hold
+
+    def rows(self, topic: str, partition: int) -> SendRows:
+        return self.below.rows(topic, partition)
+
+    def row_bytes_max(self, topic: str) -> int:
+        return self.below.row_bytes_max(topic)
+
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        if self.muted or not self._held:
+            return sent_to(topic, at_ms)
+        made = HeldRecord(self, topic)
+        self._asked[len(self._held) - 1] = made, topic, at_ms
+        return Done(made)
+
+    def release(self) -> None:
+        """Send what is held, in order."""
+        if not self._held:
+            return
+        held, asked = self.take_out()
+        for place, (send, record) in enumerate(held):
+            send(*record)
+            if place in asked:
+                made, topic, at_ms = asked[place]
+                made.done = self.below.last_sent(topic, at_ms)
+
+    def drop(self) -> None:
+        """Drop what is held."""
+        self.take_out()
+
+    def take_out(self) -> Any:
+        """Take out what is held, and return it."""
+        held = self._held, self._asked
+        self._held = []
+        self._asked = {}
+        return held
+
+    def put_in(self, held: Any) -> None:
+        """Go on with what `take_out` has returned."""
+        self._held, self._asked = held
+
+
+class Care:
+    """Care of a task: keeps or undoes each record by itself.
+
+    `reached`: per topic, the offset below which the outputs of each reader have left.
+    """
+
+    def __init__(
+        self,
+        stores: Collection[CachedStore],
+        pending: MutableMapping[int, dict[Any, Any]],
+        outbox: Outbox,
+        reached: Mapping[str, Mapping[str, int]],
+    ) -> None:
+        self._stores = stores
+        self._pending = pending
+        self.outbox = HeldOutbox(outbox)
+        self._reached = reached
+        self.calm = 0
+        """Records since the last failure."""
+        self._touched: list[CachedStore] = []
+        """Stores that the unit has changed or read."""
+        for store in stores:
+            store.touched = self._touched
+
+    def reached(self, topic: str, reader: str) -> int:
+        """Return the offset below which a reader's outputs have left."""
+        return self._reached.get(topic, {}).get(reader, 0)
+
+    def begin(self, *, muted: bool) -> None:
+        """Begin a unit. What has changed outside of units stays."""
+        if self._touched:
+            self._keep()
+        self.outbox.muted = muted
+
+    def end(self) -> None:
+        """Send the outputs of the unit, then keep its changes.
+
+        Raises:
+            Exception: a topic refuses an output; the unit can still be undone.
+        """
+        self.outbox.release()
+        self._keep()
+
+    def undo(self) -> None:
+        """Undo the unit, because its record has failed."""
+        self.calm = 0
+        self.outbox.drop()
+        for store in self._touched:
+            store.undo()
+        self._touched.clear()
+        for results in self._pending.values():
+            if isinstance(results, WaitingResults):
+                results.undo()
+
+    def interrupt(self, others: Callable[[], None], *, waits: bool) -> None:
+        """Run other units at a seal. `waits`: whether a body waits in the middle of its own.
+
+        The seals that follow leave that one out.
+        """
+        for store in self._stores:
+            store.record_open = waits
+        if not waits:
+            others()
+            return
+        aside = self.outbox
+        held = aside.take_out()
+        own = [store.take_out() for store in self._stores]
+        muted = aside.muted
+        others()
+        for store, rows in zip(self._stores, own, strict=True):
+            store.put_in(rows)
+        aside.put_in(held)
+        aside.muted = muted
+
+    def _keep(self) -> None:
+        for store in self._touched:
+            store.keep()
+        self._touched.clear()
+        for results in self._pending.values():
+            if isinstance(results, WaitingResults):
+                results.keep()

@@ -1,0 +1,306 @@
+"""processing/careful.py: a record that fails is undone by itself, its outputs too."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import orjson
+import pytest
+
+from streamsx.errors import RecordTooLarge, TaskStopped, ValueRefused
+from streamsx.processing.batch import Batch
+from streamsx.processing.careful import CALM_RECORDS, HeldOutbox
+from streamsx.processing.failure_policy import Failure, FailureAction
+from streamsx.processing.inbox import DONE, RUNNING
+from streamsx.processing.rerun import RecordUndone, Rerun
+from streamsx.processing.task import Task
+from streamsx.topology.nodes import AgentNode, OnFailure, Source
+from tests.support.codecs import coded
+from tests.unit.processing.conftest import Sent, TaskHarness, process
+
+Benches = Callable[..., TaskHarness]
+
+
+def text(raw: bytes | None) -> Any:
+    return None if raw is None else str(raw, "utf8")
+
+
+TEXT = coded(text)
+
+
+def at_work(*words: str, first: int = 0) -> Batch:
+    raw = [word.encode() for word in words]
+    offsets = range(first, first + len(raw))
+    return Batch("words", 0, raw, raw, offsets, offsets, None, offsets.stop)
+
+
+def do(word: str) -> None:
+    """Count a word as a nested value, change a second row, and send the word."""
+    running = RUNNING.get()
+    counts = running.stores["counts"]
+    value = counts.get(word.strip("!")) or {"n": [0]}
+    value["n"][0] += 1
+    counts.put(word.strip("!"), value)
+    counts.put("last", word)
+    running.to("out")(None, word.encode(), 0, None)
+    if "!" in word:
+        raise ValueError(word)
+
+
+async def count(stream: AsyncIterator[Any]) -> None:
+    async for word in stream:
+        do(word)
+        await DONE
+
+
+WORDS = Source("words", TEXT, TEXT, agents=(AgentNode("count", count),))
+
+
+def out(made: TaskHarness) -> list[str]:
+    return [str(value, "utf8") for _, value in made.sent.by_topic["out"] if value is not None]
+
+
+def careful(task: Task) -> bool:
+    return task.care is not None
+
+
+def goes_back(made: TaskHarness, batch: Batch) -> Rerun:
+    """Process a batch up to the first failure, and go back to the last commit."""
+    with pytest.raises(RecordUndone):
+        process(made.task, batch)
+    rerun = made.task.rerun(made.task.ended)  # type: ignore[arg-type]
+    made.task.aborted()
+    return rerun
+
+
+def test_first_failure_goes_back_and_is_told_by_the_careful_run_alone(bench: Benches) -> None:
+    heard: list[Failure] = []
+    made = bench(WORDS, report=heard.append, undoes=True)
+    batch = at_work("a", "a!", "b")
+    rerun = goes_back(made, batch)
+    assert (heard, out(made)) == ([], ["a", "a!"])
+    process(made.again(rerun), batch)
+    assert [failure.offset for failure in heard] == [1]
+    assert out(made) == ["a", "a!", "b"], "a has left already; a! has failed"
+    assert made.counts() == {"a": {"n": [1]}, "b": {"n": [1]}, "last": "b"}
+    made.commit()
+    rows = [*made.sent.by_topic["app-counts-changelog"]]
+    assert {key: orjson.loads(value or b"") for key, value in rows} == {
+        b'"a"': {"n": [1]}, b'"b"': {"n": [1]}, b'"last"': "b",
+    }  # fmt: skip
+
+
+def test_record_that_succeeds_in_the_careful_run_is_done(bench: Benches) -> None:
+    tries: list[str] = []
+
+    async def flaky(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            tries.append(word)
+            do("a!" if len(tries) == 2 else word)
+
+    heard: list[Failure] = []
+    source = Source("words", TEXT, TEXT, agents=(AgentNode("flaky", flaky),))
+    made = bench(source, report=heard.append, undoes=True)
+    batch = at_work("a", "b", "c")
+    process(made.again(goes_back(made, batch)), batch)
+    assert heard == []
+    assert out(made) == ["a", "a!", "b", "c"]
+    assert made.counts()["last"] == "c"
+
+
+def test_failure_where_no_row_has_changed_needs_no_going_back(bench: Benches) -> None:
+    async def touch(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            value = RUNNING.get().stores["counts"].get("a")
+            if value is not None:
+                value["n"][0] += 1
+            if word == "bad":
+                raise ValueError
+            do(word)
+
+    heard: list[Failure] = []
+    source = Source("words", TEXT, TEXT, agents=(AgentNode("touch", touch),))
+    made = bench(source, report=heard.append, undoes=True)
+    process(made.task, at_work("a"))
+    made.commit()
+    process(made.task, at_work("bad", first=1))
+    assert len(heard) == 1
+    assert made.counts()["a"] == {"n": [1]}
+
+
+def test_failure_of_a_task_without_stores_needs_no_going_back(bench: Benches) -> None:
+    async def fail(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            RUNNING.get().to("out")(None, word.encode(), 0, None)
+            raise ValueError(word)
+
+    heard: list[Failure] = []
+    source = Source("words", TEXT, TEXT, agents=(AgentNode("fail", fail),))
+    made = bench(source, stores=(), report=heard.append, undoes=True)
+    process(made.task, at_work("a", "b"))
+    assert (len(heard), out(made)) == (2, ["a", "b"])
+
+
+@pytest.mark.parametrize("action", ["log", "dlq", "stop_task"])
+def test_reaction_of_an_agent_counts_and_is_obeyed_once(bench: Benches, action: str) -> None:
+    heard: list[Failure] = []
+    agent = AgentNode("count", count, OnFailure(lambda _: action))
+    source = Source("words", TEXT, TEXT, agents=(agent,))
+    made = bench(source, report=heard.append, undoes=True, dead_letters="dead")
+    batch = at_work("a", "a!", "b")
+    again = made.again(goes_back(made, batch))
+    if action == "stop_task":
+        with pytest.raises(TaskStopped):
+            process(again, batch)
+        assert made.counts() == {"a": {"n": [1]}, "last": "a"}
+        assert made.commit().positions == {"words": 1}
+    else:
+        process(again, batch)
+        assert made.counts() == {"a": {"n": [1]}, "b": {"n": [1]}, "last": "b"}
+    assert len(heard) == 1
+    assert len(made.sent.by_topic["dead"]) == (action == "dlq")
+
+
+def test_stop_ends_the_worker_at_once(bench: Benches) -> None:
+    made = bench(WORDS, on_error=FailureAction.STOP, undoes=True)
+    with pytest.raises(Exception, match="its policy is stop"):
+        process(made.task, at_work("a!"))
+
+
+def test_row_of_failures_stops_the_careful_task_at_its_first_record(bench: Benches) -> None:
+    made = bench(WORDS, undoes=True, consecutive_failures_max=3)
+    batch = at_work("a", "a!", "b!", "c!", "d")
+    again = made.again(goes_back(made, batch))
+    with pytest.raises(TaskStopped, match="3 records in a row failed"):
+        process(again, batch)
+    assert made.commit().positions == {"words": 1}
+    assert made.counts() == {"a": {"n": [1]}, "last": "a"}
+
+
+def test_failure_told_before_going_back_is_not_told_again(bench: Benches) -> None:
+    heard: list[Failure] = []
+
+    async def late(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            if word == "bad":
+                raise ValueError(word)
+            do(word)
+
+    source = Source("words", TEXT, TEXT, agents=(AgentNode("late", late),))
+    made = bench(source, report=heard.append, undoes=True)
+    batch = at_work("bad", "a", "bad", "b")
+    process(made.again(goes_back(made, batch)), batch)
+    assert [failure.offset for failure in heard] == [0, 2]
+
+
+def test_agents_of_one_topic_do_not_undo_each_other(bench: Benches) -> None:
+    """The first one waits in the middle of its record, and the second one would go on."""
+    wait: list[asyncio.Future[None]] = []
+
+    async def slow(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            counts = RUNNING.get().stores["counts"]
+            counts.put("slow", word)
+            if word == "b":
+                wait.append(asyncio.get_running_loop().create_future())
+                await wait[-1]
+                raise ValueError(word)
+
+    async def quick(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            RUNNING.get().stores["counts"].put("quick", word)
+
+    heard: list[Failure] = []
+    agents = AgentNode("slow", slow), AgentNode("quick", quick)
+    made = bench(Source("words", TEXT, TEXT, agents=agents), report=heard.append, undoes=True)
+    batch = at_work("a", "b", "c")
+    process(made.task, batch)
+    wait[0].set_result(None)
+    made.turn()
+    rerun = goes_back(made, at_work("d", first=3))
+    again = made.again(rerun)
+    process(again, batch)
+    assert made.counts() == {"slow": "b"}, "the second agent waits for its turn"
+    sealed = made.commit()
+    assert made.counts() == {"slow": "b"}
+    assert sealed.positions == {"words": 0}
+    ((_, row),) = made.rows["counts"].scan(b"\x01", None)
+    assert row == b'"a"', "b is not done"
+    wait[1].set_result(None)
+    made.turn()
+    again.run(10, ["words"])
+    assert made.counts() == {"slow": "c", "quick": "c"}
+    assert [(failure.operator, failure.offset) for failure in heard] == [("slow", 1)]
+
+
+def test_care_ends_behind_many_records_without_a_failure(bench: Benches) -> None:
+    made = bench(WORDS, undoes=True)
+    batch = at_work("a", "a!", "b")
+    again = made.again(goes_back(made, batch))
+    process(again, batch)
+    made.commit()
+    assert careful(again)
+    process(again, at_work(*["c"] * CALM_RECORDS, first=3))
+    assert careful(again), "a commit ends it"
+    made.commit()
+    assert not careful(again)
+    at = CALM_RECORDS + 3
+    process(again, at_work("d", first=at))
+    assert out(made)[-1] == "d"
+    with pytest.raises(RecordUndone):
+        process(again, at_work("d!", first=at + 1))
+
+
+def test_seal_refuses_what_a_failed_record_has_changed(bench: Benches) -> None:
+    """A body of a revoked task fails behind its await, and nobody runs the task any more."""
+    wait: list[asyncio.Future[None]] = []
+
+    async def slow(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            RUNNING.get().stores["counts"].put("slow", word)
+            wait.append(asyncio.get_running_loop().create_future())
+            await wait[-1]
+            raise ValueError(word)
+
+    source = Source("words", TEXT, TEXT, agents=(AgentNode("slow", slow),))
+    made = bench(source, undoes=True)
+    process(made.task, at_work("a"))
+    made.task.cut()
+    wait[0].set_result(None)
+    made.turn()
+    with pytest.raises(ValueRefused):
+        made.task.seal(10)
+
+
+def test_output_that_its_topic_refuses_fails_its_record_at_the_end(bench: Benches) -> None:
+    heard: list[Failure] = []
+    made = bench(WORDS, report=heard.append, undoes=True)
+    to = made.sent.to
+
+    def small(topic: str, partition: int | None = None) -> Any:
+        send = to(topic, partition)
+
+        def checked(key: Any, value: Any, *more: Any) -> None:
+            if value == b"large":
+                raise RecordTooLarge("too large")
+            send(key, value, *more)
+
+        return checked
+
+    made.sent.to = small  # type: ignore[method-assign]
+    made.task = made.again(Rerun({"words": 9}, careful=True))
+    process(made.task, at_work("a", "large", "b"))
+    assert [(f.offset, type(f.error)) for f in heard] == [(1, RecordTooLarge)]
+    assert made.counts() == {"a": {"n": [1]}, "b": {"n": [1]}, "last": "b"}
+
+
+def test_body_that_waits_for_kafka_lets_its_outputs_leave() -> None:
+    sent = Sent()
+    held = HeldOutbox(sent)
+    held.to("out")(None, b"a", 0, None)
+    done = held.last_sent("out", 0)
+    assert sent.by_topic == {}
+    with pytest.raises(StopIteration):
+        done.result().__await__().send(None)
+    held.drop()
+    assert sent.by_topic == {"out": [(None, b"a")]}

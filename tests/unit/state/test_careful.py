@@ -1,0 +1,142 @@
+"""state/careful.py: what one record changes in a store is kept or undone by itself."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from streamsx.errors import ValueRefused
+from streamsx.state.cache import CachedStore
+from streamsx.state.layout import StoreNode
+from streamsx.state.memory import MemoryRows
+from tests.support.codecs import coded
+
+JSON = coded(orjson.loads, orjson.dumps)
+
+
+@pytest.fixture
+def store() -> CachedStore:
+    made = CachedStore(StoreNode("s", "app-s-changelog", JSON, JSON, str), MemoryRows(), 1 << 20)
+    made.put("old", {"n": [1]})
+    commit(made)
+    made.check_values(checking=True)
+    return made
+
+
+def commit(store: CachedStore) -> dict[str, Any]:
+    """Commit, and return the rows that were sealed."""
+    sealed: dict[str, Any] = {}
+    while (part := store.seal(1)).keys:
+        values = [None if raw is None else orjson.loads(raw) for raw in part.values]
+        sealed.update(zip(map(orjson.loads, part.keys), values, strict=True))
+    store.adopt(1)
+    while not store.write_some(10):
+        pass
+    return sealed
+
+
+def test_change_in_place_of_a_clean_row_is_undone(store: CachedStore) -> None:
+    store.get("old")["n"].append(2)
+    assert store.undo() == ["old"]
+    assert store.get("old") == {"n": [1]}
+    assert store.complete, "the row was read again"
+
+
+def test_rows_that_a_record_has_set_are_undone(store: CachedStore) -> None:
+    store.put("new", 1)
+    store.delete("gone")
+    store.keep()
+    store.put("new", 2)
+    store.put("newer", 3)
+    store.put("gone", 4)
+    store.delete("old")
+    store.undo()
+    assert dict(store.items()) == {"new": 1, "old": {"n": [1]}}
+    assert commit(store) == {"new": 1, "gone": None}
+
+
+def test_change_in_place_of_a_changed_row_is_undone(store: CachedStore) -> None:
+    value = {"n": [1]}
+    store.put("new", value)
+    store.keep()
+    store.get("new")["n"].append(2)
+    value["n"].append(3)
+    store.undo()
+    assert store.get("new") == {"n": [1]}
+
+
+def test_rows_of_one_object_are_rows_of_their_own_for_the_next_record(store: CachedStore) -> None:
+    value = {"n": [1]}
+    store.put("a", value)
+    store.put("b", value)
+    store.keep()
+    store.get("a")["n"].append(2)
+    store.undo()
+    assert commit(store) == {"a": {"n": [1]}, "b": {"n": [1]}}
+
+
+def test_value_changed_after_its_set_is_kept_as_the_record_has_left_it(store: CachedStore) -> None:
+    value: dict[str, Any] = {}
+    store.put("a", value)
+    value["n"] = 1
+    store.keep()
+    assert store.get("a") == {"n": 1}
+    assert commit(store) == {"a": {"n": 1}}
+
+
+def test_value_that_cannot_be_encoded_any_more_is_refused_by_the_seal(store: CachedStore) -> None:
+    value: dict[str, Any] = {}
+    store.put("a", value)
+    value["n"] = object()
+    store.keep()
+    with pytest.raises(ValueRefused):
+        commit(store)
+
+
+def test_refused_value_leaves_the_one_that_was_set_before(store: CachedStore) -> None:
+    store.put("a", {"n": 1})
+    value = store.get("a")
+    value["n"] = object()
+    with pytest.raises(ValueRefused):
+        store.put("a", value)
+    assert store.get("a") == {"n": 1}
+    store.put("b", 5)
+    with pytest.raises(ValueRefused):
+        store.put("b", object())
+    assert store.get("b") == 5
+    store.keep()
+    for bad in (object(), object()):
+        with pytest.raises(ValueRefused):
+            store.put("a", bad)
+    assert store.get("a") == {"n": 1}
+
+
+def test_seal_leaves_out_what_the_record_of_a_waiting_body_has_set(store: CachedStore) -> None:
+    store.put("a", {"n": 1})
+    store.keep()
+    store.put("a", {"n": 2})
+    store.put("b", {"n": 3})
+    store.record_open = True
+    assert commit(store) == {"a": {"n": 1}}
+    assert dict(store.items()) == {"a": {"n": 2}, "b": {"n": 3}, "old": {"n": [1]}}
+    store.undo()
+    assert dict(store.items()) == {"a": {"n": 1}, "old": {"n": [1]}}
+
+
+def test_reader_beside_a_seal_gets_an_object_of_its_own(store: CachedStore) -> None:
+    store.put("a", {"n": [1]})
+    store.put("b", {"n": [2]})
+    store.keep()
+    store.seal(1)
+    for row in "ab":
+        store.get(row)["n"].append(3)
+    store.undo()
+    assert store.seal(1).values == [b'{"n":[2]}']
+
+
+def test_clean_objects_are_dropped_only_while_no_row_has_changed(store: CachedStore) -> None:
+    store.get("old")["n"].append(2)
+    assert store.drop_clean()
+    assert store.get("old") == {"n": [1]}
+    store.put("new", 1)
+    assert not store.drop_clean()
