@@ -12,6 +12,7 @@ import pytest
 
 from streamsx.app.settings import resolve_config
 from streamsx.errors import StreamsxError
+from streamsx.state.api import ROW
 from tests.process.conftest import ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.embedded_broker import EmbeddedBroker
@@ -23,7 +24,7 @@ from tests.support.exact_apps import (
     Payments,
     PaymentsOfTwo,
 )
-from tests.support.kills import AT_LEAST_ONCE, EXACTLY_ONCE, Killing
+from tests.support.kills import AT_LEAST_ONCE, EXACTLY_ONCE, Killing, opened
 from tests.support.workers import Workers
 
 GUARANTEE = os.environ.get("GUARANTEE", EXACTLY_ONCE)
@@ -165,7 +166,9 @@ def test_worker_that_dies_at_a_crash_point_leaves_no_trace(
 
 @pytest.mark.parametrize("broker", ["embedded"], indirect=True)
 def test_kill_behind_a_flush_under_at_least_once_is_found(broker: Broker, tmp_path: Path) -> None:
-    """The harness finds what is done twice: outputs and rows have left, offsets have not."""
+    """Outputs and rows have left, offsets have not. What else the tests look for is found too: a
+    row that is in no changelog, and records that were restored beyond the last transaction.
+    """
     with (
         Payments(broker.bootstrap, tmp_path, SEED) as fed,
         Workers(broker.bootstrap, tmp_path / "w", app=MODULE, env=fed.env) as workers,
@@ -177,6 +180,11 @@ def test_kill_behind_a_flush_under_at_least_once_is_found(broker: Broker, tmp_pa
         found = killing.findings()
         assert [each for each in found if "0 lost" in each and "0 too many" not in each], found
         assert [each for each in found if "table accounts" in each], found
+        assert not [each for each in found if "store of" in each], found
+        assert list(killing.too_much_restored()), "nothing was restored"
+        with opened(next(killing.paths())[1]) as store:
+            store.write({ROW + b'"u1"': b"7"}, store.position())
+        assert len(list(killing.wrong_stores())) == 1
 
 
 @pytest.mark.parametrize(

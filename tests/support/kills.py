@@ -13,6 +13,7 @@ import shutil
 import signal
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -186,25 +187,30 @@ class Killing:
 
     def findings(self) -> list[str]:
         """Return what is wrong, an empty list if nothing is."""
-        restored = self._too_much_restored() if self.guarantee == EXACTLY_ONCE else ()
-        return [*self.app.findings(), *self._wrong_stores(), *restored]
+        restored = self.too_much_restored() if self.guarantee == EXACTLY_ONCE else ()
+        return [*self.app.findings(), *self.wrong_stores(), *restored]
 
     def check(self, seed: int) -> None:
         """Raise AssertionError for anything that is wrong, with the kills."""
         found = self.findings()
         assert not found, "\n".join([f"seed {seed}", *found, *map(str, self.kills)])
 
-    def _wrong_stores(self) -> Iterator[str]:
+    def wrong_stores(self) -> Iterator[str]:
         """Tell the stores on disk that are not their changelogs up to their positions."""
+        for name, path in self.paths():
+            yield from self._wrong_store(name, path, self.stores[path.parent.name])
+
+    def paths(self) -> Iterator[tuple[str, Path]]:
+        """Yield the folders of all stores, with the names of their workers."""
         for worker in self.workers.all.values():
             for path in sorted(worker.state.glob(f"{self.app.name}/stores/*/*")):
                 if path.name.isdigit():
-                    node = self.stores[path.parent.name]
-                    yield from self._wrong_store(worker.name, path, node)
+                    yield worker.name, path
 
     def _wrong_store(self, name: str, path: Path, node: StoreNode) -> Iterator[str]:
         tp = TopicPartition(node.changelog, int(path.name))
-        position, rows = stored(path)
+        with opened(path) as store:
+            position, rows = store.position(), dict(store.scan(ROW, INDEX))
         records = [r for r in self.app.client.read(tp) if r.offset < (position or 0)]
         keys = node.local_keys([record.key for record in records])
         told = newest(keys, [record.value for record in records])
@@ -214,7 +220,7 @@ class Killing:
             some = [(key, held.get(key), rows.get(key)) for key in wrong[:3]]
             yield f"store of {name}: {tp} at {position}: {len(wrong)} rows: changelog, disk: {some}"
 
-    def _too_much_restored(self) -> Iterator[str]:
+    def too_much_restored(self) -> Iterator[str]:
         """Tell the restarts that read more than one commit interval of a task's changelogs.
 
         That is the largest transaction in each of them. Tasks that another worker ran meanwhile
@@ -243,29 +249,32 @@ class Killing:
         found: dict[str, int] = {}
         if kill.emptied:
             return found
-        taken = {
-            event["task"]
-            for event in self.workers.events("task", to="running")
-            if event["instance"] != kill.name and kill.at < event["mono"]
-        }
         for event in self.workers.events("restore_progress", of=kill.name, role="active"):
-            task = event["task"]
-            if kill.at < event["mono"] < until and task in kill.held - taken:
-                found.setdefault(task, 0)
-                found[task] = max(found[task], event["restored"])
+            task, at = event["task"], event["mono"]
+            mine = task in kill.held and not self._ran_elsewhere(task, kill, at)
+            if kill.at < at < until and mine:
+                found[task] = max(found.get(task, 0), event["restored"])
         return found
+
+    def _ran_elsewhere(self, task: str, kill: Kill, until: float) -> bool:
+        return any(
+            event["instance"] != kill.name and kill.at < event["mono"] < until
+            for event in self.workers.events("task", to="running", task=task)
+        )
 
     def _largest_transaction(self, tp: TopicPartition) -> int:
         return max((each.records for each in self.app.client.transactions(tp)), default=0)
 
 
-def stored(path: Path) -> tuple[int | None, dict[bytes, bytes]]:
-    """Return position and rows of a store on disk."""
+@contextmanager
+def opened(path: Path) -> Iterator[RocksRows]:
+    """Open a store of a worker that has ended."""
     memory = RocksMemory(blocks_bytes=CACHE_BYTES, buffers_bytes=CACHE_BYTES)
     db = Rdict(str(path), options(memory))
     layout = bytes(db[FORMAT] or b"").decode()
     db.close()
     rows = RocksRows(path, memory, layout)
-    found = rows.position(), dict(rows.scan(ROW, INDEX))
-    rows.close()
-    return found
+    try:
+        yield rows
+    finally:
+        rows.close()
