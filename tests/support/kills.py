@@ -137,13 +137,20 @@ class Killing:
     @property
     def aborted(self) -> int:
         """Number of transactions that were aborted; each has raised the epoch of its producer."""
-        written = [
-            tp for ending in (*self.app.written, *self.app.inner) for tp in self.app.of(ending)
-        ]
-        changelogs = {node.changelog for node in self.stores.values()}
-        tps = [*written, *(TopicPartition(c, n) for c in changelogs for n in range(PARTITIONS))]
-        ends = (each for tp in tps for each in self.app.client.transactions(tp))
+        ends = (each for tp in self._written for each in self.app.client.transactions(tp))
         return len({each.producer for each in ends if not each.committed})
+
+    @property
+    def _settled(self) -> bool:
+        return self.app.client.ends(self._written) == self.app.client.stable_ends(self._written)
+
+    @cached_property
+    def _written(self) -> list[TopicPartition]:
+        """Partitions that workers write."""
+        app = self.app
+        outputs = [tp for ending in (*app.written, *app.inner) for tp in app.of(ending)]
+        changelogs = sorted({node.changelog for node in self.stores.values()})
+        return [*outputs, *(TopicPartition(c, n) for c in changelogs for n in range(PARTITIONS))]
 
     @cached_property
     def stores(self) -> dict[str, StoreNode]:
@@ -179,6 +186,7 @@ class Killing:
         self._drained()
         codes = self.workers.stop(*self._names)
         assert set(codes) == {0}, (codes, [self.workers.all[n].tail() for n in self._names])
+        self.workers.until(lambda: self._settled, "all transactions have ended", DRAIN_S)
 
     def _drained(self) -> None:
         self.workers.until(lambda: self.app.drained, "all is committed", DRAIN_S)
