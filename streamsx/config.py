@@ -30,6 +30,9 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)")
 LEGAL: Final = re.compile(r"[A-Za-z0-9._-]+")
 HEARTBEATS_PER_SESSION: Final = 3
 EAGER: Final = "eager"
+AT_LEAST_ONCE: Final = "at_least_once"
+EXACTLY_ONCE: Final = "exactly_once"
+EXACT_COMMIT_INTERVAL_S: Final = 0.1
 COOPERATIVE_SINCE: Final = (2, 4)
 """Release of Kafka Streams."""
 _RELEASE = re.compile(r"\d+(\.\d+)+")
@@ -165,6 +168,12 @@ def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], str]:
     return parse
 
 
+def guarantee(value: object) -> str:
+    """Parse a guarantee; Kafka Streams' name of its second form of exactly-once is one too."""
+    word = str(getattr(value, "value", value))
+    return one_of(AT_LEAST_ONCE, EXACTLY_ONCE)(EXACTLY_ONCE if word == "exactly_once_v2" else word)
+
+
 def level(value: object) -> str:
     """Parse a log level, also in Faust's spelling."""
     word = str(value).lower()
@@ -294,6 +303,10 @@ class Config:
     the task that sent the record at the task's last commit, `stop` stops the worker, `log` skips
     the record.
 
+    `processing_guarantee`: with `exactly_once` outputs, changelogs and offsets are committed in one
+    transaction. `transaction_timeout`: the time after which brokers abort the transaction of a
+    worker that has died; others wait so long for its tasks.
+
     `on_lost_offsets`: the reaction of a task with state whose committed offsets are gone: `stop`,
     or begin at the start or the end of its topics.
 
@@ -317,10 +330,13 @@ class Config:
 
     processing_guarantee: str = setting(
         "at_least_once",
-        one_of("at_least_once", later=("exactly_once", "exactly_once_v2")),
+        guarantee,
         faust="processing_guarantee",
     )
-    commit_interval_s: float = setting(1.0, commit_seconds, faust="broker_commit_interval")
+    commit_interval_s: float = setting(
+        1.0, commit_seconds, faust="broker_commit_interval"
+    )  # default with exactly_once: 100ms
+    transaction_timeout_s: float = setting(10.0, broker_seconds)
     on_error: str = setting("log", one_of(*REACTIONS, later=("retry",)))
     on_decode_error: str = setting("log", one_of(*REACTIONS, later=("retry",)))
     dlq_topic: str | None = setting(None, or_none(legal))  # default: {id}-dlq
@@ -396,6 +412,11 @@ class Config:
     events_file: str | None = setting(None, or_none(text))
     log_format: str = setting("text", one_of("text", "json"))
     log_level: str = setting("info", level)
+
+
+def is_exact(config: Config) -> bool:
+    """Return whether outputs, changelogs and offsets are committed in one transaction."""
+    return config.processing_guarantee == EXACTLY_ONCE
 
 
 def name_of(known: "Field[object]") -> str:

@@ -41,6 +41,10 @@ class SettingError(UsageError):
     """Setting that is unknown, has a bad value or contradicts another one."""
 
 
+class TransactionFenced(UsageError):
+    """Transactional id that another process uses too."""
+
+
 class TopologyError(UsageError):
     """App that cannot become a topology."""
 

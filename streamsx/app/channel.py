@@ -17,7 +17,15 @@ from streamsx.app.compat import FaustNames, users_line
 from streamsx.config import seconds
 from streamsx.errors import NotFound, RecordRefused, TopologyError, UsageError
 from streamsx.model import Headers
-from streamsx.processing.inbox import RUNNING, Done, Host, Outbox, SentRecord, TaskContext
+from streamsx.processing.inbox import (
+    DONE,
+    RUNNING,
+    Done,
+    Host,
+    Outbox,
+    SentRecord,
+    TaskContext,
+)
 from streamsx.protocol.record_batch import NO_TIMESTAMP
 from streamsx.serde.codec import Codec, Encoders, topic_codec
 from streamsx.topology.internal_topics import CONFIGS, TopicKind, TopicSpec, repartition_names
@@ -151,6 +159,8 @@ class Topic(FaustNames):
         """
         name, keys, values = self._outgoing
         task = RUNNING.get(None)
+        if task is not None and task.silenced:
+            return DONE
         if key_serializer is not None:
             keys = topic_codec(self.key_type, key_serializer, None).encoders.or_none()
         if value_serializer is not None:
@@ -158,14 +168,10 @@ class Topic(FaustNames):
         outbox: Outbox | Host
         if task is None:
             outbox = self._app.running_host(f"topic {name}")
-            at_ms = self._app.now_ms()
         else:
             task.check_thread("topic", name)
             outbox = task.outbox
-            batch = task.inbox.batch
-            at_ms = self._app.now_ms() if batch is None else batch.timestamps[task.inbox.index]
-        if timestamp is not None:
-            at_ms = _milliseconds(name, timestamp)
+        at_ms = self._time(task) if timestamp is None else _milliseconds(name, timestamp)
         extra = None if headers is None else _headers(name, headers)
         record = SentRecord(keys[type(key)](key), values[type(value)](value), at_ms, extra)
         try:
@@ -176,6 +182,13 @@ class Topic(FaustNames):
         if task is not None and task.at_work and "send" not in vars(self):
             self._bind(task)
         return outbox.last_sent(name, at_ms)
+
+    def _time(self, task: TaskContext | None) -> int:
+        """Return the timestamp of the record at hand, in ms; now if there is none."""
+        batch = None if task is None else task.inbox.batch
+        if task is None or batch is None:
+            return self._app.now_ms()
+        return batch.timestamps[task.inbox.index]
 
     def _bind(self, task: TaskContext) -> None:
         """Let the body that is at work send by the fast path from now on."""

@@ -16,7 +16,15 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from streamsx.app import compat
-from streamsx.config import SETTINGS, Config, contradictions, legal, takes_none
+from streamsx.config import (
+    EXACT_COMMIT_INTERVAL_S,
+    EXACTLY_ONCE,
+    SETTINGS,
+    Config,
+    contradictions,
+    legal,
+    takes_none,
+)
 from streamsx.errors import NotSupported, SettingError
 from streamsx.tasks import crash_points
 
@@ -58,6 +66,8 @@ def resolve_config(
         values |= _parsed(source, notes)
     values.setdefault("revoke_timeout_s", values.get("rebalance_timeout_s", 60.0))
     values.setdefault("on_stop", "stay" if values.get("static_membership") else "leave")
+    if values.get("processing_guarantee") == EXACTLY_ONCE:
+        values.setdefault("commit_interval_s", EXACT_COMMIT_INTERVAL_S)
     config = Config(**values)  # type: ignore[arg-type]  # each was parsed by its own field
     if config.version > 1:
         config = replace(config, id=_of_version(config))

@@ -5,7 +5,7 @@ knows. Most callers allow every version up to `NEWEST`. A caller may allow anoth
 newer, for one request: the same connection then carries both.
 
 Not here: how a connection learns the broker's versions (`connection`), and the features that a
-broker has finalized, which no request asks for.
+broker has finalized (`transactional_producer`).
 """
 
 from collections.abc import Mapping
@@ -38,10 +38,15 @@ NEWEST: Final[dict[int, int]] = {
     Api.LEAVE_GROUP: 3,
     Api.SYNC_GROUP: 3,
     Api.DESCRIBE_GROUPS: 4,
+    Api.API_VERSIONS: 3,
     Api.CREATE_TOPICS: 4,
     Api.DELETE_TOPICS: 5,
     Api.DELETE_RECORDS: 1,
     Api.INIT_PRODUCER_ID: 4,
+    Api.ADD_PARTITIONS_TO_TXN: 3,
+    Api.ADD_OFFSETS_TO_TXN: 3,
+    Api.END_TXN: 3,
+    Api.TXN_OFFSET_COMMIT: 3,
     Api.DESCRIBE_CONFIGS: 2,
 }
 """Newest version of each request that callers allow by default.

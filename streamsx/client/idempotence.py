@@ -17,6 +17,8 @@ for the first time. The broker's answer decides what becomes of these numbers:
 A new epoch begins the sequences anew (KIP-360). The epoch belongs to one partition, because a
 broker keeps each partition's numbers separately.
 
+A producer with a transactional id has a `transactional_id.TransactionalId` in its place.
+
 Not here: batches, their order, and the time they leave (`record_accumulator`).
 """
 
@@ -50,6 +52,8 @@ class BatchOutcome(Enum):
     AGAIN = "the batch goes again, with the same numbers"
     RENUMBER = "the batch goes again, with new numbers"
     REFUSED = "the broker has not taken the batch, and never will"
+    SOON = "the transaction before is still being ended: the batch goes again in a moment"
+    ABORTED = "the transaction of the batch cannot be committed"
 
 
 OUTCOMES: Final[dict[int, BatchOutcome]] = {
@@ -64,10 +68,12 @@ OUTCOMES: Final[dict[int, BatchOutcome]] = {
 class Idempotence:
     """Numbers of one producer. A broker gives the producer id before any batch leaves."""
 
-    transactional_id: Final = None
+    transactional_id: str | None = None
 
     def __init__(self, producer_id: int = NO_PRODUCER_ID) -> None:
         self._producer_id = producer_id
+        self._epoch = 0
+        """Epoch with which each partition begins."""
         self._next: dict[TopicPartition, tuple[int, int]] = {}
 
     def init_request(self) -> dict[str, Any]:
@@ -87,7 +93,7 @@ class Idempotence:
 
     def number(self, tp: TopicPartition, records: int) -> BatchNumbers:
         """Return the numbers of the partition's next batch."""
-        epoch, sequence = self._next.get(tp, (0, 0))
+        epoch, sequence = self._next.get(tp, (self._epoch, 0))
         self._next[tp] = epoch, (sequence + records) % SEQUENCES
         return BatchNumbers(self._producer_id, epoch, sequence)
 

@@ -16,13 +16,14 @@ Each partition remembers its current sender (one comparison a record, 5 ns). So 
 own records alone, and a refused record is traced to its sender. The same step compares the
 timestamp with the latest time that the topic takes.
 
-Not here: numbers of batches (`idempotence`), transactions, and the reasons to wait for a flush.
+Not here: numbers of batches (`idempotence`), transactions (`transactional_producer`), and the
+reasons to wait for a flush.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from streamsx.client import record_accumulator
 from streamsx.client.cluster import Cluster
@@ -40,7 +41,7 @@ from streamsx.client.rejected_batch import OF_RECORDS, OUTSIDE, RefusedRecord, S
 from streamsx.client.topic_limits import ALWAYS_ASKED, TopicLimits
 from streamsx.client.topic_limits_watch import OutputLimits
 from streamsx.clock import Clock
-from streamsx.errors import BrokerUnreachable, RecordRefused, RecordTooLarge
+from streamsx.errors import BrokerUnreachable, Bug, RecordRefused, RecordTooLarge
 from streamsx.event_loops import wait
 from streamsx.journal import LOG
 from streamsx.model import RECORD_BYTES_MAX, Headers, TaskId, TopicPartition
@@ -61,6 +62,9 @@ from streamsx.protocol.partitioner import check_place, partition_of
 from streamsx.protocol.record_batch import NO_HEADERS
 from streamsx.protocol.wire import Api
 from streamsx.serde.codec import Encoders
+
+if TYPE_CHECKING:
+    from streamsx.client.api_versions import VersionRange
 
 LANE: Final = "produce"
 WARN_EVERY_S = 5.0
@@ -148,10 +152,14 @@ class DoneFuture(asyncio.Future[Delivery]):
 class Producer(Outbox):
     """Outbox that sends to Kafka.
 
+    `transactional`: what is sent counts once its transaction is committed.
+
     `refused` is called with records that no retry can mend. `held` returns whether the lease is
     held, for producers that need one. `room` is called when the producer was `full` and is no
     longer.
     """
+
+    transactional = False
 
     def __init__(
         self,
@@ -166,6 +174,7 @@ class Producer(Outbox):
         held: Callable[[], bool] = always,
         room: Callable[[], object] = always,
         limits: OutputLimits | None = None,
+        numbers: Idempotence | None = None,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -174,7 +183,7 @@ class Producer(Outbox):
         self._held = held
         self._room = room
         self._linger_s = linger_s
-        self._numbers = Idempotence()
+        self._numbers = Idempotence() if numbers is None else numbers
         self._sending = RecordAccumulator(
             compression, self._opened, self._numbers, linger_s=linger_s, buffer_bytes=buffer_bytes
         )
@@ -186,6 +195,8 @@ class Producer(Outbox):
         """Bytes of remembered keys, over all topics."""
         self._connections: dict[int, Connection] = {}
         self._opening: set[int] = set()
+        self._versions: VersionRange | None = None
+        """Versions of Produce; None for the usual ones."""
         self._leased = self._stalled = False
         self._timer: asyncio.TimerHandle | None = None
         self._refreshed_at = -BACKOFF_S
@@ -541,6 +552,9 @@ class Producer(Outbox):
         self._leased = held
         return held
 
+    async def finish(self) -> None:
+        """Leave nothing behind that others would wait for, at the end of a worker."""
+
     def close(self) -> None:
         """Stop sending for good: cut off batches in flight, and request nothing more."""
         self._held = never
@@ -566,8 +580,16 @@ class Producer(Outbox):
             if connection is None or connection.closed:
                 self._connect(node, partitions)
                 continue
-            for request in self._sending.requests(partitions):
+            for request in self._sending.requests(self._admitted(partitions)):
                 self._request(connection, request)
+
+    def _admitted(self, partitions: list[OutputPartition]) -> list[OutputPartition]:
+        """Return the partitions to which batches may leave; a transaction has to know them."""
+        return partitions
+
+    def _over(self, tp: TopicPartition, code: int) -> None:
+        """Hear that a broker refuses a batch because its transaction cannot be committed."""
+        raise Bug(f"{tp}: {name_of(code)}, and this producer has no transactions")
 
     def _request(self, connection: Connection, request: list[Sent]) -> None:
         loop = asyncio.get_running_loop()
@@ -578,7 +600,7 @@ class Producer(Outbox):
             self._answered(request, reply)
 
         body = record_accumulator.body_of(request, self._numbers.transactional_id)
-        connection.call(Api.PRODUCE, body, answered)
+        connection.call(Api.PRODUCE, body, answered, self._versions)
 
     def _answered(self, request: list[Sent], reply: Any) -> None:
         answers = dict[TopicPartition, record_accumulator.Acknowledged]()
@@ -588,8 +610,10 @@ class Producer(Outbox):
             answers = answers_of(reply)
         now = self._clock.now()
         now_ms = self._now_ms()
-        for tp, code, again, records in self._sending.answered(now, request, answers, now_ms):
-            if again:
+        for tp, code, again, records, over in self._sending.answered(now, request, answers, now_ms):
+            if over:
+                self._over(tp, code)
+            elif again:
                 self._later(str(tp), name_of(code))
             elif code in OF_RECORDS:
                 self._ask(tp.topic)
@@ -687,6 +711,7 @@ class TaskOutbox(Outbox):
     def __init__(self, producer: Producer, sender: Sender) -> None:
         self._producer = producer
         self._sender = sender
+        self.closes = producer.transactional
 
     def row_bytes_max(self, topic: str) -> int:
         return self._producer.row_bytes_max(topic)

@@ -30,7 +30,7 @@ from streamsx.client.topic_limits import ALWAYS_ASKED, SIZE, UNKNOWN, TopicLimit
 from streamsx.errors import RecordTooLarge
 from streamsx.model import BATCH_BYTES_MAX, Headers, TaskId, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode
-from streamsx.protocol.record_batch import HEADER_BYTES, Builder, stamp
+from streamsx.protocol.record_batch import HEADER_BYTES, BatchFormat, Builder, stamp
 
 SEND_BYTES = 64 << 10
 """Size at which an open batch no longer waits for its linger."""
@@ -42,6 +42,8 @@ Kafka closes the connection on a request of 100 MiB, each time that request come
 REQUEST_TIMEOUT_S = 30.0
 ACKS_ALL = -1
 BACKOFF_S = 0.1
+SOON_S = 0.003
+"""Pause until the transaction before has ended, which takes a broker some milliseconds."""
 PAUSED_SHARE = 1 / 2
 """Share of the buffer for paused partitions.
 
@@ -110,7 +112,7 @@ class OutputPartition:
     """Batches of one partition, in order: the one that has left, the closed ones, the open one."""
 
     __slots__ = (
-        "_compression", "_opened", "acknowledged", "builder", "closed", "end", "flying", "latest",
+        "_batches", "_opened", "acknowledged", "builder", "closed", "end", "flying", "latest",
         "left", "queue", "refused", "retry_at", "reworked", "runs", "since", "topic", "tp",
         "writer",
     )  # fmt: skip
@@ -118,12 +120,12 @@ class OutputPartition:
     def __init__(
         self,
         tp: TopicPartition,
-        compression: str,
+        batches: BatchFormat,
         opened: Callable[["OutputPartition"], object],
         topic: OutputTopic | None = None,
     ) -> None:
         self.tp = tp
-        self._compression = compression
+        self._batches = batches
         self._opened = opened
         self.topic = topic or OutputTopic(tp.topic)
         self.builder: Builder | None = None
@@ -158,7 +160,7 @@ class OutputPartition:
             RecordTooLarge: the record is over the topic's limit.
         """
         topic = self.topic
-        builder = Builder(topic.batch_bytes, compression=self._compression)
+        builder = self._batches.builder(topic.batch_bytes)
         builder.append(timestamp, key, value, headers)
         if builder.size > topic.limits.bytes_max:
             raise RecordTooLarge(
@@ -169,7 +171,7 @@ class OutputPartition:
 
     def open_row(self, timestamp: int, key: bytes, value: bytes | None) -> None:
         """Begin a batch with one row of a changelog; the row's store has checked the size."""
-        builder = Builder(self.topic.batch_bytes, compression=self._compression)
+        builder = self._batches.builder(self.topic.batch_bytes)
         builder.append(timestamp, key, value)
         self._begin(builder)
 
@@ -263,14 +265,16 @@ class Acknowledged(NamedTuple):
 class SendRefused(NamedTuple):
     """Refusal of a batch.
 
-    With `again`, the same batch goes again after a pause, and a leader may have moved. Otherwise
-    `records` are not sent, and the other records of the batch are.
+    With `again`, the same batch goes again after a pause, and a leader may have moved. With `over`,
+    the batch's transaction cannot be committed. Otherwise `records` are not sent, and the other
+    records of the batch are.
     """
 
     tp: TopicPartition
     code: int
     again: bool
     records: tuple[RefusedRecord, ...] = ()
+    over: bool = False
 
 
 class RecordAccumulator:
@@ -290,7 +294,7 @@ class RecordAccumulator:
         `opened` is called with each partition whose open batch gets its first record; the callee
         passes the time on to `RecordAccumulator.opened`.
         """
-        self._compression = compression
+        self._batches = BatchFormat(compression, numbers.transactional_id is not None)
         self._on_opened = opened
         self._numbers = numbers
         self._linger_s = linger_s
@@ -319,7 +323,7 @@ class RecordAccumulator:
         """Return the partition, the same object each time."""
         if tp not in self._partitions:
             topic = self.topic(tp.topic)
-            self._partitions[tp] = OutputPartition(tp, self._compression, self._on_opened, topic)
+            self._partitions[tp] = OutputPartition(tp, self._batches, self._on_opened, topic)
         return self._partitions[tp]
 
     def opened(self, partition: OutputPartition, now: float) -> None:
@@ -381,6 +385,24 @@ class RecordAccumulator:
     def ends(self) -> dict[TopicPartition, int]:
         """Return the offset behind the last acknowledged batch of each partition, where known."""
         return {tp: each.end for tp, each in self._partitions.items() if each.end >= 0}
+
+    @property
+    def flying(self) -> bool:
+        """Return whether a batch is in flight."""
+        return any(each.flying for each in self._partitions.values())
+
+    def drop_all(self) -> None:
+        """Drop everything unacknowledged of all partitions."""
+        self.drop(tuple(self._partitions))
+
+    def unsent(self, chosen: Callable[[TopicPartition], bool]) -> dict[TaskId, set[TopicPartition]]:
+        """Return the tasks with unacknowledged records in some partitions, and these partitions."""
+        found: dict[TaskId, set[TopicPartition]] = {}
+        for tp, partition in self._partitions.items():
+            for run in partition.all_runs() if chosen(tp) else ():
+                if run.sender.task is not None:
+                    found.setdefault(run.sender.task, set()).add(tp)
+        return found
 
     def drop(self, tps: Iterable[TopicPartition]) -> bool:
         """Drop everything unacknowledged of these partitions; return whether a batch is in flight.
@@ -511,6 +533,12 @@ class RecordAccumulator:
             known = code == ErrorCode.NONE and answer.base_offset >= 0
             partition.end = answer.base_offset + batch.records if known else -1
             return []
+        if outcome is BatchOutcome.SOON:
+            partition.retry_at = now + SOON_S
+            return []
+        if outcome is BatchOutcome.ABORTED:
+            self.pause(now, [partition])
+            return [SendRefused(partition.tp, code, again=False, over=True)]
         if outcome is BatchOutcome.RENUMBER:
             stamp(batch.data, *self._numbers.number(partition.tp, batch.records))
         self.pause(now, [partition])
@@ -532,7 +560,7 @@ class RecordAccumulator:
         retimed = any(run.retimed for run in batch.runs)
         when = now_ms if topic.changelog and not retimed else None
         parts, refused = rework(
-            batch.data, batch.runs, refusal, self._compression, topic.batch_bytes, when
+            batch.data, batch.runs, refusal, self._batches, topic.batch_bytes, when
         )
         origins = batch.origins or range(batch.records)
         gone = {index for record in refused for index in record.indices}

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode, name_of
-from streamsx.protocol.record_batch import NO_HEADERS, Builder, Columns, columns
+from streamsx.protocol.record_batch import NO_HEADERS, BatchFormat, Builder, Columns, columns
 
 TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 OF_RECORDS: Final = TOO_LARGE | {ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP}
@@ -119,8 +119,8 @@ class BatchRefusal(NamedTuple):
 
 
 def rework(
-    data: bytearray, runs: Sequence[Run], refusal: BatchRefusal, compression: str, bytes_max: int,
-    now_ms: int | None = None,
+    data: bytearray, runs: Sequence[Run], refusal: BatchRefusal, batches: BatchFormat,
+    bytes_max: int, now_ms: int | None = None,
 ) -> Reworked:  # fmt: skip
     """Return the parts of a refused batch to send again, and the records that are not sent.
 
@@ -133,7 +133,7 @@ def rework(
     if refusal.code == ErrorCode.INVALID_TIMESTAMP and now_ms is not None:
         rows = rows._replace(timestamps=[now_ms] * count)
         again = [run._replace(retimed=True) for run in runs]
-        return Reworked(_built(rows, again, everything, compression, bytes_max), [])
+        return Reworked(_built(rows, again, everything, batches, bytes_max), [])
     if refusal.code not in OF_RECORDS:
         return Reworked([], _whole(rows, runs, refusal))
     named = {index: why for index, why in refusal.named.items() if 0 <= index < count}
@@ -144,14 +144,14 @@ def rework(
     if named:
         left = [index for index in everything if index not in named]
         bad = [_refused(rows, runs, index, why) for index, why in sorted(named.items())]
-        return Reworked(_built(rows, runs, left, compression, bytes_max), bad)
+        return Reworked(_built(rows, runs, left, batches, bytes_max), bad)
     half = count // 2
-    parts = _built(rows, runs, everything[:half], compression, bytes_max)
-    return Reworked(parts + _built(rows, runs, everything[half:], compression, bytes_max), [])
+    parts = _built(rows, runs, everything[:half], batches, bytes_max)
+    return Reworked(parts + _built(rows, runs, everything[half:], batches, bytes_max), [])
 
 
 def _built(
-    rows: Columns, runs: Sequence[Run], wanted: Iterable[int], compression: str, bytes_max: int
+    rows: Columns, runs: Sequence[Run], wanted: Iterable[int], batches: BatchFormat, bytes_max: int
 ) -> list[tuple[Builder, list[Run]]]:
     """Return batches with these records, as few as possible."""
     made: list[tuple[Builder, list[Run]]] = []
@@ -159,7 +159,7 @@ def _built(
         headers = rows.headers[index] if rows.headers else NO_HEADERS
         record = rows.timestamps[index], rows.keys[index], rows.values[index], headers
         if not made or not made[-1][0].append(*record):
-            made.append((Builder(bytes_max, compression=compression), []))
+            made.append((batches.builder(bytes_max), []))
             made[-1][0].append(*record)
         builder, kept = made[-1]
         run = run_of(runs, index)

@@ -130,6 +130,7 @@ TABLE: dict[What, tuple[After, After, After, After, After, str]] = {
     # Owned partitions and the lease.
     e.Released:                      (OUT,     JOINING, SYNCING, STABLE,  _,    "holding.released"),
     e.Commit:                        (OUT,     JOINING, SYNCING, STABLE,  GONE, "_commits.ask"),
+    e.Timer.STAGE:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "_commits.go_on"),
     e.Timer.REVOKE:                  (OUT,     JOINING, SYNCING, STABLE,  _,    "holding.expired"),
     e.Timer.HEARTBEAT:               (OUT,     JOINING, SYNCING, STABLE,  _,    "_beat"),
     e.Timer.FENCE:                   (OUT,     JOINING, SYNCING, STABLE,  _,    "lease.ended"),
@@ -253,7 +254,7 @@ class Member:
         """Do the work that the state asks for after any event."""
         if self.state is GONE:
             return
-        commits = self._calls.flying(e.OffsetCommit)
+        commits = self._calls.commits
         if self.leaving and not (self.holding.owned or self.holding.ran or commits):
             self._part()
             return
@@ -297,7 +298,7 @@ class Member:
         for flight in self._calls.landed(event):
             if self.state is GONE:
                 self._farewell_over(event.error)
-            elif isinstance(flight.body, e.Heartbeat | e.OffsetCommit):
+            elif isinstance(flight.body, e.Heartbeat | e.OffsetCommit | e.TxnOffsetCommit):
                 self._take_reply(flight, event)
             elif not isinstance(flight.body, e.LeaveGroup):  # removal of others needs no reaction
                 self._answered(flight, event)
@@ -424,16 +425,17 @@ class Member:
         what = verdict(flight.body, event.error, stayed=stable and flight.stable)
         beats = current and isinstance(flight.body, e.Heartbeat)
         code = event.error
-        if what is Verdict.GOOD:
+        staged = isinstance(flight.body, e.TxnOffsetCommit)
+        if what is Verdict.GOOD and not staged:  # a TxnOffsetCommit extends no session
             knows = self.owned_generation == self.generation  # has this generation's assignment
             self.lease.contact(flight.at, steady=beats and not code and knows)
-            if not self._calls.flying(e.OffsetCommit):  # a commit may be refused all the while
+            if not self._calls.commits:  # a commit may be refused all the while
                 self._calls.well()
             if beats:
                 self._commits.taken_again()
         if stable and code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._box.want(e.FOLLOWS)
-        if isinstance(flight.body, e.OffsetCommit):
+        if isinstance(flight.body, e.OffsetCommit | e.TxnOffsetCommit):
             self._commits.answered(what, event)
         if what is Verdict.FIND:
             self._calls.find()

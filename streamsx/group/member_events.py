@@ -15,6 +15,7 @@ from enum import Enum
 
 from streamsx.assignor.claims import Metadata
 from streamsx.assignor.wire import AssignmentView
+from streamsx.client.transactional_id import TransactionIdentity
 from streamsx.model import Offsets, TopicPartition
 
 Partitions = tuple[TopicPartition, ...]
@@ -47,6 +48,7 @@ class Timer(Enum):
     DRAIN = "drain"
     STOP = "stop"
     EVICT = "evict"
+    STAGE = "stage"
 
 
 # Requests.
@@ -89,6 +91,14 @@ class OffsetCommit:
 
 
 @dataclass(frozen=True, slots=True)
+class TxnOffsetCommit:
+    """TxnOffsetCommit request: offsets that count once the transaction is committed."""
+
+    offsets: Offsets
+    transaction: TransactionIdentity
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveGroup:
     """LeaveGroup request for this member or for members that are gone; `why` is for people."""
 
@@ -96,7 +106,7 @@ class LeaveGroup:
     why: str
 
 
-Request = JoinGroup | SyncGroup | Heartbeat | OffsetCommit | LeaveGroup
+Request = JoinGroup | SyncGroup | Heartbeat | OffsetCommit | TxnOffsetCommit | LeaveGroup
 
 
 # Answers.
@@ -213,12 +223,13 @@ class Commit:
 
     `generation`: that of the newest `OnAssignment` that the worker has processed. The race: the
     worker loses p and is assigned p again while it is too busy to process either message; its next
-    commit of p is an old one.
+    commit of p is an old one. `transaction`: the offsets are staged there, all of them or none.
     """
 
     id: int
     offsets: Offsets
     generation: int
+    transaction: TransactionIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +373,7 @@ class Refusal(Enum):
     """Reason why a whole commit was refused."""
 
     NOT_OWNED = "none of its partitions is owned"
+    ABORTED = "its transaction cannot be committed"
     FENCED = "the group went on without this member"
     GONE = "this member has left"
 

@@ -13,6 +13,7 @@ REFUSED  The group moved. The commit stays first in the queue, and is sent when 
          again, or when a heartbeat shows that the generation still counts: commits are accepted
          then. The race: an eager member releases all partitions for a round; its last commit is
          refused. The member joins only after the commit is accepted.
+PAUSED   The transaction before is still being ended: the commit is sent again in a moment.
 FLYING   In flight: one request at a time, so that a partition's offsets arrive in order.
 
 | state    | event                               | next    | effect                    |
@@ -25,6 +26,9 @@ FLYING   In flight: one request at a time, so that a partition's offsets arrive 
 | W, R     | next, nothing of it is owned        | -       | CommitDone(.. NOT_OWNED)  |
 | FLYING   | GOOD                                | -       | CommitDone                |
 | FLYING   | MOVED                               | REFUSED | Count                     |
+| FLYING   | SOON                                | PAUSED  | Arm(STAGE)                |
+| PAUSED   | the timer STAGE                     | WAITING |                           |
+| FLYING   | ABORT                               | -       | CommitDone(.. ABORTED)    |
 | FLYING   | all of it is denied                 | -       | CommitDone                |
 | FLYING   | anything else; the connection broke | WAITING |                           |
 | any      | fail                                | -       | CommitDone(.. FENCED or GONE) |
@@ -33,6 +37,11 @@ A denied partition is refused for good (not authorised, or not there) and report
 other partitions of the request are committed all the same, or tried again. Once a partition of a
 commit was denied, the commit ends as done, whatever happens to the rest.
 
+Offsets that are staged in a transaction are sent as a whole or not at all, because the transaction
+holds the outputs of all of them. A partition that was lost, or is denied, ends such a commit. The
+race: m1 has sent outputs of p and q, and loses q; only p is staged; the outputs of q are committed,
+and the next owner of q makes them again.
+
 Not here: the moment when the member may send, and the meaning of a refusal for the member.
 """
 
@@ -40,12 +49,15 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from streamsx.client.transactional_id import TransactionIdentity
 from streamsx.errors import InvariantBroken
 from streamsx.group import member_events as e
 from streamsx.group.error_table import Verdict
 from streamsx.group.step_effects import Effects
 from streamsx.model import OffsetAndMetadata, TopicPartition
 
+SOON_S = 0.003
+"""Pause until the transaction before has ended, which takes a broker some milliseconds."""
 WAITING_MAX = 100
 """Limit of queued commits. A caller awaits each commit before the next one, so more means a bug."""
 
@@ -63,6 +75,15 @@ class CommitAsked:
     born: int
     missing: dict[TopicPartition, int] = field(default_factory=dict)
     refused: bool = False
+    paused: bool = False
+    transaction: TransactionIdentity | None = None
+
+    @property
+    def request(self) -> e.OffsetCommit | e.TxnOffsetCommit:
+        offsets = dict(self.offsets)
+        if self.transaction is None:
+            return e.OffsetCommit(offsets)
+        return e.TxnOffsetCommit(offsets, self.transaction)
 
     def leave_out(self, why: Mapping[TopicPartition, int]) -> None:
         for tp in sorted(self.offsets.keys() & why.keys()):
@@ -89,20 +110,23 @@ class OffsetCommits:
         return bool(self._waiting) and self._waiting[0].refused
 
     def ask(self, commit: e.Commit) -> None:
-        asked = CommitAsked(commit.id, dict(sorted(commit.offsets.items())), commit.generation)
+        offsets = dict(sorted(commit.offsets.items()))
+        asked = CommitAsked(commit.id, offsets, commit.generation, transaction=commit.transaction)
         if not self._keeps(asked):
             return
         if len(self._waiting) == WAITING_MAX:
             raise InvariantBroken(f"{WAITING_MAX} commits wait: wait for each before the next one")
         self._waiting.append(asked)
 
-    def next(self, *, stable: bool) -> e.OffsetCommit | None:
+    def next(self, *, stable: bool) -> e.OffsetCommit | e.TxnOffsetCommit | None:
         """Return the request to send now, or None; called while no commit is in flight."""
         while self._waiting and (stable or not self.refused):
             asked = self._waiting[0]
             if self._keeps(asked):
+                if asked.paused:
+                    return None
                 asked.refused = False
-                return e.OffsetCommit(dict(asked.offsets))
+                return asked.request
             self._waiting.popleft()
         return None
 
@@ -110,6 +134,11 @@ class OffsetCommits:
         """Let a refused commit be sent again, because its generation still counts."""
         if self._waiting:
             self._waiting[0].refused = False
+
+    def go_on(self) -> None:
+        """End the pause of the first commit."""
+        if self._waiting:
+            self._waiting[0].paused = False
 
     def answered(self, verdict: Verdict, reply: e.Reply) -> None:
         """Handle the answer to the commit in flight.
@@ -121,12 +150,19 @@ class OffsetCommits:
             asked.leave_out(reply.body)
         if verdict is Verdict.REFUSE:
             asked.leave_out(dict.fromkeys(asked.offsets, reply.error))
-        if verdict is Verdict.GOOD or not asked.offsets:
+        broken = asked.transaction is not None and bool(asked.missing)
+        if verdict is Verdict.ABORT:
+            self._waiting.popleft()
+            self._fail(asked, e.Refusal.ABORTED)
+        elif verdict is Verdict.GOOD or broken or not asked.offsets:
             self._waiting.popleft()
             self._box.emit(e.CommitDone(asked.id, asked.missing))
         elif verdict is Verdict.MOVED:
             asked.refused = True
             self._box.emit(e.Count("commit-resent-total"))
+        elif verdict is Verdict.SOON:
+            asked.paused = True
+            self._box.after(e.Timer.STAGE, SOON_S)
 
     def fail(self, why: e.Refusal) -> None:
         for asked in self._waiting:
@@ -148,7 +184,8 @@ class OffsetCommits:
         born = asked.born
         since = self._since
         lost = [tp for tp in asked.offsets if since.get(tp, born + 1) > born]
-        asked.leave_out(dict.fromkeys(lost, e.NOT_OURS))
+        whole = asked.transaction is not None
+        asked.leave_out(dict.fromkeys(asked.offsets if lost and whole else lost, e.NOT_OURS))
         if not asked.offsets:
             self._fail(asked, e.Refusal.NOT_OWNED)
         return bool(asked.offsets)

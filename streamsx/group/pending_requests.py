@@ -51,6 +51,11 @@ class PendingRequests:
     def flying(self, what: e.ConnectionName | type[e.Request]) -> bool:
         return any(f.lane is what or type(f.body) is what for f in self._flights.values())
 
+    @property
+    def commits(self) -> bool:
+        """Return whether a commit is in flight."""
+        return self.flying(e.OffsetCommit) or self.flying(e.TxnOffsetCommit)
+
     def waited_s(self, lane: e.ConnectionName) -> float:
         """Return the age of the oldest unanswered request on this connection; 0 without one."""
         sent = [flight.at for flight in self._flights.values() if flight.lane is lane]

@@ -48,6 +48,15 @@ def request(
             return Api.SYNC_GROUP, who | {"generation_id": generation, "assignments": given}
         case e.Heartbeat():
             return Api.HEARTBEAT, who | {"generation_id": generation}
+        case e.TxnOffsetCommit(offsets, transaction):
+            topics = by_topic((tp, _committed(tp, offsets[tp])) for tp in sorted(offsets))
+            return Api.TXN_OFFSET_COMMIT, who | {
+                "transactional_id": transaction.transactional_id,
+                "producer_id": transaction.producer_id,
+                "producer_epoch": transaction.epoch,
+                "generation_id": generation,
+                "topics": topics,
+            }
         case e.OffsetCommit(offsets):
             topics = by_topic((tp, _committed(tp, offsets[tp])) for tp in sorted(offsets))
             return Api.OFFSET_COMMIT, who | {
@@ -73,7 +82,7 @@ def joined(number: int, reply: Any) -> e.Reply:
 
 
 def committed(number: int, reply: Any) -> e.Reply:
-    """Return the answer to OffsetCommit: denied partitions, and one error for all others."""
+    """Return the answer to a commit: denied partitions, and one error for all others."""
     codes = {
         TopicPartition(topic.name, part.partition_index): part.error_code
         for topic in reply.topics

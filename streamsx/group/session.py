@@ -20,6 +20,7 @@ from typing import Any
 
 from streamsx.client.cluster import Cluster
 from streamsx.client.connection import Connection
+from streamsx.client.transactional_id import VERSIONS
 from streamsx.clock import Clock
 from streamsx.errors import DataError, WorldError
 from streamsx.group import member_events as e
@@ -199,9 +200,13 @@ class Session:
         protocol = self.builder.assignor.name
         api, fields = requests.request(self._group, self._config, protocol, send, subscription)
 
+        versions = None
+        if isinstance(body, e.TxnOffsetCommit):
+            versions = VERSIONS[api, body.transaction.version]
+
         async def ask(connection: Connection) -> None:
             compile_codecs(connection)
-            reply = await connection.ask(api, fields, send.timeout_s)
+            reply = await connection.ask(api, fields, send.timeout_s, versions)
             self._feed(self._answer(send, reply))
 
         self._lanes[send.lane].put(send.node, ask)
@@ -213,7 +218,7 @@ class Session:
                 return requests.joined(send.request, reply)
             case e.SyncGroup() if not reply.error_code:
                 return self._given(send.request, bytes(reply.assignment))
-            case e.OffsetCommit():
+            case e.OffsetCommit() | e.TxnOffsetCommit():
                 return requests.committed(send.request, reply)
             case e.LeaveGroup(member_ids, why):
                 left = requests.left(send.request, reply)

@@ -184,6 +184,7 @@ class GatedActor:
 
     def close(self) -> None:
         self._closing = True
+        self._running.closed = True
         self._task.cancel()
 
     def _asks(self) -> None:

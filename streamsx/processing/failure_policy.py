@@ -98,6 +98,9 @@ class Policy:
     """Callback for records that an operator did not take since the last commit, by its store."""
     dead_letters: str = ""
 
+    holds: bool = True
+    """Whether the first record of a row of failures holds the position. Under exactly-once it does
+    not: what a failed record has done is committed once, and its position with it."""
     choices: OnFailure = AS_THE_APP
     """What one agent or flow has chosen in place of `on_error` and `on_decode_error`."""
 

@@ -98,6 +98,10 @@ def metadata_of(topic: str, partition: int, offset: int, at_ms: int) -> RecordMe
 class Outbox(Protocol):
     """Destination of the records of a task, given by the driver. Bound once per task and topic."""
 
+    closes: bool = False
+    """Whether a body that was closed may send nothing more: its task was undone, and the body that
+    follows sends all of it."""
+
     def to(self, topic: str, partition: int | None = None) -> Send:
         """Return the sender of a topic. Without a partition, the key chooses one."""
 
@@ -262,8 +266,22 @@ class Inbox:
     """Chunks for one agent instance. `position` is the next offset that is safe to commit."""
 
     __slots__ = (
-        "_chunk", "_done", "_held", "_keys", "_passed", "_raws", "_start", "_stop", "batch",
-        "chunks", "ended", "failed", "gate", "index", "undecodable",
+        "_chunk",
+        "_done",
+        "_held",
+        "_keys",
+        "_passed",
+        "_raws",
+        "_start",
+        "_stop",
+        "_withheld",
+        "batch",
+        "chunks",
+        "ended",
+        "failed",
+        "gate",
+        "index",
+        "undecodable",
     )  # fmt: skip
 
     def __init__(
@@ -291,6 +309,8 @@ class Inbox:
         self._done = position
         self._passed = 0
         self._held: list[int] = []
+        self._withheld: list[Chunk] = []
+        """Chunks that the body does not see before `give_back`."""
 
     @property
     def ordinal(self) -> int:
@@ -437,13 +457,31 @@ class Inbox:
     def cut(self) -> None:
         """Hand out no record behind the one at hand."""
         self.chunks.clear()
+        self._withheld.clear()
         if self.batch is not None:
             self._empty_columns()
             self._stop = self.index + 1
 
+    def withhold(self) -> None:
+        """Hand out no record behind the one at hand until `give_back`."""
+        if self.batch is not None and self.index + 1 < self._stop:
+            rest = Chunk(self.batch, self.index + 1, self._stop, self._chunk.times)
+            self._withheld.append(rest)
+            self._empty_columns()
+            self._stop = self.index + 1
+        self._withheld += self.chunks
+        self.chunks.clear()
+
+    def give_back(self) -> bool:
+        """Hand out what was withheld; return whether there is any."""
+        self.chunks.extendleft(reversed(self._withheld))
+        self._withheld.clear()
+        return bool(self.chunks)
+
     def reset(self, position: int) -> None:
         """Drop the queued chunks; a record at hand still gets done."""
         self.chunks.clear()
+        self._withheld.clear()
         self._done = position
 
     def skip(self) -> None:
@@ -617,8 +655,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_bound", "_decode", "at_work", "counts", "inbox", "outbox", "sends", "stores", "task",
-        "thread", "tracked", "turn",
+        "_bound", "_decode", "at_work", "closed", "counts", "inbox", "outbox", "sends", "stores",
+        "task", "thread", "tracked", "turn",
     )  # fmt: skip
 
     def __init__(
@@ -638,6 +676,8 @@ class TaskContext:
         self.outbox = outbox
         self.inbox = inbox
         self.sends: dict[str, Send] = {}
+        self.closed = False
+        """Whether the body was closed, and is on its way out."""
         self.at_work = False
         self.turn = cast("OwnedLock", RLock())
         """Lock that the thread of this body holds while this body is at work; see AT_WORK."""
@@ -678,6 +718,11 @@ class TaskContext:
         if name not in vars(thing) and len(self._bound) < BOUND_MAX:
             self._bound[thing, name] = value
             setattr(thing, name, value)
+
+    @property
+    def silenced(self) -> bool:
+        """Return whether what the body sends goes nowhere."""
+        return self.closed and self.outbox.closes
 
     @property
     def value_at_hand(self) -> Any:

@@ -85,7 +85,7 @@ class AgentProgress:
         after a reset the body may still be in the earlier log.
         """
         streak = self._streak
-        if streak.lasts(ordinal):
+        if self._policy.holds and streak.lasts(ordinal):
             return ReaderPosition(self.reader, min(streak.first, reached), streak.since)
         position = min(reached, self._task.taken[self._topic])
         return ReaderPosition(self.reader, max(position, self.begin), self._task.stream_time)
@@ -139,6 +139,7 @@ class AgentRun:
         running = TaskContext(task.id, task.stores, task.outbox, self._inbox, decode, task.counts)
         self.actor = task.start(agent, Values(self._inbox, source), running, self._failed)
         self.cut = self._inbox.cut
+        self.withhold = self._inbox.withhold
 
     @property
     def holds(self) -> bool:
@@ -165,6 +166,11 @@ class AgentRun:
             chunk = chunk._replace(start=start)
         self._inbox.chunks.append(chunk)
         self.actor.wake()
+
+    def give_back(self) -> None:
+        """Go on with what was withheld."""
+        if self._inbox.give_back():
+            self.actor.wake()
 
     def reset(self, position: int, *, back: bool) -> None:
         """Drop the queued chunks and continue as `AgentProgress.reset` does."""

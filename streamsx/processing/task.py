@@ -169,6 +169,7 @@ class Task:
         self._noted = None if self._put_back else self._place()
 
     def _begin_queues(self, metadata: TaskMetadata) -> None:
+        self._withholds = False
         self._reported: dict[str, Counts] = {}
         self._sealed_counts: dict[str, Counts] = {}
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in self.plan.topics}
@@ -341,6 +342,8 @@ class Task:
         done = 0
         if self.ended is not None:
             raise self.ended
+        if self._withholds:
+            self._give_back()
         if self._loops and not self.busy and self._go_on():
             return SLICE_ROWS
         while done < limit and not self.busy:
@@ -433,6 +436,22 @@ class Task:
         """Let no body see more records than the one at hand."""
         for body in self.bodies:
             body.cut()
+
+    def withhold(self) -> None:
+        """Let no body see more records than the one at hand, until the next `run`."""
+        self._withholds = True
+        for body in self.bodies:
+            body.withhold()
+
+    def _give_back(self) -> None:
+        self._withholds = False
+        for body in self.bodies:
+            body.give_back()
+
+    @property
+    def order(self) -> Rerun:
+        """Return the order that this task has taken, for one that begins at the same commit."""
+        return self._rerun
 
     def _run(self, chunk: Chunk) -> None:
         batch, start, stop, _ = chunk

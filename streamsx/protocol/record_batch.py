@@ -554,3 +554,14 @@ class Builder:
         self._batch.set_producer_state(producer_id, producer_epoch, base_sequence)
         batch: bytearray = self._batch.build()
         return batch
+
+
+class BatchFormat(NamedTuple):
+    """Format of the batches of one producer."""
+
+    compression: str = "none"
+    transactional: bool = False
+
+    def builder(self, limit: int) -> Builder:
+        """Return an open batch of at most `limit` bytes."""
+        return Builder(limit, compression=self.compression, transactional=self.transactional)

@@ -169,6 +169,23 @@ class ExternalClient:
         self.world.after(self.rng.choice(BACK_S), self.start)
 
 
+class Fence(ExternalClient):
+    """Process with the transactional id of a worker: it begins once, and so fences the worker."""
+
+    def __init__(self, world: "World", transactional_id: str) -> None:
+        self._id = transactional_id
+        super().__init__(world, f"fence {len(world.fences)}")
+
+    async def _live(self) -> None:
+        body = {
+            "transactional_id": self._id, "transaction_timeout": TRANSACTION_MS,
+            "producer_id": -1, "producer_epoch": -1,
+        }  # fmt: skip
+        with suppress(OSError):
+            await self.insist(self.coordinates, Api.INIT_PRODUCER_ID, 4, body, answered)
+        self._hang_up()
+
+
 class TransactionFate(Enum):
     """Fate of a transaction, as known to the producer."""
 

@@ -28,7 +28,7 @@ LONG_S = (1.0, 6.0, 14.0)
 BACK_S = (0.3, 3.0, 20.0)
 POINTS = (
     "processing", "after_seal", "after_flush", "before_adopt", "during_write", "after_write",
-    "during_restore", "during_wipe",
+    "during_restore", "during_wipe", "after_txn_offsets", "during_end",
 )  # fmt: skip
 REFUSALS = (
     ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.REQUEST_TIMED_OUT,
@@ -39,6 +39,18 @@ COMMIT_REFUSALS = (
     ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 )  # fmt: skip
+
+
+TRANSACTION_APIS = (
+    Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN, Api.END_TXN,
+    Api.TXN_OFFSET_COMMIT,
+)  # fmt: skip
+TRANSACTION_REFUSALS = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+)  # fmt: skip
+ABORTS = (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
+FENCED_AT = ("processing", "after_flush", "after_txn_offsets", "during_end")
 
 
 class FaultKinds:
@@ -194,7 +206,19 @@ class OtherFaults(FaultKinds):
 
     def refuse_commit(self, rng: random.Random) -> None:
         code = rng.choice(COMMIT_REFUSALS)
-        self.world.nodes.refused[Api.OFFSET_COMMIT] = rng.choice((1, 5)), code
+        for api in (Api.OFFSET_COMMIT, Api.TXN_OFFSET_COMMIT):
+            self.world.nodes.refused[api] = rng.choice((1, 5)), code
+
+    def refuse_transaction(self, rng: random.Random) -> None:
+        """Refuse requests of workers' transactions: for a while, or so that they are aborted."""
+        api = rng.choice(TRANSACTION_APIS)
+        self.world.nodes.refused[api] = rng.choice((1, 5)), rng.choice(TRANSACTION_REFUSALS)
+        if api is not Api.INIT_PRODUCER_ID and rng.random() < SHARE:
+            self.world.nodes.refused[api] = 1, rng.choice(ABORTS)
+
+    def fence(self, rng: random.Random) -> None:
+        """Fence the next worker that comes to some step of a commit, exactly there."""
+        self.world.fenced_at = rng.choice(FENCED_AT)
 
     def grow(self, rng: random.Random) -> None:
         """Add partitions to a source topic without state."""
@@ -248,6 +272,7 @@ class Faults:
         world = self.world
         world.scheduler.disk_takes(DISK_S)
         world.dies_at = ""
+        world.fenced_at = ""
         world.nodes.disk.failures = 0.0
         world.network.heal()
         for home in world.homes:

@@ -34,6 +34,7 @@ from streamsx.protocol.schema import UUID_ZERO
 from streamsx.protocol.wire import Api
 from streamsx.simulation.power import PowerLoss
 from streamsx.simulation.process import Process
+from streamsx.simulation.scene import APP
 
 if TYPE_CHECKING:
     from streamsx.simulation.world import World
@@ -46,7 +47,7 @@ GROUP_APIS = frozenset(
     {
         Api.JOIN_GROUP, Api.SYNC_GROUP, Api.HEARTBEAT, Api.LEAVE_GROUP, Api.OFFSET_COMMIT,
         Api.OFFSET_FETCH, Api.DESCRIBE_GROUPS, Api.CONSUMER_GROUP_HEARTBEAT, Api.END_TXN,
-        Api.TXN_OFFSET_COMMIT,
+        Api.TXN_OFFSET_COMMIT, Api.ADD_PARTITIONS_TO_TXN, Api.ADD_OFFSETS_TO_TXN,
     }
 )  # fmt: skip
 LEADER_APIS: dict[Api, tuple[Any, ...]] = {
@@ -254,7 +255,7 @@ class Nodes:
         self.world.hear("asked", call.connection.host, call)
         node = HOSTS.index(call.connection.address[0])
         refused = None
-        if call.api in GROUP_APIS:
+        if self._is_coordinated(call):
             code = ErrorCode.NOT_COORDINATOR if node != self.coordinator else self._spent(call)
             refused = self._of_group(service, call, code) if code else None
         elif call.api in LEADER_APIS:
@@ -266,10 +267,17 @@ class Nodes:
         call.respond = partial(self._respond, call.respond)
         return answered(service, call)
 
+    def _is_coordinated(self, call: ServedRequest) -> bool:
+        """Return whether only the coordinator of a group or a transaction takes a request."""
+        begins = call.api is Api.INIT_PRODUCER_ID and call.body.transactional_id is not None
+        return begins or call.api in GROUP_APIS
+
     def _spent(self, call: ServedRequest) -> ErrorCode:
         """Return the code to refuse this request with, although the broker would grant it."""
         left, code = self.refused.get(call.api, (0, ErrorCode.NONE))
-        if not left:
+        name = getattr(call.body, "transactional_id", None)
+        others = name is not None and not name.startswith(APP)
+        if not left or others:
             return ErrorCode.NONE
         self.refused[call.api] = left - 1, code
         told = f"refuses {call.api.name} of {call.connection.host}: {code.name}"
@@ -353,6 +361,8 @@ class Nodes:
                     self._coordinators(body)
                 case Api.FETCH:
                     self._fetched(call, body)
+                case Api.API_VERSIONS if self.world.scene.exact == "v1":
+                    body.pop("finalized_features", None)
             self.world.hear("told", call.connection.host, call, body)
         respond(call, body)
 

@@ -8,6 +8,8 @@ import random
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from streamsx.config import AT_LEAST_ONCE, EXACTLY_ONCE
+
 APP = "wc"
 LINES = f"{APP}-lines"
 WORDS = f"{APP}-words"
@@ -91,8 +93,17 @@ class Scene:
     """Version of the transaction protocol that an external producer uses; none without one."""
     reset: str = drawn("earliest", ("earliest", "earliest", "latest"))
     """Setting `consumer_auto_offset_reset`; see `latest`."""
+    exact: str = drawn("none", ("none", "none", "v1", "v2"))
+    """Version of the protocol in which workers process exactly once; none for at least once."""
+    open_s: float = drawn(10.0, (4.0, 10.0, 25.0), "transaction")
+    """Time-out of a worker's transactions: below and above its session."""
     readers: int = drawn(0, (0, 0, 0, 2, 3))
     """Number of readers of lines, in a group of the consumer protocol."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether workers process exactly once."""
+        return self.exact != "none"
 
     @property
     def latest(self) -> bool:
@@ -125,12 +136,15 @@ class Scene:
         """Return the settings of a worker's app; workers of one group may differ in them."""
         zone = self.zones[worker % len(self.zones)]
         return {
+            "processing_guarantee": EXACTLY_ONCE if self.is_exact else AT_LEAST_ONCE,
+            "transaction_timeout": self.open_s,
             "topic_partitions": self.words,
             "session_timeout": self.session_s(worker),
             "heartbeat_interval": min(3.0, self.session_s(worker) / 3),
             "rebalance_timeout": 15.0,
             "revoke_timeout": self.revoke_s,
-            "commit_interval": self.commits[worker % len(self.commits)],
+            "commit_interval": self.commits[worker % len(self.commits)]
+            / (10 if self.is_exact else 1),
             "acceptable_recovery_lag": self.lag,
             "max_learners_per_member": self.max_learners,
             "imbalance_percentage": self.imbalance,

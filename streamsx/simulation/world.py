@@ -35,12 +35,13 @@ from typing import Any
 
 from streamsx.broker.groups.classic import ClassicGroup
 from streamsx.broker.log.log import Log
+from streamsx.client.transactional_producer import TransactionalProducer
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.record_batch import columns
 from streamsx.simulation.apps import app_of
 from streamsx.simulation.checks import CHECKS, Check
 from streamsx.simulation.clients import Client, Tool
-from streamsx.simulation.external_clients import GroupReader, Upstream
+from streamsx.simulation.external_clients import Fence, GroupReader, Upstream
 from streamsx.simulation.faults import Faults
 from streamsx.simulation.hosts import SimulatedHost
 from streamsx.simulation.network import Network
@@ -61,6 +62,8 @@ PLANTED = os.strerror(errno.EIO)
 """Text of the errors that `power` injects: a disk that fails is no fault of the broker."""
 READ_BYTES = 1 << 20
 BROKER_LOG = "streamsx.broker"
+FENCE_S = 0.5
+"""Time for which a worker that is being fenced does nothing."""
 QUIET = frozenset({"commit", "gap", "calm_gap", "restore_progress", "metrics", "plan"})
 """Events of the journal that are left out of the story."""
 
@@ -95,6 +98,8 @@ class World:
         """Process in which each task has begun to run last."""
         self.tools: list[Tool] = []
         self.dies_at = ""
+        self.fenced_at = ""
+        self.fences: list[Fence] = []
         self.healed = False
         self.surplus = 0
         self.nodes = Nodes(self, folder / "broker")
@@ -141,6 +146,8 @@ class World:
             Killed: The worker died here.
         """
         current = self.scheduler.running
+        if name == self.fenced_at and current is not None:
+            self._fence(name)
         if name != self.dies_at or current is None:
             return
         for home in self.homes:
@@ -151,6 +158,18 @@ class World:
                 if not self.healed:
                     self.after(1.0, home.start)
                 raise Killed
+
+    def _fence(self, name: str) -> None:
+        """Fence the running worker, and stop it until that has been done."""
+        running = self.scheduler.running
+        for home in self.homes:
+            producer = None if home.parts is None else home.parts.producer
+            here = home.alive and running is not None and home.process is running.process
+            if here and isinstance(producer, TransactionalProducer):
+                home.say(f"is fenced at {name}")
+                self.fenced_at = ""
+                home.freeze(FENCE_S)
+                self.fences.append(Fence(self, producer.open_transaction.transactional_id))
 
     # -- reports
 

@@ -19,7 +19,7 @@ from streamsx.client.record_accumulator import OutputPartition
 from streamsx.model import RECORD_BYTES_MAX, Headers, TopicPartition
 from streamsx.processing.inbox import Outbox, Send, SendRows
 from streamsx.protocol.partitioner import check_place
-from streamsx.protocol.record_batch import NO_HEADERS
+from streamsx.protocol.record_batch import NO_HEADERS, BatchFormat
 from streamsx.spark.partitioner import partitions_of
 from streamsx.spark.plan import META, Stage
 
@@ -87,7 +87,9 @@ class ArrowOutbox(Outbox):
         ) -> None:
             if headers or len(key or b"") + len(value or b"") > RECORD_BYTES_MAX:
                 tp = TopicPartition(topic, partition or 0)
-                OutputPartition(tp, "none", bool).open(at_ms, key, value, headers or NO_HEADERS)
+                OutputPartition(tp, BatchFormat(), bool).open(
+                    at_ms, key, value, headers or NO_HEADERS
+                )
             self._head = max(self._head, at_ms)
             placed_by = key if by is None else by
             lane.append((next(offsets), at_ms, key, value, headers, self._head, placed_by))

@@ -13,6 +13,9 @@ FLUSHING    The brokers acknowledge the records that these tasks sent before. Ta
 COMMITTING  The offsets are an effect, which names no request. The member commits them at the
             group's coordinator, repeats a commit that a rebalance refuses, and reports the tasks it
             dropped because they are no longer ours.
+ENDING      Under exactly-once: the offsets are staged, and the transaction that has them, the
+            outputs and the rows is being committed. The lease and the group do not matter any more:
+            whoever begins with one of the tasks waits for the end of the transaction.
 WRITING     Kafka has the offsets; the stores are written in slices.
 
 A task that the group wants back is settled as soon as Kafka has everything the task has done; the
@@ -20,7 +23,11 @@ store can be written after the hand-over. The race: m1 seals 1_0 at position 90 
 to 95; the cycle is flushing; the group asks for 1_0 back; 1_0 is suspended at 95. The cycle commits
 90, so 1_0 waits for that cycle and then has another one. All waiting tasks share that one.
 
-The guarantee is at least once. Not here: bytes, sockets, the end of a slice.
+Under exactly-once (`whole`) one transaction has the work of all tasks, so a cycle commits all of it
+or nothing, and no task runs from before the first seal until the transaction has ended. A suspended
+task begins no cycle of its own. A lost task aborts the transaction, and with it the cycle.
+
+Not here: bytes, sockets, the end of a slice, and the abort of a transaction.
 """
 
 from collections import deque
@@ -96,6 +103,7 @@ class CommitState(Enum):
     SEALING = "sealing"
     FLUSHING = "flushing"
     COMMITTING = "committing"
+    ENDING = "ending"
     WRITING = "writing"
 
 
@@ -145,6 +153,11 @@ class OffsetsCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionEnded:
+    """Event: the transaction of the sealed tasks is committed."""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskWritten:
     """Event: the committed rows of the task are in the stores."""
 
@@ -158,7 +171,10 @@ class TaskLost:
     task: TaskId
 
 
-Event = Due | Suspended | TaskSealed | Flushed | Arrived | OffsetsCommitted | TaskWritten | TaskLost
+Event = (
+    Due | Suspended | TaskSealed | Flushed | Arrived | OffsetsCommitted | TransactionEnded
+    | TaskWritten | TaskLost
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +199,11 @@ class CommitOffsets:
 
 
 @dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """Effect: commit the transaction of the sealed tasks; `TransactionEnded` answers."""
+
+
+@dataclass(frozen=True, slots=True)
 class Adopt:
     """Effect: these tasks are committed, and their rows can be written to the stores."""
 
@@ -196,13 +217,22 @@ class SuspendedSettled:
     task: TaskId
 
 
-Effect = Flush | ReadersLeftOut | CommitOffsets | Adopt | SuspendedSettled
+Effect = Flush | ReadersLeftOut | CommitOffsets | EndTransaction | Adopt | SuspendedSettled
+
+
+ANSWERED = (CommitState.FLUSHING, CommitState.COMMITTING, CommitState.ENDING)
+"""States that end with an answer."""
 
 
 class CommitCycles:
-    """Commit cycles of one worker; one at a time, shared by all tasks."""
+    """Commit cycles of one worker; one at a time, shared by all tasks.
 
-    def __init__(self) -> None:
+    Args:
+        whole: whether one transaction has the work of all tasks.
+    """
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self._whole = whole
         self.state = CommitState.IDLE
         self.sealing: TaskId | None = None
         """Task whose positions are noted and whose dirty values are sent to the changelogs next;
@@ -227,10 +257,20 @@ class CommitCycles:
         """
         before = self.state
         effects = self._decide(event)
-        if self.state is CommitState.IDLE:
+        if self.state is CommitState.IDLE and not self._whole:
             effects += self._next_cycle()
         self.story.append((now, repr(event)[:200], before, [type(e).__name__ for e in effects]))
         return effects
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether a suspended task has something to commit."""
+        return any(self._suspended.values())
+
+    @property
+    def stands(self) -> bool:
+        """Return whether no task may run, because it would send into the transaction."""
+        return self._whole and self.state not in (CommitState.IDLE, CommitState.WRITING)
 
     def _decide(self, event: Event) -> list[Effect]:
         match event:
@@ -249,7 +289,9 @@ class CommitCycles:
                 self.held.discard(task)
                 return []
             case OffsetsCommitted(dropped, denied) if self.state is CommitState.COMMITTING:
-                return self._adopt(dropped, denied)
+                return self._end() if self._whole else self._adopt(dropped, denied)
+            case TransactionEnded() if self.state is CommitState.ENDING:
+                return self._adopt(frozenset(), frozenset())
             case TaskWritten(task) if task in self.unwritten:
                 self.unwritten.remove(task)
                 return self._written()
@@ -293,6 +335,10 @@ class CommitCycles:
                 given = OffsetAndMetadata(sealed.positions[topic], fitted.encode())
                 offsets[TopicPartition(topic, task.partition)] = given
         return [*effects, CommitOffsets(offsets)]
+
+    def _end(self) -> list[Effect]:
+        self.state = CommitState.ENDING
+        return [EndTransaction()]
 
     def _if_sealed(self, then: CommitState) -> CommitState:
         return then if self.sealed else CommitState.IDLE
@@ -339,4 +385,7 @@ class CommitCycles:
         self.unwritten = [t for t in self.unwritten if t != task]
         if self.state is CommitState.WRITING:
             return self._written()
+        if self._whole and self.state in ANSWERED:
+            self.state = self._if_sealed(self.state)
+            return []
         return self._next_seal() if self.sealing == task else []

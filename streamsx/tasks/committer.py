@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from streamsx.client.error_advice import Denial
 from streamsx.client.producer import Goals, Producer
+from streamsx.client.transactional_id import TransactionIdentity
 from streamsx.clock import Clock
-from streamsx.errors import STORE_FAULTS, TaskFailed, TaskStopped, ValueRefused
+from streamsx.errors import STORE_FAULTS, Bug, TaskFailed, TaskStopped, ValueRefused
 from streamsx.group.member import LAST_COMMIT_S
 from streamsx.journal import LOG, Journal
 from streamsx.model import Offsets, TaskId, TopicPartition
@@ -44,8 +45,9 @@ PATIENCE_SHARE = 1 / 2
 """Share of the time for a task's release that its bodies may take; the rest is for its last commit.
 In a worker that leaves, the last LAST_COMMIT_S before its deadline are for last commits too."""
 
-OffsetSender = Callable[[int, Offsets], None]
-"""Function that commits offsets under a number; `committed` or `refused` answers."""
+OffsetSender = Callable[[int, Offsets, TransactionIdentity | None], None]
+"""Function that commits offsets under a number, or stages them in a transaction; `committed` or
+`refused` answers."""
 Taken = Callable[[TaskId, Mapping[str, int]], None]
 """Function of the repartition purge, called with the offsets of a task that Kafka has taken."""
 
@@ -116,7 +118,7 @@ class Committer:
         self._patient_until = patient_until
         self._interval_s = limits.interval_s
         self._dirty_bytes_max = limits.dirty_bytes
-        self._machine = CommitCycles()
+        self._machine = self._cycles()
         self._in_cycle: dict[TaskId, Active] = {}
         self._goals: dict[TaskId, Goals] = {}
         """Records that must be acknowledged before a sealed task can commit."""
@@ -139,6 +141,14 @@ class Committer:
         """Held tasks while too many of their bytes are dirty; they are fed no more."""
         self.held_bytes = 0
         """Bytes in memory that are dirty or on their way to the stores, without held tasks."""
+
+    def _cycles(self) -> CommitCycles:
+        return CommitCycles()
+
+    @property
+    def stands(self) -> bool:
+        """Return whether no task may run."""
+        return self._machine.stands
 
     @property
     def idle(self) -> bool:
@@ -172,14 +182,21 @@ class Committer:
             return
         rows = sum(len(store.hot) for store in stores)
         spread = rows > DIRTY_ROWS_MAX and rows >= sum(a.task.records for a in free)
-        waits = now < self.due_at and not self._hurry
+        hurries = self._hurry or self._machine.wanted
+        waits = now < self.due_at and not hurries
         if waits and held <= self._dirty_bytes_max and not spread:
+            return
+        if not self._ready(now, free):
             return
         self._hurry = False
         dirty = {active.id: active for active in free if active.task.dirty}
         self.due_at = now + self._interval_s
         self._enter(dirty)
         self._step(commit_cycle.Due(frozenset(dirty)))
+
+    def _ready(self, now: float, actives: Collection[Active]) -> bool:
+        """Return whether a cycle that is due may begin."""
+        return True
 
     def _look_at_held(self) -> None:
         """Let held tasks go on whose records have arrived; feed the others while there is room."""
@@ -231,17 +248,25 @@ class Committer:
 
         First the bodies finish the records at hand, or their time ends.
         """
-        active.task.cut()
+        self._end_bodies(active)
         self._suspended[active.id] = active, self._clock.now()
         self._settle(self._clock.now())
 
+    def _end_bodies(self, active: Active) -> None:
+        """Let the bodies of a suspended task see nothing behind the record at hand."""
+        active.task.cut()
+
     def _settle(self, now: float) -> None:
         for active, since in list(self._suspended.values()):
-            if active.task.busy and now < self._patient_until(since):
+            if active.task.busy and (now < self._patient_until(since) or self._gives_up(active)):
                 continue
             del self._suspended[active.id]
             self._enter({active.id: active})
             self._step(commit_cycle.Suspended(active.id, active.task.dirty))
+
+    def _gives_up(self, active: Active) -> bool:
+        """Hear that a body is still at work; return whether the task is not committed for that."""
+        return False
 
     def lose(self, task: TaskId) -> None:
         """Take a task out of the cycle; the task commits nothing more."""
@@ -344,6 +369,9 @@ class Committer:
             *(task, ", ".join(sorted(map(str, tps)))),
         )
 
+    def aborted(self) -> None:
+        """Hear that the transaction of all tasks is aborted; there is none here."""
+
     # -- effects
 
     def _step(self, event: commit_cycle.Event) -> None:
@@ -356,7 +384,9 @@ class Committer:
                 case commit_cycle.ReadersLeftOut(task, topic, readers):
                     self._left_out(task, topic, readers)
                 case commit_cycle.CommitOffsets(offsets):
-                    self._offsets(self._number, offsets)
+                    self._commit(offsets)
+                case commit_cycle.EndTransaction():
+                    self._end_transaction()
                 case commit_cycle.Adopt(sealed):
                     self._adopt(sealed)
                 case commit_cycle.SuspendedSettled(task):
@@ -365,6 +395,12 @@ class Committer:
             self._in_cycle.clear()
             if not was_idle:
                 self.due_at = self._clock.now() + self._interval_s
+
+    def _commit(self, offsets: Offsets) -> None:
+        self._offsets(self._number, offsets, None)
+
+    def _end_transaction(self) -> None:
+        raise Bug("a committer without transactions ends one")
 
     def _left_out(self, task: TaskId, topic: str, left_out: Mapping[str, int]) -> None:
         """Log once per task and topic that the positions of readers do not fit."""

@@ -9,6 +9,8 @@ is passed once per record.
 | processing      | records were handed to a task, none of them is committed                     |
 | after_seal      | changelog rows are being sent, none need have arrived                        |
 | after_flush     | changelog and outputs are acknowledged, offsets are old                      |
+| after_txn_offsets | the offsets are staged in a transaction that is open                      |
+| during_end      | the end of the transaction is asked for, and not answered                    |
 | before_adopt    | Kafka is complete, the stores are one commit old                             |
 | during_write    | some rows of a commit are in a store, the position is old                    |
 | after_write     | everything is done                                                           |

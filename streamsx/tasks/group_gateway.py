@@ -9,6 +9,7 @@ from functools import partial
 
 from streamsx.assignor.model import Copy, CopyRole
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
+from streamsx.client.transactional_id import TransactionIdentity
 from streamsx.group import member_events as e
 from streamsx.group.session import Session
 from streamsx.model import Offsets, TaskId
@@ -63,6 +64,11 @@ class GroupGateway:
         """Announce that a learner may be made active."""
         self._session.post(e.Ready())
 
-    def commit(self, number: int, offsets: Offsets) -> None:
-        """Commit offsets under a number, in the generation of the newest plan."""
-        self._session.post(e.Commit(number, offsets, self.generation))
+    def commit(
+        self, number: int, offsets: Offsets, transaction: TransactionIdentity | None = None
+    ) -> None:
+        """Commit offsets under a number, in the generation of the newest plan.
+
+        With a transaction they are staged there.
+        """
+        self._session.post(e.Commit(number, offsets, self.generation, transaction))

@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from streamsx.clock import Clock
@@ -32,6 +33,8 @@ from streamsx.tasks.source_watch import SourceWatch
 from streamsx.tasks.state_machine import TaskEffect, TaskEvent, TaskState
 from streamsx.tasks.task_registry import Happened, TaskRegistry
 from streamsx.tasks.task_stores import TaskStores
+
+NO_STOPS: Mapping[TaskId, str] = MappingProxyType({})
 
 if TYPE_CHECKING:
     from streamsx.tasks.start_positions import StartPositions
@@ -90,6 +93,8 @@ class TaskDriver:
         fail: ends the worker after an error.
         journal: receives the transitions of tasks, and errors.
         clock: time of the worker.
+        abort_transaction: drops the transaction of all tasks and begins the next one; None without
+            transactions.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class TaskDriver:
         fail: Callable[[Exception], None],
         journal: Journal,
         clock: Clock,
+        abort_transaction: Callable[[], None] | None = None,
     ) -> None:
         self.registry = registry
         self._active_tasks = actives
@@ -128,6 +134,10 @@ class TaskDriver:
         self._reruns: dict[TaskId, Rerun] = {}
         """Orders of tasks that were undone and begin anew. Those of released and lost tasks are
         removed: the next owner, maybe this worker, begins without that knowledge."""
+        self._abort_transaction = abort_transaction
+        self._transactional = abort_transaction is not None
+        self._undone: set[TaskId] = set()
+        """Tasks that an abort undoes, until they are forgotten."""
         self._jobs = Jobs(spawn, self.failed)
         self._placing = Jobs(spawn, self.failed)
         """Jobs that ask for positions, beside the jobs for the task's stores."""
@@ -173,7 +183,8 @@ class TaskDriver:
         for the changelogs since are set back too.
         """
         # With the offsets of these rows on their way, putting the rows back could lose their work.
-        puts_back = puts_back and not self._committer.offsets_sent(task)
+        # Rows of an aborted transaction are in no changelog.
+        puts_back = puts_back and not (self._transactional or self._committer.offsets_sent(task))
         try:
             rerun = self.actives[task].task.rerun(why, puts_back=puts_back)
         except STORE_FAULTS as error:
@@ -187,6 +198,37 @@ class TaskDriver:
         if rerun.stop is None:
             what = f"{why}: going back to the last commit, to pass over its record"
             self._journal("error", what=what, where=f"task {task}")
+
+    def halted(self, task: TaskId, why: TaskStopped) -> None:
+        """Stop a running task that cannot go on.
+
+        Under exactly-once the task stops at its last commit, because what it has done since is in
+        the transaction of all tasks.
+        """
+        if self._transactional:
+            self.undone(task, why)
+        else:
+            self.stopped(task, why)
+
+    def abort(self, why: str, stops: Mapping[TaskId, str] = NO_STOPS) -> None:
+        """Undo all tasks, because their transaction cannot be committed.
+
+        Args:
+            why: the reason.
+            stops: tasks that stop at their last commit, each with its reason.
+        """
+        assert self._abort_transaction is not None, f"no transaction to abort: {why}"
+        self._journal("aborted", why=why, tasks=len(self.actives))
+        for task, active in sorted(self.actives.items()):
+            if task in self._undone:
+                continue
+            self._undone.add(task)
+            stop = stops.get(task) or active.why
+            order = Rerun(stop=TaskStopped(stop)) if stop else active.task.order
+            self._reruns[task] = order
+            self.feed(Happened(task, TaskEvent.UNDO))
+        self._committer.aborted()
+        self._abort_transaction()
 
     def failed(self, task: TaskId, error: Exception) -> None:
         """Fail a task, by its policy or by its stores: the worker ends, the other tasks commit."""
@@ -239,9 +281,17 @@ class TaskDriver:
                 self._gateway.stopped.append(task)
                 self._active_tasks.stop(task)
             case TaskEffect.FORGET:
-                self._committer.lose(task)
-                self._stop(task)
-                self._active_tasks.abort(task, self._stores.changelogs(task).values())
+                self._forget(task)
+
+    def _forget(self, task: TaskId) -> None:
+        """Drop everything of a task that is not committed, with its transaction if there is one."""
+        self._committer.lose(task)
+        self._stop(task)
+        self._active_tasks.abort(task, self._stores.changelogs(task).values())
+        undone = task in self._undone
+        self._undone.discard(task)
+        if self._transactional and not undone:
+            self.abort(f"task {task} has ended, and its outputs are in the transaction")
 
     def _moved(self, moved: task_registry.TaskMoved) -> None:
         old = moved.old.word
@@ -264,6 +314,7 @@ class TaskDriver:
 
     def _run(self, task: TaskId) -> None:
         self._stores.end_restore(task)
+        self._undone.discard(task)
         found = self._positions.pop(task)
         try:
             self._stores.refuse_other_types(task)

@@ -167,8 +167,10 @@ Effect = Do | TaskMoved | Turned
 
 
 STANDS: Final = frozenset({TaskEvent.REACHED_END, TaskEvent.FELL_BEHIND})
-LATE: Final = STANDS | {TaskEvent.POSITIONS_KNOWN, TaskEvent.AT_END, TaskEvent.BEHIND}
-"""Answers that may come when the task no longer waits for them."""
+LATE: Final = STANDS | {
+    TaskEvent.POSITIONS_KNOWN, TaskEvent.AT_END, TaskEvent.BEHIND, TaskEvent.UNDO,
+}  # fmt: skip
+"""Events that may come when the task no longer waits for them."""
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ from streamsx.processing.inbox import Done, Host, Outbox, Send, SendRows, SentRe
 from streamsx.processing.rerun import NO_RERUN, Rerun
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.protocol.partitioner import check_place, partition_of
-from streamsx.protocol.record_batch import NO_HEADERS
+from streamsx.protocol.record_batch import NO_HEADERS, BatchFormat
 from streamsx.serde.codec import Decode, NoValue
 from streamsx.state.cache import CachedStore
 from streamsx.state.factory import make_store
@@ -122,7 +122,9 @@ class _Logs(Outbox):
                 place = key if by is None else by
                 chosen = turn % partitions if place is None else partition_of(place, partitions)
             tp = TopicPartition(topic, chosen)
-            OutputPartition(tp, "none", _nothing).open(at_ms, key, value, headers or NO_HEADERS)
+            OutputPartition(tp, BatchFormat(), _nothing).open(
+                at_ms, key, value, headers or NO_HEADERS
+            )
             self._last = chosen, len(self._rows[tp])
             self._rows[tp].append((key, value, at_ms, headers))
 

@@ -199,13 +199,14 @@ class DataLoop:
             self._report_at = now + REPORT_EVERY_S
             self._handovers.complete_idle()
             self._report()
-        if now >= self._look_at:
+        if now >= self._look_at and not self._committer.stands:
             self._look_at = now + LOOK_FOR_IDLE_EVERY_S
             self._look_for_idle(now)
         if now >= self._tick_at:
             self._tick_at = now + TICK_EVERY_S
             self._handovers.complete_idle()
-            self._pass_over(now)
+            if not self._committer.stands:
+                self._pass_over(now)
             if self._tasks.actives:
                 self._throughput.regularly(now, self._lag.value)
 
@@ -229,7 +230,7 @@ class DataLoop:
                     LOG.warning(TIME_STANDS, active.id, partitions, topic)
                 active.task.look_for_idle(now, None if stands else ends)
             except TaskStopped as why:
-                self._tasks.stopped(active.id, why)
+                self._tasks.halted(active.id, why)
             except StreamsxError as error:
                 self._tasks.failed(active.id, error)
 
@@ -249,7 +250,7 @@ class DataLoop:
     def _idle_s(self) -> float:
         now = self._clock.now()
         due = [now + IDLE_MAX_S]
-        if self._leased and self._committer.idle:
+        if self._leased and self._committer.idle and not self._committer.stands:
             due.append(self._committer.due_at)
         if len(self._restorer):
             due.append(self._report_at)
@@ -265,7 +266,7 @@ class DataLoop:
         is behind in event time (`in_turn`).
         """
         actives = self._tasks.actives
-        if self._producer.full_elsewhere() or self._committer.full:
+        if self._producer.full_elsewhere() or self._committer.full or self._committer.stands:
             return 0
         self._crowding = {*self._producer.crowding(), *self._committer.crowding}
         if len(self._order) != len(actives) or any(task not in actives for task in self._order):
@@ -322,7 +323,7 @@ class DataLoop:
                 work += more_work
             self._records += task.records - taken
         except TaskStopped as why:
-            self._tasks.stopped(active.id, why)
+            self._tasks.halted(active.id, why)
             return 0
         except StreamsxError as error:
             self._tasks.failed(active.id, error)

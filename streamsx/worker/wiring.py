@@ -19,8 +19,10 @@ from streamsx.client.fetcher import Fetcher, limits_of
 from streamsx.client.producer import OnRefused, Producer, always
 from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.client.topic_limits_watch import OutputLimits
+from streamsx.client.transactional_id import TransactionalId
+from streamsx.client.transactional_producer import TransactionalProducer
 from streamsx.clock import Clock
-from streamsx.config import COOPERATIVE_SINCE, EAGER, Config
+from streamsx.config import COOPERATIVE_SINCE, EAGER, Config, is_exact
 from streamsx.errors import TaskStopped, ValueRefused
 from streamsx.group.member import MemberConfig
 from streamsx.group.member_events import ControlMessage
@@ -54,6 +56,7 @@ from streamsx.tasks.task_driver import TaskDriver
 from streamsx.tasks.task_registry import Happened, TaskRegistry
 from streamsx.tasks.task_reports import TaskReports
 from streamsx.tasks.task_stores import TaskStores
+from streamsx.tasks.transactional_committer import TransactionalCommitter
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicKind, dead_letters_name
 from streamsx.topology.nodes import SubTopology
@@ -158,7 +161,7 @@ class WorkerComponents:
             journal=context.journal,
             clock=context.clock,
         )
-        self.producer = producer_of(context, self.limits, self._refused, self._leased, wake)
+        self.producer = self._task_producer()
         self.bounds = bounds_of(context, partitions)
 
     def _keep_stores(self, partitions: Mapping[str, int]) -> None:
@@ -239,17 +242,7 @@ class WorkerComponents:
             fetcher=self.fetcher,
             actives=actives,
         )
-        self.committer = Committer(
-            producer=self.producer,
-            offsets=self._gateway.commit,
-            taken=self.purge.committed,
-            limits=CommitLimits(config.commit_interval_s, budget.dirty_bytes),
-            outcomes=CommitOutcomes(self._happened, self._undone, self._failed),
-            patient_until=self._patient_until,
-            spawn=context.owner.spawn,
-            journal=context.journal,
-            clock=clock,
-        )
+        self.committer = self._committer()
         self.handovers = Handovers(
             registry=self.registry,
             actives=actives,
@@ -271,8 +264,51 @@ class WorkerComponents:
             fail=context.owner.fail,
             journal=context.journal,
             clock=clock,
+            abort_transaction=abort_of(self.producer),
         )
         self.produce_errors = produce_errors_of(context, self.tasks, self.producer)
+
+    def _task_producer(self) -> Producer:
+        """Create the producer of the tasks; under exactly-once it has a transactional id."""
+        context = self._context
+        config = context.config
+        wake = self.arrived.set
+        if not is_exact(config):
+            return producer_of(context, self.limits, self._refused, self._leased, wake)
+        name = f"{context.topology.app_id}-{context.directory.process_id}"
+        return producer_of(
+            context, self.limits, self._refused, self._leased, wake,
+            partial(
+                TransactionalProducer,
+                transactional_id=TransactionalId(name, config.transaction_timeout_s),
+                over=self._aborted,
+                fails=context.owner.fail,
+            ),
+        )  # fmt: skip
+
+    def _committer(self) -> Committer:
+        context = self._context
+        config = context.config
+        made: Callable[..., Committer] = Committer
+        if isinstance(self.producer, TransactionalProducer):
+            made = partial(
+                TransactionalCommitter,
+                group=context.topology.app_id,
+                patience_s=config.transaction_timeout_s,
+                abort=self._abort,
+                wake=self.arrived.set,
+            )
+        return made(
+            producer=self.producer,
+            offsets=self._gateway.commit,
+            taken=self.purge.committed,
+            limits=CommitLimits(config.commit_interval_s, memory_budget(config).dirty_bytes),
+            outcomes=CommitOutcomes(self._happened, self._undone, self._failed),
+            patient_until=self._patient_until,
+            spawn=context.owner.spawn,
+            journal=context.journal,
+            clock=context.clock,
+        )
 
     def _follow_group(
         self, assignor: StreamsPartitionAssignor, partitions: Mapping[str, int]
@@ -362,6 +398,12 @@ class WorkerComponents:
     def _failed(self, task: TaskId, error: Exception) -> None:
         self.tasks.failed(task, error)
 
+    def _aborted(self, why: str) -> None:
+        self.tasks.abort(why)
+
+    def _abort(self, why: str, stops: Mapping[TaskId, str]) -> None:
+        self.tasks.abort(why, stops)
+
     def _changed(self) -> None:
         self.tasks.changed = True
 
@@ -388,6 +430,11 @@ class WorkerComponents:
         )
 
 
+def abort_of(producer: Producer) -> Callable[[], None] | None:
+    """Return the abort of a producer's transaction; None for a producer without transactions."""
+    return producer.abort if isinstance(producer, TransactionalProducer) else None
+
+
 def purge_of(context: WorkerContext) -> RepartitionPurge:
     """Return the purge of committed records of repartition topics."""
     topics = context.topology.topics
@@ -405,6 +452,7 @@ def policy_of(config: Config, failures: FailureReports) -> Policy:
         failures.passed,
         failures.untaken,
         dead_letters_name(config),
+        holds=not is_exact(config),
     )
 
 
@@ -447,8 +495,9 @@ def producer_of(
     refused: OnRefused,
     held: Callable[[], bool] = always,
     room: Callable[[], object] = always,
+    kind: Callable[..., Producer] | None = None,
 ) -> Producer:
-    return Producer(
+    return (kind or Producer)(
         context.cluster,
         context.clock,
         context.owner.spawn,

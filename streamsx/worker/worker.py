@@ -347,6 +347,7 @@ class Worker:
             await made.loop.run(self._over)
             if self._error is None:
                 await self._last_flush(made.host.producer)
+            await self._finish(made.producer)
         finally:
             made.producer.close()
             made.host.producer.close()
@@ -400,6 +401,12 @@ class Worker:
                 await producer.flush()
         except TimeoutError:
             LOG.warning("not everything was sent: the broker did not take it in %s s", LAST_FLUSH_S)
+
+    async def _finish(self, producer: Producer) -> None:
+        """Leave no transaction open; brokers would abort it after its time-out."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_FLUSH_S):
+                await producer.finish()
 
     async def _serve(self, made: WorkerComponents) -> None:
         """Start the app's own tasks and timers, once this worker's first tasks are restored."""

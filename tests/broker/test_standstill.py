@@ -127,7 +127,7 @@ async def commit_of(
 ) -> list[tuple[float, str]]:
     turns, loop, clock = Turns(), asyncio.get_running_loop(), SystemClock()
 
-    def offset_commit(number: int, offsets: Offsets) -> None:
+    def offset_commit(number: int, offsets: Offsets, _: object = None) -> None:
         assert offsets
         loop.call_soon(turns.timed, "adopt", committer.committed, number, frozenset(), {})
 

@@ -49,6 +49,8 @@ class ScriptedBroker:
         """Partition counts."""
         self.ranges: dict[int, tuple[int, int]] = {}
         """Versions it claims to speak, where they are not those of our codec."""
+        self.features: Body = {}
+        """Further fields of ApiVersions: the features that it has finalized."""
         self.piece = 0
         """How many bytes it sends at a time; 0 for all."""
         self.asked: list[Asked] = []
@@ -146,7 +148,7 @@ class ScriptedBroker:
             {"api_key": api, "min_version": low, "max_version": high}
             for api, (low, high) in ranges.items()
         ]
-        return {"error_code": ErrorCode.NONE, "api_keys": keys}
+        return {"error_code": ErrorCode.NONE, "api_keys": keys, **self.features}
 
     def _metadata(self, asked: Asked) -> Body:
         wanted = self.topics if asked.body.topics is None else [t.name for t in asked.body.topics]

@@ -98,7 +98,8 @@ def test_revoke_timeout_defaults_to_the_rebalance_timeout() -> None:
             r"on_error .*not in this version: retry: use log or dlq",
         ),
         ({"on_decode_error": "retry"}, "not in this version: retry"),
-        ({"processing_guarantee": "exactly_once"}, "not in this version"),
+        ({"processing_guarantee": "twice"}, "not one of at_least_once, exactly_once: 'twice'"),
+        ({"transaction_timeout": 0}, "transaction_timeout .*0: a broker takes 1ms to 24d"),
         ({"store": "aerospike://"}, "not one of rocksdb://, memory://"),
         ({"session_timeout": 2}, "session_timeout 2 s is below 3 times heartbeat_interval 1 s"),
         ({"upgrade_from": "two"}, "upgrade_from .*'two': write the release you come from, such"),
@@ -158,3 +159,12 @@ def test_unknown_own_variable_gives_a_note() -> None:
     assert settle(STREAMSX_COMIT_INTERVAL="1s").notes == (
         "unknown variable: STREAMSX_COMIT_INTERVAL: did you mean STREAMSX_COMMIT_INTERVAL?",
     )
+
+
+@pytest.mark.parametrize("word", ["exactly_once", "exactly_once_v2"])
+def test_exactly_once_commits_ten_times_a_second_unless_told_otherwise(word: str) -> None:
+    exact = {"processing_guarantee": word}
+    usual = resolve_config("shop", exact, {}, {}).config
+    assert (usual.processing_guarantee, usual.commit_interval_s) == ("exactly_once", 0.1)
+    given = resolve_config("shop", {**exact, "commit_interval": 2}, {}, {}).config
+    assert given.commit_interval_s == 2

@@ -15,7 +15,7 @@ from streamsx.client.rejected_batch import (
 )
 from streamsx.model import BATCH_BYTES_MAX, TaskId, TopicPartition
 from streamsx.protocol.error_codes import ErrorCode
-from streamsx.protocol.record_batch import Builder, columns
+from streamsx.protocol.record_batch import BatchFormat, Builder, columns
 
 TP = TopicPartition("out", 3)
 ONE, TWO = Sender(TaskId(0, 0)), Sender(TaskId(0, 1))
@@ -35,7 +35,7 @@ def reworked(
     bytes_max: int = BATCH_BYTES_MAX,
     now_ms: int | None = None,
 ) -> Reworked:
-    return rework(batch(*values), RUNS, refusal, "none", bytes_max, now_ms)
+    return rework(batch(*values), RUNS, refusal, BatchFormat(), bytes_max, now_ms)
 
 
 def values(found: Reworked) -> list[list[bytes | None]]:
@@ -46,7 +46,7 @@ def values(found: Reworked) -> list[list[bytes | None]]:
 def test_rework_without_named_record_keeps_key_time_and_headers(compression: str) -> None:
     data = batch(b"a", b"bad", b"c", compression=compression)
     refusal = BatchRefusal(ErrorCode.INVALID_RECORD, {1: "no"}, "")
-    found = rework(data, RUNS, refusal, compression, BATCH_BYTES_MAX)
+    found = rework(data, RUNS, refusal, BatchFormat(compression), BATCH_BYTES_MAX)
     ((part, runs),) = found.parts
     rows = columns(part.close(), 0)
     assert (rows.keys, rows.values, rows.timestamps) == ([b"k0", b"k2"], [b"a", b"c"], [0, 2])
@@ -80,7 +80,7 @@ def test_refusal_of_all_records_names_the_sources_of_each_run_of_a_sender() -> N
     later = Run(2, ONE, SourceRecords("in", 0, 10, 29))
     runs = [RUNS[0], Run(1, TWO, None), later]
     refusal = BatchRefusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, {}, "")
-    found = rework(batch(b"a", b"b", b"c"), runs, refusal, "none", BATCH_BYTES_MAX)
+    found = rework(batch(b"a", b"b", b"c"), runs, refusal, BatchFormat(), BATCH_BYTES_MAX)
     sources = [(each.sender, each.source, each.indices) for each in found.refused]
     assert sources == [(ONE, SourceRecords("in", 0, 5, 29), [0, 2]), (TWO, None, [1])]
 
