@@ -314,3 +314,9 @@ def play(number: int) -> None:
     strike = (freezes_shorter, dies, None, freezes)[number % 4]
     point = (FENCED_AT if strike is None else POINTS)[number // 4 % 4]
     tell(point, strike, seed=number + 1, exact=("v1", "v2")[number // 2 % 2])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_runs_of_the_planted_bugs_pass_without_them() -> None:
+    play_all()

@@ -63,8 +63,8 @@ def test_swarm_of_seeds_covers_all_wanted_events() -> None:
         kinds += result.met
         met.update(line.split()[2] for line in result.story)
     wanted = {
-        "aborted", "assigned", "first_record", "learner_ready", "leaving", "left", "lost", "promoted",
-        "rebalance_started", "revoked", "task",
+        "aborted", "assigned", "first_record", "learner_ready", "leaving", "left", "lost",
+        "promoted", "rebalance_started", "revoked", "task",
     }  # fmt: skip
     assert wanted - met.keys() == set()
     assert len(kinds) > len(KINDS) / 2
