@@ -239,7 +239,10 @@ class Client:
         return bytes(told.records or b""), aborted
 
     def fence(self, transactional_id: str) -> None:
-        """Begin anew with the id of a producer: what it has open is aborted, and it is fenced."""
+        """Begin anew with the id of a producer: what it has open is aborted, and it is fenced once.
+
+        Another attempt would fence it again, when it has begun anew itself.
+        """
         body = {
             "transactional_id": transactional_id, "transaction_timeout": 60_000, "producer_id": -1,
             "producer_epoch": -1,
@@ -247,7 +250,8 @@ class Client:
 
         def attempt() -> bool:
             node = self._coordinator(transactional_id, TRANSACTIONS)
-            return good(self._ask(Api.INIT_PRODUCER_ID, 4, body, node).error_code)
+            code = self._ask(Api.INIT_PRODUCER_ID, 4, body, node).error_code
+            return good(code, also=ErrorCode.CONCURRENT_TRANSACTIONS)
 
         self._persist(attempt, f"fence {transactional_id}")
 

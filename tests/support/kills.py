@@ -11,7 +11,6 @@ import json
 import random
 import shutil
 import signal
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
@@ -116,8 +115,8 @@ class Killing:
         self._pause()
         worker = self.workers.all[name]
         worker.expected = True
-        fenced = self.workers.now()
         self.app.client.fence(self.transactional_id(name))
+        fenced = self.workers.now()
         self.workers.until(
             lambda: self._since(name, fenced, "commit") or not worker.alive,
             "a commit behind a fence",
@@ -131,8 +130,7 @@ class Killing:
     def transactional_id(self, name: str) -> str:
         """Return the id under which a worker commits: that of its state directory."""
         file = self.workers.all[name].state / self.app.name / PROCESS_FILE
-        process_id = uuid.UUID(json.loads(file.read_text())["process_id"])
-        return f"{self.app.name}-{process_id.hex}"
+        return f"{self.app.name}-{json.loads(file.read_text())['process_id']}"
 
     @property
     def aborted(self) -> int:
