@@ -2,7 +2,7 @@
 
 The file of events has JSON Lines. The names of events and fields are contracts. Each line has `t`
 (unix seconds), `mono` (monotonic seconds), `instance` and `event`, and is flushed as it is written.
-No line is written per record.
+Of records only those that fail have a line each, which the log leaves out.
 """
 
 import json
@@ -22,6 +22,8 @@ QUIET: Final = frozenset(
     {"task", "commit", "gap", "calm_gap", "restore_progress", "first_record", "plan", "metrics"}
 )
 """Frequent events: in the log only at level DEBUG."""
+FILE_ONLY: Final = frozenset({"failed"})
+"""Events that the log never has, because it has a limited number of lines about the same."""
 MONOTONIC: Final = frozenset({"at"})
 """Fields for programs alone: monotonic seconds mean nothing to a reader of the log."""
 DEADLINE: Final = "deadline"
@@ -56,7 +58,7 @@ class Journal:
         level = logging.DEBUG if event in QUIET else logging.INFO
         if event == "error":
             level = logging.ERROR
-        if LOG.isEnabledFor(level):
+        if event not in FILE_ONLY and LOG.isEnabledFor(level):
             LOG.log(level, "%s", line(event, fields), extra={"fields": {"event": event, **fields}})
         if self._file is not None:
             stamp = {"t": self._clock.wall(), "mono": self._clock.now()}

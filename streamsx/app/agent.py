@@ -9,6 +9,7 @@ Not here: the inspection of bodies (`discovery`), the execution of bodies
 
 import sys
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
@@ -56,7 +57,7 @@ class Agent(FaustNames):
 
     `channel`: a topic or its name; None makes a topic with the agent's name, from `options`;
     `sinks`: destinations of yielded values; `tables`: tables that the body uses; with None they are
-    discovered.
+    discovered; `raised`: called with the agent and each exception that ends its body.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Agent(FaustNames):
         tables: Iterable[Table[Any, Any] | str] | None,
         options: dict[str, Any],
         on_failure: OnFailure = AS_THE_APP,
+        raised: Callable[["Agent", Exception], Any] | None = None,
     ) -> None:
         if not (iscoroutinefunction(fun) or isasyncgenfunction(fun)):
             raise TypeError(f"not an async function: {fun!r}: write `async def`")
@@ -87,6 +89,7 @@ class Agent(FaustNames):
         self._channel = channel
         self._options = options
         self._on_failure = on_failure
+        self._raised = None if raised is None else partial(raised, self)
 
     @property
     def channel(self) -> Topic:
@@ -164,7 +167,7 @@ class Agent(FaustNames):
         def body(values: Values) -> Coroutine[Any, Any, None]:
             return self.body(Stream(self.name, self.channel, values, check))
 
-        node = AgentNode(self.name, body, self._on_failure)
+        node = AgentNode(self.name, body, self._on_failure, self._raised)
         keys = topic.key_codec
         values = topic.value_codec
         sources = tuple(Source(name, keys, values, agents=(node,)) for name in topic.topics)

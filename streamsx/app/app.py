@@ -20,7 +20,7 @@ from streamsx.app.agent import Agent, Sink, check_call, name_of
 from streamsx.app.channel import SendOptions, Topic
 from streamsx.app.compat import FaustNames, sifted, users_line
 from streamsx.app.discovery import reached, sends_to
-from streamsx.app.failure_choice import Reaction, on_failure
+from streamsx.app.failure_choice import OfFaust, Reaction, of_agent, on_failure
 from streamsx.app.flow import Flow, begin_flow, key_codec, refuse_lost_deletions
 from streamsx.app.flow_graph import FlowGraph
 from streamsx.app.services import Job
@@ -118,7 +118,7 @@ class App(FaustNames):
         name: str | None = None,
         sink: Iterable[Sink] | None = None,
         tables: Iterable[Table[Any, Any] | str] | None = None,
-        on_error: Reaction | None = None,
+        on_error: Reaction | OfFaust | None = None,
         on_decode_error: Reaction | None = None,
         **options: Any,
     ) -> Callable[[Callable[..., Any]], Agent]:
@@ -127,7 +127,9 @@ class App(FaustNames):
         `tables` are the tables that the agent uses, if they cannot be found in the code. `options`
         are those of the topic, if `channel` is not a Topic. Each task has one instance. `on_error`
         and `on_decode_error` are the reactions to this agent's failures, in place of the settings':
-        a word, or a function of the failure that returns one (None: the setting's).
+        a word, or a function of the failure that returns one (None: the setting's). An `on_error`
+        of two arguments is Faust's: it is called with the agent and the exception when the body
+        raises, and awaited if it is async. The setting's reaction follows.
 
         Raises:
             NameClash: another agent has the name.
@@ -136,7 +138,7 @@ class App(FaustNames):
         """
         if not isinstance(channel, Topic | str | None):
             raise TypeError(f"not a topic: {channel!r}: write @app.agent(topic), or @app.agent()")
-        chosen = on_failure(on_error, on_decode_error)
+        chosen, raised = of_agent(on_error, on_decode_error)
 
         def decorate(fun: Callable[..., Any]) -> Agent:
             ours = self._ours("@app.agent", f"agent {name or name_of(fun)}", options)
@@ -149,6 +151,7 @@ class App(FaustNames):
                 tables=tables,
                 options=ours,
                 on_failure=chosen,
+                raised=raised,
             )
             _add(self.agents, made.name, made, "agent", self._id)
             return made

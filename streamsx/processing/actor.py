@@ -17,7 +17,7 @@ import asyncio
 import contextvars
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Callable, Generator, Iterator
-from inspect import iscoroutine
+from inspect import isawaitable, iscoroutine
 from typing import Any, Final, NoReturn
 
 from streamsx.errors import TaskFailed, UsageError
@@ -211,7 +211,26 @@ class GatedActor:
                 error = TaskFailed(f"agent ended: {self._agent.name}: it cancelled itself")
             except Exception as raised:  # raised by the body
                 error = raised
+                await self._tell(error)
             goes_on = not self._closing and self._failed(error)
+
+    async def _tell(self, error: Exception) -> None:
+        """Call the agent's function for errors, and wait for it as for the body itself.
+
+        The policy follows whatever becomes of this call; the error gets a note if the call fails.
+        """
+        if self._agent.raised is None:
+            return
+        try:
+            answer = self._agent.raised(error)
+            if isawaitable(answer):
+                await answer
+        except asyncio.CancelledError:
+            if self._closing:
+                raise
+            error.add_note("its on_error cancelled itself")
+        except Exception as failed:  # raised by the user's function
+            error.add_note(f"its on_error failed: {type(failed).__name__}: {failed}")
 
     def _over(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

@@ -55,10 +55,8 @@ def buried(failure: Failure, topic: str, outbox: Outbox) -> Failure:
 def headers_of(failure: Failure, record: FailedRecord) -> Headers:
     """Return the headers of a dead letter: those of its record, and where and why it failed."""
     error = failure.error
-    kind = type(error)
-    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     about: dict[str, str | bytes] = {
-        "__streams.errors.exception": module + kind.__qualname__,
+        "__streams.errors.exception": failure.exception,
         "__streams.errors.message": _bytes(str(error))[:TEXT_BYTES_MAX],
         STACK_TRACE: _bytes("".join(format_exception(error)))[-TEXT_BYTES_MAX:],
         "__streams.errors.topic": failure.topic,

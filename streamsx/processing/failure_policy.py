@@ -47,7 +47,7 @@ class Failure:
     `operator` is the agent that processed the record. `decode` is True if the record's bytes could
     not be decoded. `record` is None for a result that failed outside of its record: when its window
     closed, say. `kept` says whether the record is in the dead-letter topic; empty if it is not
-    meant to be there.
+    meant to be there. `action` is the reaction, once it is chosen.
     """
 
     task: TaskId
@@ -59,14 +59,28 @@ class Failure:
     error: Exception
     record: FailedRecord | None = None
     kept: str = ""
+    action: FailureAction | None = None
+
+    @property
+    def exception(self) -> str:
+        """Return the class of the error with its module, as Kafka Streams names exceptions."""
+        kind = type(self.error)
+        module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        return module + kind.__qualname__
 
     @property
     def place(self) -> str:
         return f"{self.topic}-{self.partition} offset {self.offset}, task {self.task}"
 
+    @property
+    def reason(self) -> str:
+        """Return the error with its notes."""
+        notes = "".join(f" ({note})" for note in getattr(self.error, "__notes__", ()))
+        return f"{type(self.error).__name__}: {self.error}{notes}"
+
     def __str__(self) -> str:
         what = "record cannot be decoded" if self.decode else "record failed"
-        error = f"{type(self.error).__name__}: {self.error}"
+        error = self.reason
         kept = f": {self.kept}" if self.kept else ""
         return f"{what}: {self.place}, {self.operator}: {error}{kept}"
 
@@ -97,6 +111,8 @@ class Policy:
     untaken: Callable[[TaskId, str, Counts], None] = uncounted
     """Callback for records that an operator did not take since the last commit, by its store."""
     dead_letters: str = ""
+    noted: Callable[[Failure], None] = nobody
+    """Callback for each failure, with its action and ahead of it, also if it ends the worker."""
 
     holds: bool = True
     """Whether the first record of a row of failures holds the position. Under exactly-once it does

@@ -512,6 +512,8 @@ class Task:
         self, failure: Failure, streak: FailureStreak, ordinal: int, action: FailureAction
     ) -> None:
         """Do what the policy says about a failed record; `ended` is set if the task ends."""
+        failure = replace(failure, action=action)
+        self.policy.noted(failure)
         if action is FailureAction.STOP:
             self.ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
             return
@@ -542,11 +544,10 @@ class Task:
         """
         committed = self.committed_at.positions[last.topic]
         begin = committed if isinstance(streak, ResultStreak) else streak.first
-        notes = "".join(f" ({note})" for note in getattr(last.error, "__notes__", ()))
         return TaskStopped(
             f"task stopped: {self.id}, {last.topic}-{last.partition} offset {begin}: {why}, "
-            f"{last.operator}: {type(last.error).__name__}: {last.error}{notes}: nothing from "
-            f"{begin} on is committed: mend the code and start again{more}"
+            f"{last.operator}: {last.reason}: nothing from {begin} on is committed: mend the code "
+            f"and start again{more}"
         )
 
     def end(self, error: Exception, where: str) -> None:

@@ -2,7 +2,7 @@
 
 Of each operator one failed record is logged, and each second the number of further ones. The first
 failure of a kind comes with a traceback. A kind is one operator, one type of error, and one way
-through the code.
+through the code. The file of events has each failed record, whatever the rate.
 """
 
 import asyncio
@@ -41,8 +41,9 @@ LATE: Final = (
 class FailureReports:
     """Reports of a worker's failed records; one per worker."""
 
-    def __init__(self, clock: Clock, registry: MetricRegistry) -> None:
+    def __init__(self, clock: Clock, registry: MetricRegistry, journal: Journal) -> None:
         self._clock = clock
+        self._journal = journal
         self._failed = registry.counter(
             "records_failed_total",
             "Failures on records that did not end the worker.",
@@ -66,6 +67,22 @@ class FailureReports:
         self._kinds: set[object] = set()
         self._empty: set[str] = set()
         """Agents whose topic has a type and had a record without a value; logged once each."""
+
+    def note(self, failure: Failure) -> None:
+        """Write a failed record to the file of events.
+
+        A record that fails again, because its task goes back to its last commit, is written again.
+        """
+        self._journal(
+            "failed",
+            task=str(failure.task),
+            topic=failure.topic,
+            partition=failure.partition,
+            offset=failure.offset,
+            operator=failure.operator,
+            exception=failure.exception,
+            action=failure.action and failure.action.value,
+        )
 
     def report(self, failure: Failure) -> None:
         """Log or count a failed record whose policy is not to stop."""

@@ -69,11 +69,15 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class AgentNode:
-    """Agent's `async def` body, which takes a stream of decoded values and never returns."""
+    """Agent's `async def` body, which takes a stream of decoded values and never returns.
+
+    `raised` is called with each exception that ends the body, and awaited if it asks for that.
+    """
 
     name: str
     body: AgentBody
     on_failure: OnFailure = AS_THE_APP
+    raised: Callable[[Exception], Any] | None = None
 
 
 @dataclass(frozen=True)

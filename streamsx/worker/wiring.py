@@ -115,7 +115,7 @@ class WorkerComponents:
         self.arrived = asyncio.Event()
         """Set when there is work for the data loop."""
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
-        self.failures = FailureReports(context.clock, context.metrics)
+        self.failures = FailureReports(context.clock, context.metrics, context.journal)
         self.limits = OutputLimits(context.cluster, context.clock, context.owner.spawn)
         assignor = assignor_of(context, partitions)
         self._join_group(assignor)
@@ -452,6 +452,7 @@ def policy_of(config: Config, failures: FailureReports) -> Policy:
         failures.passed,
         failures.untaken,
         dead_letters_name(config),
+        failures.note,
         holds=not is_exact(config),
     )
 

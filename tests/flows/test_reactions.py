@@ -1,5 +1,6 @@
 """Reactions of single agents and flows to their failures, and tasks that a failure stops."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -169,9 +170,60 @@ async def of_faust(agent: Any, error: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [of_faust, lambda agent, error: None])
-def test_function_of_faust_is_refused(made_app: Callable[..., App], given: Any) -> None:
+def test_function_of_faust_is_refused_for_a_flow(given: Any) -> None:
+    where = r"on_error=.*test_reactions.py:\d+\): let it be a plain function of the failure"
+    with pytest.raises(NotSupported, match=where):
+        with_flow(given)
+
+
+async def of_failure(failure: Any) -> str:
+    """Choose by a failure, wrongly with an await."""
+    return "dlq"
+
+
+@pytest.mark.parametrize("given", [of_failure, lambda one, two, three: None])
+def test_function_that_waits_or_takes_more_is_refused(
+    made_app: Callable[..., App], given: Any
+) -> None:
     with pytest.raises(NotSupported, match=re.escape("let it be a plain function of the failure")):
         made_app(given)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_function_of_faust_is_called_and_the_setting_follows(*, waits: bool) -> None:
+    told = []
+
+    async def later(agent: Any, error: Exception) -> None:
+        await asyncio.sleep(0)
+        told.append((agent.name, str(error)))
+
+    def at_once(agent: Any, error: Exception) -> None:
+        told.append((agent.name, str(error)))
+
+    app = with_agent(later if waits else at_once, on_error="dlq")
+    with TestDriver(app, raises=False) as driver:
+        driver.pipe("numbers", [1, 13, 2])
+
+        assert told == [("doubler", "thirteen")]
+        assert [record.value for record in driver.read("x-dlq")] == [13]
+        assert results(driver) == [2, 4]
+
+
+def test_function_of_faust_that_fails_leaves_a_note() -> None:
+    def fail(_agent: Any, _error: Exception) -> None:
+        raise ZeroDivisionError("oops")
+
+    with TestDriver(with_agent(fail), raises=False) as driver:
+        driver.pipe("numbers", [1, 13, 2])
+
+        (failure,) = driver.failures
+        assert "thirteen (its on_error failed: ZeroDivisionError: oops)" in str(failure)
+        assert results(driver) == [2, 4]
+
+
+def test_function_of_faust_makes_no_dead_letter_topic() -> None:
+    topics = with_agent(of_faust).topology().topics
+    assert "x-dlq" not in {spec.name for spec in topics}
 
 
 def test_reaction_changes_no_signature(made_app: Callable[..., App]) -> None:

@@ -45,10 +45,12 @@ def test_each_failed_record_is_kept_in_the_dead_letter_topic(
         workers.until(lambda: client.committed(name, [source]) == {source: 300}, "all of them")
         assert workers.stop("w") == [0]
         assert f"kept in {name}-dlq" in workers.log("w")
+        failed = [event["offset"] for event in workers.events("failed")]
     results = [record.value for record in client.read(out)]
     letters = list(client.read(kept))
     client.close()
 
     bad = [n for n, (_, value) in enumerate(ROWS) if value == b"{" or n % 10 == 3]
     assert [(each.key, each.value) for each in letters] == [ROWS[n] for n in bad]
+    assert failed == bad
     assert len(results) == 300 - len(bad)

@@ -284,3 +284,58 @@ def test_internal_fault_reaches_the_loop_exception_handler(bench: Benches) -> No
     process(made.task, batch("a"))
     made.turn()
     assert [str(context["exception"]) for context in met] == ["report failed"]
+
+
+def test_function_for_errors_is_awaited_before_the_record_counts_as_failed(bench: Benches) -> None:
+    reports: list[Any] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        async for word in stream:
+            if word == "bad":
+                raise ValueError(word)
+
+    async def raised(_error: Exception) -> None:
+        await asyncio.sleep(5)
+
+    agent = AgentNode("body", body, raised=raised)
+    words = Source("words", coded(bytes.decode), coded(bytes.decode), agents=(agent,))
+    made = bench(words, report=reports.append)
+    process(made.task, batch("a", "bad", "b"))
+    assert (made.task.busy, made.task.positions, reports) == (True, {"words": 1}, [])
+    made.loop.now_s = 5.0
+    made.turn()
+    assert (made.task.busy, made.task.positions, len(reports)) == (False, {"words": 3}, 1)
+
+
+def test_task_closes_while_a_function_for_errors_waits(bench: Benches) -> None:
+    async def body(stream: AsyncIterator[str]) -> None:
+        async for word in stream:
+            raise ValueError(word)
+
+    async def raised(_error: Exception) -> None:
+        await asyncio.sleep(5)
+
+    agent = AgentNode("body", body, raised=raised)
+    words = Source("words", coded(bytes.decode), coded(bytes.decode), agents=(agent,))
+    made = bench(words)
+    process(made.task, batch("a"))
+    made.task.close()
+    made.turn()
+    assert made.task.positions == {"words": 0}
+
+
+def test_function_for_errors_that_cancels_itself_leaves_a_note(bench: Benches) -> None:
+    reports: list[Any] = []
+
+    async def body(stream: AsyncIterator[str]) -> None:
+        async for word in stream:
+            raise ValueError(word)
+
+    async def raised(_error: Exception) -> None:
+        raise asyncio.CancelledError
+
+    agent = AgentNode("body", body, raised=raised)
+    words = Source("words", coded(bytes.decode), coded(bytes.decode), agents=(agent,))
+    made = bench(words, report=reports.append)
+    process(made.task, batch("a"))
+    assert [each.error.__notes__ for each in reports] == [["its on_error cancelled itself"]]

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -201,6 +202,17 @@ def test_stop_policy_ends_the_task_before_the_failed_record(
         process(made.task, batch(source.topic, [b'{"user": "ann"}', bad]))
     with pytest.raises(TaskFailed):
         made.task.run(1)
+
+
+@pytest.mark.parametrize("action", [each for each in FailureAction if each.value != "dlq"])
+def test_each_failure_is_noted_with_its_reaction(bench: Benches, action: FailureAction) -> None:
+    noted: list[Failure] = []
+    made = bench(COUNT, on_error=action, noted=noted.append)
+    with suppress(TaskFailed, TaskStopped):
+        process(made.task, batch("words", ["a", "boom", "b", "boom"]))
+    stops = action is not FailureAction.LOG
+    assert [each.offset for each in noted] == ([1] if stops else [1, 3])
+    assert {each.action for each in noted} == {action}
 
 
 @pytest.mark.parametrize(

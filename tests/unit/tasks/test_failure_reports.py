@@ -1,16 +1,19 @@
 """Records that fail are told of, and do not fill the log."""
 
 import asyncio
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from streamsx.clock import Clock
+from streamsx.journal import Journal
 from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId
 from streamsx.operators.operator import Counts
-from streamsx.processing.failure_policy import Failure
+from streamsx.processing.failure_policy import Failure, FailureAction
 from streamsx.tasks import failure_reports
 from streamsx.tasks.failure_reports import FailureReports
 
@@ -28,6 +31,15 @@ class Still(Clock):
         return self.at
 
 
+def reports(
+    clock: Clock | None = None,
+    registry: MetricRegistry | None = None,
+    journal: Journal | None = None,
+) -> FailureReports:
+    clock = clock or Still()
+    return FailureReports(clock, registry or MetricRegistry(), journal or Journal("w", clock))
+
+
 def failure(operator: str, offset: int) -> Failure:
     return Failure(TaskId(0, 1), "lines", 1, offset, operator, True, ValueError("no text"))
 
@@ -40,7 +52,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_first_failure_of_each_operator_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
-    some = FailureReports(Still(), MetricRegistry())
+    some = reports()
     for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
         some.report(failure(operator, offset))
     assert told(caplog) == [
@@ -63,7 +75,7 @@ def test_further_failures_are_counted_once_a_second_and_at_the_end(
         running.cancel()
         await asyncio.wait([running])
 
-    asyncio.run(fail(FailureReports(Still(), MetricRegistry())))
+    asyncio.run(fail(reports()))
     assert told(caplog)[1:] == ["split: 4 more", "split: 1 more"]
 
 
@@ -84,7 +96,7 @@ def test_first_failure_of_each_operator_type_and_line_has_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Still()
-    some = FailureReports(clock, MetricRegistry())
+    some = reports(clock)
     kinds = [("a", ValueError, False), ("a", ValueError, False), ("a", KeyError, False)]
     for operator, kind, again in [*kinds, ("b", ValueError, False), ("b", ValueError, True)]:
         some.report(replace(failure(operator, 1), error=raised(kind, again)))
@@ -97,7 +109,7 @@ def test_failures_of_too_many_kinds_are_logged_without_traceback(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(failure_reports, "KINDS_MAX", 1)
-    some = FailureReports(Still(), MetricRegistry())
+    some = reports()
     for operator in "abc":
         some.report(replace(failure(operator, 1), error=raised(ValueError)))
     assert traceback_of(caplog) == [True, False, False]
@@ -106,7 +118,7 @@ def test_failures_of_too_many_kinds_are_logged_without_traceback(
 def test_agent_without_allow_empty_is_warned_of_tombstones_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    some = FailureReports(Still(), MetricRegistry())
+    some = reports()
     for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
         some.passed(failure(operator, offset))
     says = "tombstone_passed no value: lines-1 offset {}, task 0_1, {}: passed over, as all that"
@@ -120,10 +132,10 @@ def test_first_late_record_of_a_store_is_logged_and_all_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     registry = MetricRegistry()
-    reports = FailureReports(Still(), registry)
+    some = reports(registry=registry)
     for late in (2, 3):
-        reports.untaken(TaskId(0, 1), "per-hour", Counts(skipped=0, late=late))
-    reports.untaken(TaskId(0, 1), "per-hour", Counts(skipped=1, late=0))
+        some.untaken(TaskId(0, 1), "per-hour", Counts(skipped=0, late=late))
+    some.untaken(TaskId(0, 1), "per-hour", Counts(skipped=1, late=0))
     assert [record.getMessage()[:40] for record in caplog.records] == [
         "record_late task=0_1 store=per-hour: a r",
         "record_skipped task=0_1 store=per-hour: ",
@@ -134,3 +146,23 @@ def test_first_late_record_of_a_store_is_logged_and_all_are_counted(
         ("streamsx_records_late_total", (("store", "per-hour"),)): 5,
         ("streamsx_records_skipped_total", (("store", "per-hour"),)): 1,
     }
+
+
+def test_each_failed_record_is_in_the_events_file_and_not_in_the_log(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    caplog.set_level("DEBUG")
+    path = tmp_path / "w.jsonl"
+    journal = Journal("w", Still(), path)
+    some = reports(journal=journal)
+    for offset in range(1000):
+        some.note(replace(failure("split", offset), action=FailureAction.DLQ))
+    journal.close()
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [each["offset"] for each in told] == list(range(1000))
+    about = {name: value for name, value in told[7].items() if name not in {"t", "mono"}}
+    assert about == {
+        "instance": "w", "event": "failed", "task": "0_1", "topic": "lines", "partition": 1,
+        "offset": 7, "operator": "split", "exception": "ValueError", "action": "dlq",
+    }  # fmt: skip
+    assert caplog.messages == []
