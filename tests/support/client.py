@@ -50,8 +50,8 @@ class Record(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """Transaction that has ended, as one partition has it: its records there. `producer`: id and
-    epoch of who has ended it.
+    """Transaction that has ended, as one partition has it: its records there, with those that a
+    compaction has taken out of their batches. `producer`: id and epoch of who has ended it.
     """
 
     records: int
@@ -215,7 +215,7 @@ class Client:
                     producer = header.producer_id, header.producer_epoch
                     yield Transaction(records.pop(header.producer_id, 0), committed, producer)
                 elif header.transactional:
-                    records[header.producer_id] += header.records
+                    records[header.producer_id] += 1 + header.last_offset_delta
 
     def _fetch(
         self, tp: TopicPartition, offset: int, isolation: int = COMMITTED

@@ -70,12 +70,13 @@ class Killing:
         self.largest_restore = 0
         self._draw = random.Random(seed)
         self._names: tuple[str, ...] = ()
+        self._started: dict[str, float] = {}
 
     def start(self, *names: str) -> None:
         """Start workers, and wait until each of them has committed."""
         self._names = names
         started = self.workers.now()
-        self.workers.start(*names, **self.settings)
+        self._start(*names)
         for name in names:
             self._settle(name, started)
 
@@ -88,23 +89,23 @@ class Killing:
         """Kill a worker at a random moment, and start its successor."""
         name = self._draw.choice(self._names)
         self._pause()
-        held = frozenset(self.workers.held(name))
+        held = self._held(name)
         self.workers.kill(name)
         emptied = self._draw.random() < LOSS
         if emptied:
             shutil.rmtree(self.workers.all[name].state)
         kill = Kill(name, self.workers.now(), held, emptied)
         self.kills.append(kill)
-        self.workers.start(name, **self.settings)
+        self._start(name)
         if self._draw.random() >= HASTE:
             self._settle(name, kill.at)
 
     def die(self, name: str, point: str) -> None:
         """Let a worker die at a crash point, and start its successor."""
-        self.workers.start(name, fault=point, **self.settings)
+        self._start(name, fault=point)
         code = self.workers.code(name)
         assert code == -signal.SIGKILL, f"{point} was not reached: {self.workers.all[name].tail()}"
-        held = frozenset(self.workers.held(name))
+        held = self._held(name)
         self.kills.append(Kill(name, self.workers.now(), held, emptied=False))
         self.start(name)
 
@@ -161,6 +162,15 @@ class Killing:
         broker.kill()
         broker.start()
         self.workers.until_event("commit", since=self.workers.now())
+
+    def _start(self, *names: str, **more: object) -> None:
+        self._started |= dict.fromkeys(names, self.workers.now())
+        self.workers.start(*names, **self.settings, **more)
+
+    def _held(self, name: str) -> frozenset[str]:
+        """Return what the process of now runs; it may not have come so far as to tell anything."""
+        begun = self._since(name, self._started[name], "worker_started")
+        return frozenset(self.workers.held(name) if begun else ())
 
     def _pause(self) -> None:
         over = self.workers.now() + self._draw.uniform(0, PAUSE_S)
