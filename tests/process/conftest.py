@@ -70,6 +70,16 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroke
         yield embedded
 
 
+@pytest.fixture(scope="session")
+def kafka_of_v1(
+    kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApacheKafka]:
+    """Apache Kafka whose producers of transactions keep their epoch, as before KIP-890."""
+    home = tmp_path_factory.mktemp("kafka-of-v1")
+    with ApacheKafka(kafka_jars, home, features={"transaction.version": 1}) as node:
+        yield node
+
+
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])
 def broker(request: pytest.FixtureRequest) -> EmbeddedBroker | ApacheKafka:
     """Running, whatever the test before did to it; both can `kill`, `start(idle_s=...)`, `restart`,

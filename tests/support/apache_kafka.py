@@ -248,7 +248,7 @@ class Node:
 
 class ApacheKafka(Node):
     """One node that is broker and controller, with one replica of everything. `settings`: of the
-    broker, in its own words.
+    broker, in its own words. `features`: levels by name; the others are the newest.
     """
 
     def __init__(
@@ -257,6 +257,7 @@ class ApacheKafka(Node):
         home: Path,
         clock: Clock | None = None,
         settings: Mapping[str, object] | None = None,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         # All ports stay: the controller's is written into the formatted directory.
         port, self._sasl, self._secure, controller = _free_ports(4)
@@ -267,6 +268,8 @@ class ApacheKafka(Node):
         format_as = ["--standalone", _cluster_id()]
         for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
             format_as += ["--add-scram", f"{mechanism}=[name={USER},password={PASSWORD}]"]
+        for feature, level in (features or {}).items():
+            format_as += ["--feature", f"{feature}={level}"]
         super().__init__(
             jars, home, port, filled + lines_of(settings or {}), tuple(format_as), _coordinates,
             clock,

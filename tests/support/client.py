@@ -8,18 +8,19 @@ Not here: groups that are joined (`streamsx.group`), speed.
 """
 
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from threading import Event as Moment
 from typing import Any, NamedTuple, TypeVar
 
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import BrokerUnreachable
-from streamsx.model import TopicPartition
+from streamsx.model import Headers, TopicPartition
 from streamsx.protocol.compiler import Malformed
 from streamsx.protocol.error_codes import RETRIABLE, ErrorCode, failure
-from streamsx.protocol.record_batch import Builder, columns
+from streamsx.protocol.record_batch import NO_HEADERS, Builder, columns, commits, scan
 from streamsx.protocol.wire import Api, Body
 from tests.support.apache_kafka import converse
 
@@ -29,6 +30,9 @@ AGAIN_S = 0.05
 BATCH_BYTES = 900_000
 FETCH_BYTES = 4 << 20
 EARLIEST, LATEST = -2, -1
+UNCOMMITTED, COMMITTED = 0, 1
+GROUPS, TRANSACTIONS = 0, 1
+"""Kinds of coordinators, as FindCoordinator names them."""
 BROKERS_DEFAULT = -1
 
 T = TypeVar("T")
@@ -42,6 +46,17 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     timestamp: int
+    headers: Headers = NO_HEADERS
+
+
+class Transaction(NamedTuple):
+    """Transaction that has ended, as one partition has it: its records there, with those that a
+    compaction has taken out of their batches. `producer`: id and epoch of who has ended it.
+    """
+
+    records: int
+    committed: bool
+    producer: tuple[int, int]
 
 
 class Client:
@@ -132,17 +147,21 @@ class Client:
         tp: TopicPartition,
         records: Sequence[tuple[bytes | None, bytes | None]],
         times: Sequence[int] | None = None,
+        headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Keys and values; each is there once when this returns. `times`: in ms, by default now."""
+        """Keys and values; each is there once when this returns. `times`: in ms, by default now;
+        `headers`: of each record.
+        """
         if self._producer_id < 0:
             self._producer_id = self._persist(self._new_producer, "a producer id")
         builder = Builder(BATCH_BYTES)
         now_ms = int(self._clock.wall() * 1000)
         sequence = self._sequences.get(tp, 0)
         for at, (key, value) in enumerate(records):
-            if not builder.append(times[at] if times else now_ms, key, value):
+            time_ms = times[at] if times else now_ms
+            if not builder.append(time_ms, key, value, headers[at] if headers else NO_HEADERS):
                 self._send(tp, builder.close(self._producer_id, 0, sequence), builder.count)
-                self.send(tp, records[at:], times and times[at:])
+                self.send(tp, records[at:], times and times[at:], headers and headers[at:])
                 return
         self._send(tp, builder.close(self._producer_id, 0, sequence), builder.count)
 
@@ -171,28 +190,70 @@ class Client:
         return int(told.producer_id) if good(told.error_code) else None
 
     def read(self, tp: TopicPartition, start: int | None = None) -> Iterator[Record]:
-        """All records up to the end of now, from the first one or an offset on."""
-        (first,), (end,) = self.starts([tp]).values(), self.ends([tp]).values()
+        """All committed records up to the stable end of now, from the first one or an offset on."""
+        (first,), (end,) = self.starts([tp]).values(), self.stable_ends([tp]).values()
         position = first if start is None else start
         while position < end:
-            data = self._persist(partial(self._fetch, tp, position), f"read {tp}")
-            found = columns(data, position)
+            data, aborted = self._persist(partial(self._fetch, tp, position), f"read {tp}")
+            found = columns(data, position, aborted=aborted)
             position = found.next_offset
-            rows = zip(found.offsets, found.keys, found.values, found.timestamps, strict=True)
+            headers = found.headers or repeat(NO_HEADERS)
+            rows = zip(found.offsets, found.keys, found.values, found.timestamps, headers)  # noqa: B905
             yield from (Record(*row) for row in rows if row[0] < end)
 
-    def _fetch(self, tp: TopicPartition, offset: int) -> bytes | None:
+    def transactions(self, tp: TopicPartition) -> Iterator[Transaction]:
+        """All transactions that have ended by now, in the order of their ends."""
+        (position,), (end,) = self.starts([tp]).values(), self.ends([tp]).values()
+        records: Counter[int] = Counter()
+        while position < end:
+            ask = partial(self._fetch, tp, position, UNCOMMITTED)
+            data = memoryview(self._persist(ask, f"read {tp}")[0])
+            for at, size, header in scan(data, check=False):
+                position = header.last_offset + 1
+                if header.control:
+                    committed = bool(commits(header, data[at : at + size]))
+                    producer = header.producer_id, header.producer_epoch
+                    yield Transaction(records.pop(header.producer_id, 0), committed, producer)
+                elif header.transactional:
+                    records[header.producer_id] += 1 + header.last_offset_delta
+
+    def _fetch(
+        self, tp: TopicPartition, offset: int, isolation: int = COMMITTED
+    ) -> tuple[bytes, list[tuple[int, int]]] | None:
+        """Batches, and the producers and first offsets of those that were aborted."""
         part = {
             "partition": tp.partition, "current_leader_epoch": -1, "fetch_offset": offset,
             "partition_max_bytes": FETCH_BYTES,
         }  # fmt: skip
         body = {
             "replica_id": -1, "max_wait": 100, "min_bytes": 1, "max_bytes": FETCH_BYTES,
-            "isolation_level": 1, "session_epoch": -1,
+            "isolation_level": isolation, "session_epoch": -1,
             "topics": [{"topic": tp.topic, "partitions": [part]}],
         }  # fmt: skip
         told = self._lead(tp, Api.FETCH, 11, body).responses[0].partitions[0]
-        return bytes(told.records or b"") if good(told.error_code) else None
+        if not good(told.error_code):
+            return None
+        aborted = [
+            (each.producer_id, each.first_offset) for each in told.aborted_transactions or ()
+        ]
+        return bytes(told.records or b""), aborted
+
+    def fence(self, transactional_id: str) -> None:
+        """Begin anew with the id of a producer: what it has open is aborted, and it is fenced once.
+
+        Another attempt would fence it again, when it has begun anew itself.
+        """
+        body = {
+            "transactional_id": transactional_id, "transaction_timeout": 60_000, "producer_id": -1,
+            "producer_epoch": -1,
+        }  # fmt: skip
+
+        def attempt() -> bool:
+            node = self._coordinator(transactional_id, TRANSACTIONS)
+            code = self._ask(Api.INIT_PRODUCER_ID, 4, body, node).error_code
+            return good(code, also=ErrorCode.CONCURRENT_TRANSACTIONS)
+
+        self._persist(attempt, f"fence {transactional_id}")
 
     # -- offsets
 
@@ -203,11 +264,18 @@ class Client:
         """High watermarks."""
         return self._offsets(list(tps), LATEST)
 
-    def _offsets(self, tps: list[TopicPartition], time: int) -> dict[TopicPartition, int]:
+    def stable_ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """High watermarks, or the first offsets of open transactions."""
+        return self._offsets(list(tps), LATEST, COMMITTED)
+
+    def _offsets(
+        self, tps: list[TopicPartition], time: int, isolation: int = UNCOMMITTED
+    ) -> dict[TopicPartition, int]:
         def attempt() -> dict[TopicPartition, int] | None:
             found: list[tuple[TopicPartition, Any]] = []
             for leader, led in self._led(tps).items():
-                body = {"replica_id": -1, "topics": by_topic(led, lambda _: {"timestamp": time})}
+                topics = by_topic(led, lambda _: {"timestamp": time})
+                body = {"replica_id": -1, "isolation_level": isolation, "topics": topics}
                 found += parts(self._ask(Api.LIST_OFFSETS, 5, body, leader))
             if not good(*(part.error_code for _, part in found)):
                 return None
@@ -282,11 +350,11 @@ class Client:
                 tp = TopicPartition(topic, part.partition_index)
                 self._leaders[tp] = where[part.leader_id]
 
-    def _coordinator(self, group: str) -> Address:
+    def _coordinator(self, name: str, kind: int = GROUPS) -> Address:
         """Raises BrokerUnreachable while it has none."""
-        told = self._ask(Api.FIND_COORDINATOR, 2, {"key": group, "key_type": 0})
+        told = self._ask(Api.FIND_COORDINATOR, 2, {"key": name, "key_type": kind})
         if told.error_code:
-            raise BrokerUnreachable(f"group {group} has no coordinator: {told.error_code}")
+            raise BrokerUnreachable(f"{name} has no coordinator: {told.error_code}")
         return told.host, told.port
 
     def _persist(self, attempt: Callable[[], T | None], what: str) -> T:

@@ -7,19 +7,17 @@ Not here: the workers that count (`workers`).
 """
 
 import json
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import cycle, islice
 from typing import Self
 
-from streamsx.clock import Clock, SystemClock
+from streamsx.clock import Clock
 from streamsx.model import TopicPartition
 from streamsx.tools.demonstration.traffic import lines
 from tests.support.client import Client
-
-SEND_EVERY_S = 0.02
+from tests.support.feed import Feed
 
 
 class WordCount:
@@ -43,11 +41,8 @@ class WordCount:
         """Of its workers."""
         self.client = Client(bootstrap)
         self._feeder = Client(bootstrap)
-        self._clock = clock or SystemClock()
         self._lines = cycle(lines())
-        self._thread: threading.Thread | None = None
-        self._enough = threading.Event()
-        self._failed: BaseException | None = None
+        self._feed = Feed(self._send, clock)
         self.fed = 0
         """Lines."""
         self.words: Counter[str] = Counter()
@@ -73,9 +68,7 @@ class WordCount:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._enough.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._feed.end()
         self.client.close()
         self._feeder.close()
 
@@ -83,34 +76,16 @@ class WordCount:
 
     def send(self, lines: int) -> None:
         """At once, spread over all partitions; not while a feed is on."""
-        assert self._thread is None, "a feed is on"
+        assert not self._feed.on, "a feed is on"
         self._send(lines)
 
     def feed(self, lines_per_s: int) -> None:
         """From now on, in a thread of its own, until `enough`."""
-        assert self._thread is None, "a feed is on"
-        self._enough.clear()
-        self._thread = threading.Thread(target=self._run, args=(lines_per_s,), name="feed")
-        self._thread.start()
+        self._feed.start(lines_per_s)
 
     def enough(self) -> None:
         """No more lines; all that were fed are there."""
-        assert self._thread is not None, "no feed is on"
-        self._enough.set()
-        self._thread.join()
-        self._thread = None
-        if self._failed is not None:
-            raise self._failed
-
-    def _run(self, lines_per_s: int) -> None:
-        began, before = self._clock.now(), self.fed
-        try:
-            while not self._enough.wait(SEND_EVERY_S):
-                due = before + int((self._clock.now() - began) * lines_per_s)
-                if due > self.fed:
-                    self._send(due - self.fed)
-        except BaseException as error:  # whatever it is, the test has to know
-            self._failed = error
+        self._feed.enough()
 
     def _send(self, lines: int) -> None:
         taken = list(islice(self._lines, lines))
