@@ -13,7 +13,8 @@ StreamsxError
     BrokerUnreachable StoreLocked DiskFailed DescriptorsUsedUp TopicGone SnapshotFailed
     SparkGone StateConflict
   DataError              corrupt or unreadable bytes
-    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused ValueRefused
+    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused RecordTooLate
+    ValueRefused
   GroupError   (exit 1)  refusals of this member by the coordinator
     Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
   TaskFailed   (exit 1)  a task that its policy stops, and its worker with the task
@@ -184,6 +185,10 @@ class RecordTooLarge(DataError):
 
 class RecordRefused(DataError):
     """Record that its topic refuses because of its time, its key or its headers."""
+
+
+class RecordTooLate(DataError):
+    """Record whose windows had closed, named in its dead letter; nothing raises it."""
 
 
 class ValueRefused(DataError):

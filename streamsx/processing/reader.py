@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.processing.batch import Batch, Chunk
 from streamsx.processing.compile import FOREVER, Loop, LoopText, Wiring, compiled, has_clock
+from streamsx.processing.dead_letters import why_not
 from streamsx.processing.failure_policy import (
     FailedRecord,
     Failure,
@@ -76,6 +77,8 @@ class AgentProgress:
         self.begin = max(task.taken[topic], begins.get(self.reader, 0))
         """Offset below which all records are done."""
         self.give_up = self._streak.reset
+        self._buried = -1
+        """Offset of the last record that came too late and was sent to the dead letters."""
 
     def place(self, ordinal: int, reached: int) -> ReaderPosition:
         """Return the reader's position.
@@ -96,6 +99,7 @@ class AgentProgress:
         With `back`, the log went back or is another one, and the reader continues at `position`.
         """
         self._streak.reset()
+        self._buried = -1
         self.begin = position if back else max(self.begin, position)
 
     def failed(
@@ -110,6 +114,24 @@ class AgentProgress:
         """Report a failed result as of the record at an offset; raise if the task ends."""
         failure = self._failure(offset, error, decode=False)
         self._task.failed(failure, self.results, 0, self._policy)
+
+    def bury(self, batch: Batch, index: int, error: Exception) -> None:
+        """Send a late record to the dead letters, once for all of its windows.
+
+        It is no failure: nothing is counted, and no streak begins. A letter that cannot be sent is
+        reported.
+
+        Raises:
+            NotFound: the dead-letter topic is gone.
+        """
+        offset = batch.offsets[index]
+        if offset == self._buried:
+            return
+        self._buried = offset
+        failure = self._failure(offset, error, decode=False)
+        failure = replace(failure, record=failed_record(batch, index))
+        if why := why_not(failure, self._policy.dead_letters, self._task.outbox):
+            self._policy.report(replace(failure, kept=why))
 
     def _failure(self, offset: int, error: Exception, *, decode: bool) -> Failure:
         task = self._task
@@ -224,7 +246,7 @@ class LoopRun:
         self._all = tuple(range(len(self._scopes)))
         tells = task.plan.tells
         begin = task.stream_time if self._progress_of is None else NOTHING
-        named = zip(source.branches, self._scopes, strict=True)
+        named = list(zip(source.branches, self._scopes, strict=True))
         self._wiring = Wiring(
             task.outbox.to,
             task.stores,
@@ -235,6 +257,7 @@ class LoopRun:
             tells=tells,
             tables=task.tables,
             stream_time=begin,
+            bury={each.agent: partial(self._bury, scope) for each, scope in named},
         )
         self._loop = compiled(source, task.plan.number, self._wiring)
         self.topic = topic
@@ -248,6 +271,8 @@ class LoopRun:
         """Whether a branch may have to pass over records that are done."""
         self._failing: tuple[Batch, int, int, int] | None = None
         """Batch, index and ordinal of the record that fails, and the number of the branch."""
+        self._at: tuple[Batch, int] | None = None
+        """Batch, and index of its record that is the first of the loop's input."""
         self._left: Iterator[None] | None = None
         """Rest of a chunk that is paused."""
 
@@ -318,6 +343,13 @@ class LoopRun:
     def _failed_last(self, error: Exception, branch: int) -> None:
         """Report a failed result outside of a record as that of the last record."""
         self._scopes[branch].result_failed(max(self._reached - 1, 0), error)
+
+    def _bury(self, scope: AgentProgress, index: int | None, error: Exception) -> None:
+        """Send a late record to the dead letters. A late result has none: no record is to blame."""
+        if index is not None:
+            assert self._at is not None, "a late record without a batch"
+            batch, start = self._at
+            scope.bury(batch, start + index, error)
 
     def close_idle(self, quiet_ms: Mapping[str, float], newest: int) -> bool:
         """Close everything in operators whose input is idle; return whether there is any.
@@ -421,6 +453,7 @@ class LoopRun:
         if (error := batch.error(start)) is not None:
             failed(0, error, None)
         elif loop is not None:
+            self._at = batch, start
             columns = (batch.keys, batch.values, batch.timestamps)
             headers = batch.headers[start:stop] if batch.headers else repeat(None)
             cut = (column[start:stop] for column in columns)
