@@ -18,6 +18,7 @@ StreamsxError
   GroupError   (exit 1)  refusals of this member by the coordinator
     Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
   TaskFailed   (exit 1)  a task that its policy stops, and its worker with the task
+    AppStopped           the same, and all workers of the app
   TaskStopped            a task that processes no more; its worker goes on
   Bug          (exit 1)  a bug of streamsx: stop and print the story
     InvalidTransition InvariantBroken IllegalPlan
@@ -217,6 +218,10 @@ class RebalanceInProgress(GroupError):
 
 class TaskFailed(StreamsxError):
     """Task that its policy stops, and its worker with the task."""
+
+
+class AppStopped(TaskFailed):
+    """Task that its policy stops, with all workers of its app."""
 
 
 class TaskStopped(StreamsxError):
