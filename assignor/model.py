@@ -129,6 +129,7 @@ class MemberMetadata:
     `eager`: the member released everything before it joined, and claims nothing.
     `fresh`: the process has had no assignment yet.
     `marks`, `round`: those of the newest memory the member has; the marks of an observer are new.
+    `stops_app`: the reason for which the member stops all workers of the app, empty if it does not.
     `signatures`: those of the member's sub-topologies, from which the leader derives `knows`.
 
     The other fields are for the coordinator and for people; no rule reads them: `nonce`, `version`
@@ -156,6 +157,7 @@ class MemberMetadata:
     knows: frozenset[int] | None = None
     round: int = 0
     marks: Mapping[str, Mark] = field(default_factory=dict)
+    stops_app: str = ""
     signatures: tuple[int, ...] = ()
     nonce: int = 0
     version: str = ""

@@ -330,6 +330,7 @@ def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, Assignmen
     # `more` announces the rounds that follow soon: for released tasks, for learners that are soon
     # ready, and for a tool that leaves at once.
     asks = any(member.observer for member in members)
+    stop_app = _stop_app(members)
     twice = shared(members)
     wanted: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, member in plan.wanted.items():
@@ -342,6 +343,7 @@ def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, Assignmen
             no_takers=plan.no_takers,
             shared_name=member.instance in twice,
             heard=member.nonce,
+            stop_app=stop_app,
             learners=frozenset(plan.learner.get(member.id, ())),
             standbys=frozenset(plan.standby.get(member.id, ())),
             wanted=frozenset(wanted[member.id]),
@@ -349,6 +351,11 @@ def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, Assignmen
         )
         for member in members
     }
+
+
+def _stop_app(members: Sequence[MemberMetadata]) -> str:
+    """Return the reason for which all workers have to end, empty if no member gives one."""
+    return min((member.stops_app for member in members if member.stops_app), default="")
 
 
 def claims_stay(
@@ -363,6 +370,7 @@ def claims_stay(
     memory = replace(memory, round=memory.round + 1)
     claimants = _claimants(group.members)
     ran = _let_go(group, claimants)
+    stop_app = _stop_app(group.members)
     answers = {}
     for member in group.members:
         keeps = (*(tp for tp in member.claims if claimants[tp] == 1), *ran[member.id])
@@ -375,6 +383,7 @@ def claims_stay(
             wanted=member.wanted & roles[CopyRole.STANDBY],
             promises=member.heirs,
             heard=member.nonce,
+            stop_app=stop_app,
             error=error,
         )
         answers[member.id] = Assignment(keeps, write_assignment(word)).write()

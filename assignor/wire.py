@@ -64,6 +64,7 @@ class AssignmentView:
     `no_takers`: a leaver need not wait.
     `shared_name`: a worker of another state directory has the reader's instance name.
     `error`: with an error the member keeps its tasks.
+    `stop_app`: reason for which the reader has to end, as all workers of the app; empty: go on.
     `heard`: nonce of the reader's newest join that the leader knows.
 
     The leader alone gets its `generation`, the tasks `withheld`, the source `topics` of each
@@ -83,6 +84,7 @@ class AssignmentView:
     wanted: frozenset[TaskId] = frozenset()
     promises: frozenset[TaskId] = frozenset()
     error: ErrorWord = ErrorWord.NONE
+    stop_app: str = ""
     heard: int = 0
     generation: int = 0
     withheld: frozenset[TaskId] = frozenset()
@@ -225,6 +227,15 @@ def _read_decisions(reader: Reader) -> tuple[Decision, ...]:
         raise ValueError(f"decisions: {error}") from error
 
 
+def _reason(why: str) -> bytes:
+    """Encode a reason, cut to its limit, whatever text it quotes."""
+    return why[:REASON_CHARS_MAX].encode(errors="replace")
+
+
+def _read_reason(reader: Reader) -> str:
+    return reader.rest().decode(errors="replace")
+
+
 def _reasons(reasons: Mapping[TaskId, str]) -> bytes:
     """Encode reasons per task: number of the sub-topology, number of the partition, text.
 
@@ -233,7 +244,7 @@ def _reasons(reasons: Mapping[TaskId, str]) -> bytes:
     return b"".join(
         codec.number(task.subtopology)
         + codec.number(task.partition)
-        + codec.text(why[:REASON_CHARS_MAX].encode(errors="replace").decode())
+        + codec.text(_reason(why).decode())
         for task, why in sorted(reasons.items())[:REASONS_MAX]
     )
 
@@ -266,6 +277,7 @@ JOIN = (
     codec.listing(20, "stopped"),
     TagField(21, "reasons", {}, _reasons, _read_reasons),
     TagField(22, "metrics", {}, _metrics, _read_metrics),
+    TagField(23, "stops_app", "", _reason, _read_reason),
 )
 ASSIGNMENT = (
     codec.numeric(1, "round"),
@@ -281,6 +293,7 @@ ASSIGNMENT = (
     TagField(15, "topics", {}, _topics, _read_topics),
     TagField(16, "decisions", (), _decisions, _read_decisions),
     codec.numeric(18, "heard"),
+    TagField(19, "stop_app", "", _reason, _read_reason),
 )
 
 

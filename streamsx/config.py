@@ -267,7 +267,7 @@ slice_seconds: Final = within(
 # -- the table
 
 
-REACTIONS: Final = ("log", "dlq", "stop_task", "stop")
+REACTIONS: Final = ("log", "dlq", "stop_task", "stop", "stop_app")
 """Reactions to a record that failed."""
 
 
@@ -297,7 +297,8 @@ class Config:
     whether SIGTERM lets such a worker `stay` a member for the rest of its session.
 
     `on_error`, `on_decode_error`: the reaction to a record that fails, or cannot be decoded. `log`
-    skips it, `dlq` sends it to `dlq_topic` too, `stop_task` stops its task and `stop` the worker.
+    skips it, `dlq` sends it to `dlq_topic` too, `stop_task` stops its task, `stop` the worker,
+    and `stop_app` all workers of the app.
 
     `on_produce_error`: the reaction to a record that a broker refuses for good. `stop_task` stops
     the task that sent the record at the task's last commit, `stop` stops the worker, `log` skips

@@ -13,10 +13,12 @@ StreamsxError
     BrokerUnreachable StoreLocked DiskFailed DescriptorsUsedUp TopicGone SnapshotFailed
     SparkGone StateConflict
   DataError              corrupt or unreadable bytes
-    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused ValueRefused
+    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused RecordTooLate
+    ValueRefused
   GroupError   (exit 1)  refusals of this member by the coordinator
     Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
   TaskFailed   (exit 1)  a task that its policy stops, and its worker with the task
+    AppStopped           the same, and all workers of the app
   TaskStopped            a task that processes no more; its worker goes on
   Bug          (exit 1)  a bug of streamsx: stop and print the story
     InvalidTransition InvariantBroken IllegalPlan
@@ -186,6 +188,10 @@ class RecordRefused(DataError):
     """Record that its topic refuses because of its time, its key or its headers."""
 
 
+class RecordTooLate(DataError):
+    """Record whose windows had closed, named in its dead letter; nothing raises it."""
+
+
 class ValueRefused(DataError):
     """Value of a table that its codec refuses, or that is too large for its changelog."""
 
@@ -212,6 +218,10 @@ class RebalanceInProgress(GroupError):
 
 class TaskFailed(StreamsxError):
     """Task that its policy stops, and its worker with the task."""
+
+
+class AppStopped(TaskFailed):
+    """Task that its policy stops, with all workers of its app."""
 
 
 class TaskStopped(StreamsxError):

@@ -8,7 +8,7 @@ Not here: settings (`settings`), execution (`streamsx.worker`).
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from inspect import iscoroutinefunction, signature, unwrap
@@ -355,9 +355,9 @@ class App(FaustNames):
         return build(self.conf.id, stages, topics, notes, otherwise)
 
     def _with_dead_letters(
-        self, topics: list[TopicSpec], stages: Iterable[SubTopology]
+        self, topics: list[TopicSpec], stages: Collection[SubTopology]
     ) -> list[TopicSpec]:
-        """Return specs with that of the dead-letter topic, if a reaction to a failure may be `dlq`.
+        """Return specs with that of the dead-letter topic, if a record may be sent there.
 
         The app may read or write the topic, too.
 
@@ -367,7 +367,8 @@ class App(FaustNames):
         chosen = [self.conf.on_error, self.conf.on_decode_error]
         for source in (source for stage in stages for source in stage.sources):
             chosen += chain.from_iterable(source.on_failures)
-        if not any(each == "dlq" or callable(each) for each in chosen):
+        buries = any(each.buries for stage in stages for each in stage.operators)
+        if not buries and not any(each == "dlq" or callable(each) for each in chosen):
             return topics
         name = dead_letters_name(self.conf)
         if any(spec.config for spec in topics if spec.name == name):

@@ -31,7 +31,7 @@ from streamsx.operators.branch import branch, on_branch
 from streamsx.operators.deduplicate import deduplicate
 from streamsx.operators.filter import filter_values
 from streamsx.operators.join_streams import Sides, join_streams
-from streamsx.operators.late import LateRecord, call_for_late
+from streamsx.operators.late import LateBounds, LateRecord, bury_late, call_for_late
 from streamsx.operators.map import flat_map, flat_map_values, map_records, map_values
 from streamsx.operators.operator import Operator
 from streamsx.operators.peek import peek
@@ -55,6 +55,18 @@ EMITS: Final = ("commit", "update")
 WINDOW_EMITS: Final = (*EMITS, "final")
 TABLE_KINDS: Final = ("inner", "left")
 FLOW_KINDS: Final = ("inner", "left", "outer")
+OnLate = str | Callable[[LateRecord], Any]
+DROP: Final = "drop"
+DLQ: Final = "dlq"
+LATE_BOUNDS: Final = {
+    "tumbling": LateBounds("{start}", "{start} + {size}"),
+    "hopping": LateBounds("{start}", "{start} + {size}"),
+    "session": LateBounds("{start}", "{end}"),
+    "sliding": LateBounds("max(0, {timestamp} - {size})", "max({size}, {timestamp})"),
+    "join": LateBounds("{timestamp} - {back}", "{timestamp} + {reach}"),
+    "deduplicate": LateBounds("{timestamp} - {size}", "{timestamp} + {size}"),
+}
+"""Bounds of a late record by the kind of the window, or by the step."""
 
 
 def key_codec(topic: Topic) -> Codec:
@@ -194,20 +206,23 @@ class Flow(AbsentSteps):
         name: str = "",
         grace: object = None,
         metadata: bool = False,
+        on_late: OnLate = DROP,
     ) -> "Flow":
         """Keep the first record of each id, and drop those of the same id `within` a duration.
 
         `key` is a function that finds the id, of any type that JSON has; a record without an id
         passes. Ids are those of one partition: group or rekey the flow by the id if records of one
         id may be in several. `grace` is how long an id is kept beyond `within`, in stream time, for
-        records that come late.
+        records that come late. `on_late` is what becomes of a record that comes later than that, as
+        for windows (`Grouped`).
         """
         check_function("deduplicate", key, metadata=metadata)
         timing = dedup_timing(within, grace)
         remedy = f"grace='{self.place.shape.behind}ms'"
         self.place.shape.check_in_time("deduplicate", timing.stays, remedy)
         store = self.place.ids(name, timing)
-        return self._then(deduplicate(store, key, metadata=metadata))
+        operator = deduplicate(store, key, metadata=metadata)
+        return self._then(_with_late(operator, on_late, "deduplicate"))
 
     # -- topics
 
@@ -276,6 +291,7 @@ class Flow(AbsentSteps):
         idle: object = None,
         name: str = "",
         value_type: Any = None,
+        on_late: OnLate = DROP,
     ) -> "Flow":
         """Join each record with a table, or with the records of another flow.
 
@@ -291,13 +307,14 @@ class Flow(AbsentSteps):
         may be. `kind` is `inner`, `left` or `outer`. A record without a match leaves with None for
         the other value when nothing can match any more: `grace` is how long the join waits for
         late records. `idle` is how long both inputs may be without any record, in time on the
-        wall, before such records leave all the same. `name` names the buffers.
+        wall, before such records leave all the same. `name` names the buffers. `on_late` is that
+        of windows (`Grouped`), for late records of either flow.
         """
         from streamsx.app.table_flow import GlobalTable, TableFlow
 
         check_function("join", fun, 2)
         if isinstance(other, GlobalTable):
-            _refuse_reach(within, grace, idle)
+            _refuse_reach(within, grace, idle, on_late)
             return self._join_global(other, fun, key, kind, value_type)
         if key is not None:
             raise TopologyError(
@@ -306,10 +323,11 @@ class Flow(AbsentSteps):
             )
         if isinstance(other, Flow):
             reach = join_reach(within, grace)
-            return self._join_flow(other, fun, kind, reach, name, value_type, idle_time(idle))
+            timed = reach, idle_time(idle), on_late
+            return self._join_flow(other, fun, kind, *timed, name, value_type)
         if not isinstance(other, TableFlow):
             raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
-        _refuse_reach(within, grace, idle)
+        _refuse_reach(within, grace, idle, on_late)
         check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
         if other.to_flow().place.shape.windowed:
@@ -350,9 +368,10 @@ class Flow(AbsentSteps):
         fun: Callable[[Any, Any], Any],
         kind: str,
         reach: JoinReach,
+        idle: int | None,
+        on_late: OnLate,
         name: str,
         value_type: Any,
-        idle: int | None,
     ) -> "Flow":
         check_kind(kind, FLOW_KINDS)
         if kind != "inner" and not reach.graced:
@@ -371,7 +390,8 @@ class Flow(AbsentSteps):
         stores = left.buffer(f"{name}-left", reach.left), right.buffer(f"{name}-right", reach.right)
         sides = Sides(kind != "inner", kind == "outer", reach.before, reach.after)
         made = join_streams(*stores, fun, sides, left.shape.keys.decode)
-        one, two = (replace(operator, idle_ms=idle) for operator in made)
+        timed = (replace(operator, idle_ms=idle) for operator in made)
+        one, two = (_with_late(operator, on_late, "join") for operator in timed)
         behind = max(left.shape.behind, right.shape.behind)
         if kind != "inner":
             behind += max(reach.before, reach.after) + reach.grace
@@ -382,24 +402,14 @@ class Flow(AbsentSteps):
         return f"<Flow of {self.place.app!r}>"
 
 
-OnLate = str | Callable[[LateRecord], Any]
-DROP: Final = "drop"
-LATE_BOUNDS: Final = {
-    "tumbling": ("{start}", "{start} + {size}"),
-    "hopping": ("{start}", "{start} + {size}"),
-    "session": ("{start}", "{end}"),
-    "sliding": ("max(0, {timestamp} - {size})", "max({size}, {timestamp})"),
-}
-"""Bounds of a late record's window, in the names of each operator's code."""
-
-
 @dataclass(frozen=True)
 class Grouped(AbsentSteps):
     """Records of a flow by key. Each call makes a table; its name names the table's store.
 
-    `on_late` is what becomes of a record that comes when its window has closed: `drop`, or a
-    function that takes it as a `LateRecord`. A record of several windows is late for each that has
-    closed. Late records are counted in any case.
+    `on_late` is what becomes of a record that comes when its window has closed: `drop`, `dlq`,
+    which keeps it as a dead letter, or a function that takes it as a `LateRecord`. A record of
+    several windows is late for each that has closed, and has one dead letter. Late records are
+    counted in any case.
     """
 
     _absent = OF_GROUPS
@@ -536,20 +546,10 @@ class Grouped(AbsentSteps):
         changes["at_commits"] = place.shape.at_commits or emit == "commit"
         if window is not None:
             operator = replace(operator, idle_ms=window.idle)
-        operator = self._with_late(operator, on_late)
+        operator = _with_late(operator, on_late, window.kind if window else "")
         made = place.then(operator, windowed=window is not None, **changes)
         knows_old = window is None or window.kind != "sliding"
         return TableFlow(Flow(made), store, knows_old)
-
-    def _with_late(self, operator: Operator, on_late: "OnLate") -> Operator:
-        """Return the operator with what becomes of late records."""
-        if on_late == DROP:
-            return operator
-        if self._window is None or isinstance(on_late, str):
-            what = "no window" if self._window is None else "drop, or a function"
-            raise TopologyError(f"not an on_late: {on_late!r} ({users_line()}): {what}")
-        check_function("on_late", on_late)
-        return call_for_late(operator, on_late, *LATE_BOUNDS[self._window.kind])
 
     def _check_grace(self, place: Place) -> None:
         """Refuse a window that would have closed before its records come."""
@@ -566,6 +566,24 @@ class Grouped(AbsentSteps):
                 f"final results without a grace ({users_line()}): what comes later is lost: write "
                 f"{window.kind}(..., grace=...); grace=0 is an answer"
             )
+
+
+def _with_late(operator: Operator, on_late: OnLate, kind: str) -> Operator:
+    """Return an operator with what becomes of late records.
+
+    `kind` is that of the window, or the step; empty for an aggregate without a window.
+    """
+    if on_late == DROP:
+        return operator
+    if not kind or (isinstance(on_late, str) and on_late != DLQ):
+        what = "write drop, dlq, or a function" if kind else "no window"
+        raise TopologyError(f"not an on_late: {on_late!r} ({users_line()}): {what}")
+    bounds = LATE_BOUNDS[kind]
+    if isinstance(on_late, str):
+        store = operator.stores.get("own") or operator.stores["store"]
+        return bury_late(operator, store.name, bounds)
+    check_function("on_late", on_late)
+    return call_for_late(operator, on_late, bounds)
 
 
 class Aggregate(NamedTuple):
@@ -669,11 +687,11 @@ def _nothing() -> None:
     """Return None, the aggregate before the first value."""
 
 
-def _refuse_reach(within: object, grace: object, idle: object) -> None:
-    if (within, grace, idle) != (None, None, None):
+def _refuse_reach(within: object, grace: object, idle: object, on_late: OnLate) -> None:
+    if (within, grace, idle, on_late) != (None, None, None, DROP):
         raise TopologyError(
-            f"within=, grace= or idle= with a table ({users_line()}): tables are joined as they "
-            "are when the record comes: leave them out"
+            f"within=, grace=, idle= or on_late= with a table ({users_line()}): tables are joined "
+            "as they are when the record comes: leave them out"
         )
 
 

@@ -184,7 +184,7 @@ class TransactionalProducer(Producer):
             if reply is not None and verdict in (
                 TransactionVerdict.FENCED, TransactionVerdict.ABORT, TransactionVerdict.DENIED,
             ):  # fmt: skip
-                self._ends(code, f"{api.name} of {self._id.transactional_id}")
+                self.is_over(code, f"{api.name} of {self._id.transactional_id}")
                 break
             await asyncio.sleep(self._pause_s(code))
         return None
@@ -233,7 +233,7 @@ class TransactionalProducer(Producer):
         soon = VERDICTS.get(code) is TransactionVerdict.SOON
         return SOON_S if soon else BACKOFF_S
 
-    def _ends(self, code: int, where: str) -> None:
+    def is_over(self, code: int, where: str) -> None:
         """Hear that the transaction cannot be committed."""
         if self._id.stage is TransactionStage.BEGINNING:
             return  # one of several answers that say so
@@ -354,4 +354,4 @@ class TransactionalProducer(Producer):
         self._goes_on()
 
     def _over(self, tp: TopicPartition, code: int) -> None:
-        self._ends(code, str(tp))
+        self.is_over(code, str(tp))

@@ -386,12 +386,14 @@ class CommitDone:
     """End of a commit.
 
     `missing`: partitions that are not committed, with NOT_OURS for a lost partition or Kafka's code
-    for a refusal for good. `why`: the reason if no partition was committed.
+    for a refusal for good. `why`: the reason if no partition was committed. `code`: Kafka's code
+    for a transaction that cannot be committed.
     """
 
     id: int
     missing: Mapping[TopicPartition, int] = field(default_factory=dict)
     why: Refusal | None = None
+    code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,8 @@ class OffsetCommits:
         broken = asked.transaction is not None and bool(asked.missing)
         if verdict is Verdict.ABORT:
             self._waiting.popleft()
-            self._fail(asked, e.Refusal.ABORTED)
+            missing = dict.fromkeys(asked.offsets, e.NOT_OURS)
+            self._box.emit(e.CommitDone(asked.id, missing, e.Refusal.ABORTED, reply.error))
         elif verdict is Verdict.GOOD or broken or not asked.offsets:
             self._waiting.popleft()
             self._box.emit(e.CommitDone(asked.id, asked.missing))

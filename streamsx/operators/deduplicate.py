@@ -44,5 +44,5 @@ def deduplicate(store: StoreNode, id_of: Callable[..., Any], *, metadata: bool =
     functions: dict[str, Any] = {"id_of": id_of, "encode_id": store.keys.encoders}
     code = Code(block, bind=BIND, close=DROPS, moves_due=True)
     stores = {"store": store}
-    constants = {"stays": timing.stays}
+    constants = {"size": timing.size, "stays": timing.stays}
     return Operator("deduplicate", code, functions, stores=stores, constants=constants)

@@ -1,7 +1,8 @@
-"""Late records of windows, as a user's function gets them.
+"""Late records, as a user's function gets them, or as dead letters.
 
 A record is late when all windows that hold it have closed. An operator counts it; with a function
-of the user it calls that too, before the next record.
+of the user it calls that too, before the next record. Dead letters need neither key nor value, so
+nothing is decoded for them.
 """
 
 import re
@@ -9,19 +10,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from streamsx.errors import RecordTooLate
 from streamsx.operators.operator import Code, Operator
 
 COUNTED: Final = re.compile(r"^( *)\{counts\}\.late \+= 1$", re.MULTILINE)
 CALL: Final = (
     "{on_late}({late_record}({value}, {decoded}, {timestamp}, {now} - {timestamp}, @start, @end))"
 )
+BURY: Final = "{bury}({index}, {too_late}({timestamp}, {now} - {timestamp}, @start, @end))"
+
+
+class LateBounds(NamedTuple):
+    """Bounds of a late record's window, as expressions in the names of the operator's code."""
+
+    start: str
+    end: str
 
 
 class LateRecord(NamedTuple):
     """Record that came when its window had closed.
 
     `timestamp`: in ms; `late_ms`: how far stream time is ahead of the record; `start`, `end`:
-    bounds of the window in ms, as in a `WindowedKey`.
+    bounds of the window in ms, as in a `WindowedKey`. Of a join of flows and of `deduplicate` they
+    are the times of the records that it could have met.
     """
 
     value: Any
@@ -33,21 +44,38 @@ class LateRecord(NamedTuple):
 
 
 def call_for_late(
-    operator: Operator, on_late: Callable[[LateRecord], Any], start: str, end: str
+    operator: Operator, on_late: Callable[[LateRecord], Any], bounds: LateBounds
 ) -> Operator:
-    """Return an operator that calls a function for each late record.
+    """Return an operator that calls a function for each late record."""
+    functions: dict[str, Callable[..., Any]] = {"on_late": on_late, "late_record": LateRecord}
+    return _with_line(operator, CALL, bounds, functions)
 
-    `start` and `end` are expressions of the bounds, in the names of the operator's code.
-    """
-    call = CALL.replace("@start", start).replace("@end", end)
+
+def bury_late(operator: Operator, store: str, bounds: LateBounds) -> Operator:
+    """Return an operator that sends late records to the dead letters; `store` names it there."""
+
+    def too_late(timestamp: int, late_ms: int, start: int, end: int) -> RecordTooLate:
+        return RecordTooLate(
+            f"record too late: {store}: time {timestamp} is {late_ms} ms behind, and {start} to "
+            f"{end} had closed: more grace= waits longer"
+        )
+
+    return replace(_with_line(operator, BURY, bounds, {"too_late": too_late}), buries=True)
+
+
+def _with_line(
+    operator: Operator, line: str, bounds: LateBounds, functions: dict[str, Callable[..., Any]]
+) -> Operator:
+    """Return an operator with a line behind each that counts a late record."""
+    line = line.replace("@start", bounds.start).replace("@end", bounds.end)
 
     def called(code: Code) -> Code:
-        return replace(code, block=COUNTED.sub(rf"\g<0>\n\g<1>{call}", code.block))
+        return replace(code, block=COUNTED.sub(rf"\g<0>\n\g<1>{line}", code.block))
 
     return replace(
         operator,
         code=called(operator.code),
         with_old=operator.with_old and called(operator.with_old),
         alone=operator.alone and called(operator.alone),
-        functions={**operator.functions, "on_late": on_late, "late_record": LateRecord},
+        functions={**operator.functions, **functions},
     )

@@ -9,6 +9,9 @@ name in braces is the operator's own: a function, a store, a constant, `{send}` 
 its topic, `{counts}` for its `Counts`, or a local variable. The operators below stand at `{then}`,
 at its indentation; without it they follow the block.
 
+`{index}` is the number of the record in the input, None for a result outside of the block of a
+record. `{bury}` sends that record to the dead letters. Both exist in branches with stream time.
+
 User code comes in as functions, never as text.
 
 Not here: writing the loop (`streamsx.processing.compile`).
@@ -101,8 +104,8 @@ class Operator:
     `tables` are global tables that the code reads, by the code's names for them.
     `changes_in_place`: whether a value may change after it has been given on, because the user's
     function changes its aggregate. Operators with a store below get a copy then, as the function
-    `kept` makes it. `alone` is the code where no operator is below, and nobody gets the results: it
-    keeps none for the commit.
+    `kept` makes it. `buries`: whether the code sends records to the dead letters. `alone` is the
+    code where no operator is below, and nobody gets the results: it keeps none for the commit.
     """
 
     kind: str
@@ -118,6 +121,7 @@ class Operator:
     alone: Code | None = None
     tables: Mapping[str, StoreNode] = field(default_factory=dict)
     changes_in_place: bool = False
+    buries: bool = False
 
     def above(self, then: tuple["Operator", ...]) -> "Operator":
         """Return this operator with others below, which may ask for old values, or keep values."""

@@ -35,6 +35,8 @@ SLICE_ROWS: Final = 500
 """Results of windows that close at once, between two pauses of the loop: 5 ms."""
 CommitFailed = Callable[[Exception, int], None]
 """Callback for a result that failed at a commit: the exception, number of the branch."""
+Bury = Callable[[int | None, Exception], None]
+"""Callback for a late record: its index in the input, None for a result; and the reason."""
 StepFailed = Callable[[int, Exception, int | None], None]
 """Callback as `LoopFailed`, for steps, of which none gives results outside of its block."""
 Steps = Callable[[Iterable[tuple[Any, ...]], StepFailed], Iterator[tuple[int, bytes | None, Any]]]
@@ -95,7 +97,8 @@ class Wiring(NamedTuple):
     `clocks`: of the branches, by name; `results`: rows of results that failed, of the branches;
     `tells`: topics to which the task tells the stream time of the branches that send there;
     `tables`: global tables, by name; `stream_time`: committed one, after which no clock begins;
-    `units`: what the loop of a careful task calls around each record and result of a branch.
+    `units`: what the loop of a careful task calls around each record and result of a branch;
+    `bury`: senders of late records to the dead letters, of the branches.
     Loops over some branches share all that with the loop over all.
     """
 
@@ -108,6 +111,7 @@ class Wiring(NamedTuple):
     tells: Collection[str] = ()
     tables: Mapping[str, CachedStore] = MappingProxyType({})
     stream_time: int = FOREVER
+    bury: Mapping[str, Bury] = MappingProxyType({})
     units: "Units | None" = None
 
     def waiting(self, operator: Operator) -> dict[Any, Any]:
@@ -339,6 +343,7 @@ class LoopText:
             names[f"branch_key_{n}"] = branch.keys.decode if branch.keys else keys
             names[f"quick_key_{n}"] = branch.keys and branch.keys.quick.decode
             names[f"time_{n}"] = wiring.clock(branch)
+            names[f"branch_bury_{n}"] = wiring.bury.get(branch.agent)
             names[f"results_{n}"] = wiring.results.setdefault(branch.agent, ResultStreak(None))
         for n, operator in enumerate(self.operators):
             names |= {f"{role}_{n}": function for role, function in operator.functions.items()}
@@ -447,7 +452,7 @@ class LoopText:
         arguments: str,
     ) -> list[str]:
         """Return the lines of code whose results leave outside of the block of a record."""
-        below = _below(code, names, scope, self._numbers[id(operator)])
+        below = {**_below(code, names, scope, self._numbers[id(operator)]), "index": "None"}
 
         def inner(here: str) -> list[str]:
             found = (self._lines(each, below, here, branch) for each in operator.then)
@@ -505,7 +510,8 @@ class LoopText:
 
 def _clocked(branch: int) -> dict[str, str | None]:
     """Return the variables at the root of a branch with a clock."""
-    return {**ROOT, "clock": f"clock_{branch}"}
+    own = {"clock": f"clock_{branch}", "bury": f"branch_bury_{branch}", "index": "index"}
+    return {**ROOT, **own}
 
 
 def _around_results(block: str) -> tuple[str, str, str]:

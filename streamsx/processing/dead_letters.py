@@ -6,7 +6,8 @@ Kafka 4.2): `__streams.errors.` with `exception`, `message`, `stacktrace`, `topi
 `offset`. Two are ours: `__streamsx.task` and `__streamsx.operator`. All values are text in UTF-8.
 
 A failure outside of its record has no dead letter: when a window closes, the record at hand is not
-to blame. Nor has a record of the dead-letter topic itself, which would come again for ever.
+to blame. Nor has a record of the dead-letter topic itself, which would come again for ever. Records
+that came too late are dead letters too where an operator asks for it (`on_late="dlq"`).
 
 Not here: the decision which failures become dead letters (`failure_policy`).
 """
@@ -28,6 +29,15 @@ STACK_TRACE: Final = "__streams.errors.stacktrace"
 def buried(failure: Failure, topic: str, outbox: Outbox) -> Failure:
     """Send a record that failed to the dead-letter topic; return the failure with its outcome.
 
+    Raises:
+        NotFound: the topic is gone.
+    """
+    return replace(failure, kept=why_not(failure, topic, outbox) or f"kept in {topic}")
+
+
+def why_not(failure: Failure, topic: str, outbox: Outbox) -> str:
+    """Send a dead letter; return why there is none, empty if it is sent.
+
     A record that leaves no room for the stack trace goes without it.
 
     Raises:
@@ -35,9 +45,9 @@ def buried(failure: Failure, topic: str, outbox: Outbox) -> Failure:
     """
     record = failure.record
     if record is None:
-        return replace(failure, kept=f"not in {topic}: it is a result, not a record")
+        return f"not in {topic}: it is a result, not a record"
     if failure.topic == topic:
-        return replace(failure, kept=f"not sent to {topic} again")
+        return f"not sent to {topic} again"
     send = outbox.to(topic)
     headers = headers_of(failure, record)
     short = [header for header in headers if header[0] != STACK_TRACE]
@@ -48,8 +58,8 @@ def buried(failure: Failure, topic: str, outbox: Outbox) -> Failure:
         except (RecordTooLarge, RecordRefused) as error:
             refused = error
         else:
-            return replace(failure, kept=f"kept in {topic}")
-    return replace(failure, kept=f"not in {topic}: {refused}")
+            return ""
+    return f"not in {topic}: {refused}"
 
 
 def headers_of(failure: Failure, record: FailedRecord) -> Headers:

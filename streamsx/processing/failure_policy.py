@@ -29,6 +29,7 @@ class FailureAction(Enum):
     DLQ = "dlq"
     STOP_TASK = "stop_task"
     STOP = "stop"
+    STOP_APP = "stop_app"
 
 
 class FailedRecord(NamedTuple):

@@ -32,6 +32,7 @@ from streamsx.processing.compile import (
     compiled,
     has_clock,
 )
+from streamsx.processing.dead_letters import why_not
 from streamsx.processing.failure_policy import (
     FailedRecord,
     Failure,
@@ -109,6 +110,8 @@ class AgentProgress:
         """Failures that were told, behind the last commit."""
         self._known = Counter(task.order.told.get(topic, {}).get(self.reader, {}))
         """Failures that the task before this one has told."""
+        self._buried = -1
+        """Offset of the last record that came too late and was sent to the dead letters."""
 
     def place(self, ordinal: int, reached: int) -> ReaderPosition:
         """Return the reader's position.
@@ -130,6 +133,7 @@ class AgentProgress:
         With `back`, the log went back or is another one, and the reader continues at `position`.
         """
         self._streak.reset()
+        self._buried = -1
         self.begin = position if back else max(self.begin, position)
 
     def failed(
@@ -159,6 +163,24 @@ class AgentProgress:
         """Forget what was told of records below a position."""
         if self.told:
             self.told = Counter({at: n for at, n in self.told.items() if at[0] >= position})
+
+    def bury(self, batch: Batch, index: int, error: Exception) -> None:
+        """Send a late record to the dead letters, once for all of its windows.
+
+        It is no failure: nothing is counted, and no streak begins. A letter that cannot be sent is
+        reported.
+
+        Raises:
+            NotFound: the dead-letter topic is gone.
+        """
+        offset = batch.offsets[index]
+        if offset == self._buried or offset < self.left:
+            return
+        self._buried = offset
+        failure = self._failure(offset, error, decode=False)
+        failure = replace(failure, record=failed_record(batch, index))
+        if why := why_not(failure, self._policy.dead_letters, self._task.outbox):
+            self._policy.report(replace(failure, kept=why))
 
     def _failure(self, offset: int, error: Exception, *, decode: bool) -> Failure:
         task = self._task
@@ -334,7 +356,7 @@ class LoopRun:
         self._all = tuple(range(len(self.scopes)))
         tells = task.plan.tells
         begin = task.stream_time if self._progress_of is None else NOTHING
-        named = zip(source.branches, self.scopes, strict=True)
+        named = list(zip(source.branches, self.scopes, strict=True))
         self._wiring = Wiring(
             task.sender.to,
             task.stores,
@@ -346,6 +368,7 @@ class LoopRun:
             tables=task.tables,
             stream_time=begin,
             units=None if task.care is None else Units(self._begin_unit, task.care.end),
+            bury={each.agent: partial(self._bury, scope) for each, scope in named},
         )
         self._loop = compiled(source, task.plan.number, self._wiring)
         self.topic = topic
@@ -363,6 +386,8 @@ class LoopRun:
         """Batch and index of the record at which a result fails, and the number of the branch."""
         self._part: tuple[Batch, int, tuple[int, ...]]
         """Batch, index of the first record, and branches of the part that the loop runs."""
+        self._at: tuple[Batch, int] | None = None
+        """Batch, and index of its record that is the first of the loop's input."""
         self._left: Iterator[None] | None = None
         """Rest of a chunk that is paused."""
 
@@ -461,6 +486,13 @@ class LoopRun:
     def _failed_last(self, error: Exception, branch: int) -> None:
         """Report a failed result outside of a record as that of the last record."""
         self.scopes[branch].result_failed(max(self._reached - 1, 0), error)
+
+    def _bury(self, scope: AgentProgress, index: int | None, error: Exception) -> None:
+        """Send a late record to the dead letters. A late result has none: no record is to blame."""
+        if index is not None:
+            assert self._at is not None, "a late record without a batch"
+            batch, start = self._at
+            scope.bury(batch, start + index, error)
 
     def close_idle(self, quiet_ms: Mapping[str, float], newest: int) -> bool:
         """Close everything in operators whose input is idle; return whether there is any.
@@ -567,6 +599,7 @@ class LoopRun:
         if (error := batch.error(start)) is not None:
             failed(0, error, None)
         elif loop is not None:
+            self._at = batch, start
             columns = (batch.keys, batch.values, batch.timestamps)
             headers = batch.headers[start:stop] if batch.headers else repeat(None)
             cut = (column[start:stop] for column in columns)

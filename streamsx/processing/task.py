@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from streamsx.errors import (
     STORE_FAULTS,
+    AppStopped,
     NotFound,
     NotSupported,
     StreamsxError,
@@ -63,6 +64,10 @@ NO_COUNTS = Counts()
 WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
 """Errors of an app that was not wired for a topic or table: the next record would meet them too, as
 with a fault of a store."""
+
+
+ENDS = {FailureAction.STOP: TaskFailed, FailureAction.STOP_APP: AppStopped}
+"""Errors of the reactions that end the worker."""
 
 
 class TaskMetadata(NamedTuple):
@@ -623,8 +628,9 @@ class Task:
         """Do what the policy says about a failed record; `ended` is set if the task ends."""
         failure = replace(failure, action=action)
         self.policy.noted(failure)
-        if action is FailureAction.STOP:
-            self.ended = TaskFailed(f"{failure}: its policy is stop: mend the record or the code")
+        if end := ENDS.get(action):
+            word = action.value
+            self.ended = end(f"{failure}: its policy is {word}: mend the record or the code")
             return
         if not known and not self._tell_of(failure, action):
             return
@@ -807,8 +813,8 @@ class Task:
         since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
         what = f"{error} (task {self.id}, set since {', '.join(since)})"
         own = any(each.error for source in self.plan.sources for each in source.on_failures)
-        if self.policy.on_error is FailureAction.STOP and not own:
-            return TaskFailed(f"{what}: its policy is stop")
+        if not own and (end := ENDS.get(self.policy.on_error)):
+            return end(f"{what}: its policy is {self.policy.on_error.value}")
         if careful:
             return TaskStopped(
                 f"task stopped: {what}: it was changed in place, after it had been set: mend the "

@@ -17,6 +17,7 @@ from streamsx.journal import LOG, Journal
 from streamsx.model import Offsets, TaskId, TopicPartition
 from streamsx.processing.task import TaskMetadata
 from streamsx.protocol.commit_metadata import TEXT_BYTES_MAX
+from streamsx.protocol.error_codes import name_of
 from streamsx.tasks import commit_cycle, crash_points
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.commit_cycle import CommitCycles
@@ -368,6 +369,10 @@ class Committer:
             "other tasks go on: is there a leader, and the topic?",
             *(task, ", ".join(sorted(map(str, tps)))),
         )
+
+    def transaction_over(self, number: int, code: int) -> None:
+        """Take the member's answer that the transaction of a commit cannot be committed."""
+        raise Bug(f"commit {number} without a transaction: {name_of(code)}")
 
     def aborted(self) -> None:
         """Hear that the transaction of all tasks is aborted; there is none here."""

@@ -13,7 +13,7 @@ from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.client.error_advice import commit_error, fatal_group_error
 from streamsx.client.fetcher import Fetcher
 from streamsx.clock import Clock
-from streamsx.errors import Bug, PartitionCountChanged, StreamsxError, first_of
+from streamsx.errors import Bug, PartitionCountChanged, StreamsxError, TaskFailed, first_of
 from streamsx.group import member_events as e
 from streamsx.group.session import Session
 from streamsx.journal import LOG, Journal
@@ -157,6 +157,8 @@ class RebalanceHandler:
         if foreign - view.promises:
             self._reports.publish()
             self._gateway.ready()
+        if view.stop_app:
+            self._owner.fail(TaskFailed(f"another worker has stopped the app: {view.stop_app}"))
 
     @handle.register
     def _(self, message: e.Assigned) -> None:
@@ -200,6 +202,9 @@ class RebalanceHandler:
 
     @handle.register
     def _(self, message: e.CommitDone) -> None:
+        if message.why is e.Refusal.ABORTED:
+            self._committer.transaction_over(message.id, message.code)
+            return
         if message.why is not None:
             self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
             self._committer.refused(message.id)

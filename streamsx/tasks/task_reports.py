@@ -67,6 +67,7 @@ class TaskReports:
         self.restored = asyncio.Event()
         self._foreign: frozenset[TaskId] = frozenset()
         """Tasks that a leader with other code asks this worker to learn, and that its app lacks."""
+        self._stops_app = ""
         self._lags: dict[TaskId, tuple[int, float]] = {}
         """Least lag of each learner, and the time since when."""
 
@@ -114,9 +115,16 @@ class TaskReports:
             stalled=frozenset(stalled),
             stopped=frozenset(stopped),
             reasons=stopped,
+            stops_app=self._stops_app,
         )
         while self._gateway.stopped:  # needs a round: the group shows only reports from joins
             self._session.post(e.Want(f"task {self._gateway.stopped.pop()} stopped"))
+
+    def stop_app(self, why: str) -> None:
+        """Ask all workers of the app to end, with this join and all later ones."""
+        self._stops_app = " ".join(why.split())  # one line in the logs of all
+        self.publish()
+        self._session.post(e.Want("the app stops"))
 
     def _note_lag(self, task: TaskId, lag: int | None, now: float) -> None:
         """Note the time at which the lag of a learner last fell to a new minimum."""

@@ -200,6 +200,11 @@ class TransactionalCommitter(Committer):
         else:
             self._step(commit_cycle.OffsetsCommitted(frozenset()))
 
+    def transaction_over(self, number: int, code: int) -> None:
+        """Take the member's answer that the transaction cannot be committed."""
+        if number == self._number:
+            self._transactional.is_over(code, f"offsets of group {self._group}")
+
     def _end_transaction(self) -> None:
         _ = self._spawn(self._end(self._number), name="end the transaction")
 

@@ -25,7 +25,7 @@ from streamsx.client.security import security_of
 from streamsx.client.unreachable import UnreachableAddresses
 from streamsx.clock import Clock
 from streamsx.config import Config
-from streamsx.errors import StreamsxError, TaskFailed, first_of
+from streamsx.errors import AppStopped, StreamsxError, TaskFailed, first_of
 from streamsx.event_loops import Threads, guarded, system_thread
 from streamsx.group import member_events as e
 from streamsx.group.member_events import ControlMessage
@@ -47,6 +47,11 @@ START_TIMEOUT_S = 30.0
 request of the start that is answered with "still loading"."""
 STOP_NOW_S = 5.0
 """Time for one last commit after a second signal or a failure."""
+TELL_S = 5.0
+"""Seconds for which a worker that stops its app stays in the group, and repeats it in each join.
+
+A member may miss the first round with the reason: another member has read it and left, so the
+SyncGroup of this one is refused and it joins again."""
 CLOSING_MAX_S = 30.0
 CONTROL_END_S = 5.0
 LAST_WORDS_S = 1.0
@@ -228,10 +233,19 @@ class Worker:
         self._journal("error", what=f"{type(error).__name__}: {error}", where="worker")
         if isinstance(error, TaskFailed) and error.__cause__ is not None:
             LOG.error("users' code has failed", exc_info=error.__cause__)
+        if self._control is None or self._control.done():
+            self.ended(error)
+        elif isinstance(error, AppStopped):
+            self._give_up_at += TELL_S
+            self._made.reports.stop_app(str(error))
+            self._loop.call_later(TELL_S, self._leave_now)
+        else:
+            self._leave_now()
+
+    def _leave_now(self) -> None:
+        """Release all tasks and leave the group."""
         if self._control is not None and not self._control.done():
             self._made.session.post(e.Stop(self._clock.now() + STOP_NOW_S))
-        else:
-            self.ended(error)
 
     @property
     def made(self) -> WorkerComponents | None:

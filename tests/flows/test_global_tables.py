@@ -79,7 +79,7 @@ def test_key_function_with_a_table_is_refused(app: App) -> None:
 
 
 def test_time_of_a_join_with_a_global_table_is_refused(app: App) -> None:
-    with pytest.raises(TopologyError, match=r"within=, grace= or idle= with a table"):
+    with pytest.raises(TopologyError, match=r"within=, grace=, idle= or on_late= with a table"):
         app.flow("orders").join(app.global_table("towns"), pair, within="5s")
 
 

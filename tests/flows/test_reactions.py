@@ -9,6 +9,7 @@ import pytest
 
 from streamsx import App, tumbling
 from streamsx.errors import (
+    AppStopped,
     NameClash,
     NotSupported,
     TaskFailed,
@@ -130,9 +131,25 @@ def test_function_that_fails_stops_the_task(made_app: Callable[..., App], answer
         driver.pipe("numbers", [13])
 
 
-def test_stop_ends_the_worker(made_app: Callable[..., App]) -> None:
-    with TestDriver(made_app("stop"), raises=False) as driver, pytest.raises(TaskFailed):
+@pytest.mark.parametrize(("word", "error"), [("stop", TaskFailed), ("stop_app", AppStopped)])
+def test_stop_ends_the_worker(
+    made_app: Callable[..., App], word: str, error: type[TaskFailed]
+) -> None:
+    with (
+        TestDriver(made_app(word), raises=False) as driver,
+        pytest.raises(TaskFailed, match=f"its policy is {word}: ") as told,
+    ):
         driver.pipe("numbers", [13])
+    assert type(told.value) is error
+
+
+def test_undecodable_record_may_stop_the_app() -> None:
+    app = App("x", topic_partitions=1, store="memory://", on_decode_error="stop_app")
+    app.flow("numbers").map_values(double).to("out")
+    with TestDriver(app, raises=False) as driver:
+        driver.to("numbers")(None, b"{", 0, None)
+        with pytest.raises(AppStopped):
+            driver.pipe("numbers", [])
 
 
 def test_undecodable_record_has_a_reaction_of_its_own() -> None:
@@ -159,7 +176,7 @@ def test_reaction_behind_a_topic_in_between_is_that_of_its_flow() -> None:
 
 @pytest.mark.parametrize("given", ["retry", "skip", 3])
 def test_unknown_word_is_refused_with_the_line(made_app: Callable[..., App], given: Any) -> None:
-    words = "log, dlq, stop_task, stop"
+    words = "log, dlq, stop_task, stop, stop_app"
     where = rf"on_error={given!r} .*test_reactions.py:\d+\): write one of {words}"
     with pytest.raises(UsageError, match=where):
         made_app(given)

@@ -120,6 +120,8 @@ ASSIGNMENT = bytes.fromhex(
     "0f15 0001066f7264657273 0102076368616e6765730178"  # topics
     "1206 808080808020"  # heard
 )
+STOPS = "1708 4b65794572726f72", "1308 4b65794572726f72"
+"""Fields of a join and of an assignment that stop the app, absent elsewhere."""
 DECISIONS = (
     Decision(T(0, 1), "stage", "b is 9 records behind", "a", "b", 9),
     Decision(T(0, 2), "promote", "nobody runs it", None, "b", None),
@@ -171,6 +173,14 @@ def test_decisions_are_written_as_this_text_compressed() -> None:
     assert made[:3] == b"\x01\x01\x10"
     assert zlib.decompress(made[4:]).decode() == DECISIONS_TEXT
     assert len(json.loads(DECISIONS_TEXT)) == len(DECISIONS)
+
+
+def test_reason_to_stop_the_app_has_these_bytes() -> None:
+    join, assignment = map(bytes.fromhex, STOPS)
+    assert write_join(replace(MEMBER, stops_app="KeyError")) == JOIN + join
+    stopped = write_assignment(replace(VIEW, stop_app="KeyError"))
+    assert stopped == ASSIGNMENT + assignment
+    assert read_assignment(stopped).stop_app == "KeyError"
 
 
 @pytest.mark.parametrize("data", [JOIN, ASSIGNMENT], ids=["join", "assignment"])

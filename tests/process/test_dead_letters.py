@@ -1,4 +1,4 @@
-"""Dead letters of real workers, on both brokers: each record that failed is kept, byte for byte."""
+"""Records that fail in real workers, on both brokers: kept byte for byte, or the end of the app."""
 
 import os
 import uuid
@@ -54,3 +54,35 @@ def test_each_failed_record_is_kept_in_the_dead_letter_topic(
     assert [(each.key, each.value) for each in letters] == [ROWS[n] for n in bad]
     assert failed == bad
     assert len(results) == 300 - len(bad)
+
+
+STOPS = """
+import os
+import streamsx
+
+app = streamsx.App(os.environ["NAME"], on_error="stop_app")
+app.flow(os.environ["NAME"]).foreach(lambda number: 1 / number)
+"""
+
+
+def test_stop_app_ends_all_workers_with_1_and_the_reason(
+    broker: EmbeddedBroker | ApacheKafka, tmp_path: Path
+) -> None:
+    name = f"stops-{uuid.uuid4().hex[:8]}"
+    client = Client(broker.bootstrap)
+    client.create(name, 2)
+    (tmp_path / "stopapp.py").write_text(STOPS)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {"PYTHONPATH": path, "NAME": name}
+    with Workers(broker.bootstrap, tmp_path / "workers", app="stopapp", env=env) as workers:
+        workers.start("a", "b")
+        workers.until(lambda: all(map(workers.active().get, ("a", "b"))), "a task each")
+        for worker in workers.all.values():
+            worker.expected = True
+        client.send(TopicPartition(name, 0), [(b"k", b"0")])
+        assert [workers.code(worker) for worker in ("a", "b")] == [1, 1]
+        reasons = sorted(map(workers.error, ("a", "b")), key=len)
+    client.close()
+
+    assert all(f"record failed: {name}-0 offset 0" in reason for reason in reasons)
+    assert "another worker has stopped the app" in reasons[1]

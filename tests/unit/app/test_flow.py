@@ -54,7 +54,7 @@ GRAPHS: dict[str, Callable[[Flow], object]] = {
     "not a kind of join": lambda flow: flow.join(
         flow, lambda a, b: a, within=1, kind="full", name="j"
     ),
-    "within=, grace= or idle= with a table": lambda flow: flow.join(
+    "within=, grace=, idle= or on_late= with a table": lambda flow: flow.join(
         flow.place.app.table("users"), lambda a, b: a, within=1
     ),
     "join with a table of windows": lambda flow: flow.join(
@@ -269,13 +269,25 @@ def test_late_record_is_given_to_a_function(
     assert late == [({"n": 2}, "b", 5000, 95_000, *bounds)]
 
 
-@pytest.mark.parametrize("on_late", ["dlq", 3])
+@pytest.mark.parametrize("on_late", ["log", 3])
 def test_other_uses_of_late_records_are_refused(app: App, on_late: Any) -> None:
-    groups = app.flow("orders").group_by_key()
+    flow = app.flow("orders")
+    groups = flow.group_by_key()
     with pytest.raises((TopologyError, TypeError), match=HERE):
         groups.window(tumbling(1)).count("n", on_late=on_late)
+    with pytest.raises((TopologyError, TypeError), match=HERE):
+        flow.join(app.flow("b"), lambda a, b: a, within=1, name="j", on_late=on_late)
+    with pytest.raises((TopologyError, TypeError), match=HERE):
+        flow.deduplicate(key=str, within=1, name="d", on_late=on_late)
+
+
+@pytest.mark.parametrize("on_late", ["dlq", print])
+def test_late_records_without_a_window_are_refused(app: App, on_late: Any) -> None:
+    flow = app.flow("orders")
     with pytest.raises(TopologyError, match="no window"):
-        groups.count("m", on_late=print)
+        flow.group_by_key().count("m", on_late=on_late)
+    with pytest.raises(TopologyError, match="on_late= with a table"):
+        flow.join(app.table("users"), lambda a, b: a, on_late=on_late)
 
 
 def test_flow_and_table_of_one_name_are_refused_in_either_order(app: App) -> None:

@@ -231,6 +231,21 @@ def test_rounds_continue_while_a_member_learns_or_an_observer_is_present() -> No
     assert [word_for(outcome, "1").more for outcome in (learns, asked, calm)] == [True, True, False]
 
 
+@pytest.mark.parametrize("partitions", [COUNTS, {"left": 3}], ids=["plan", "claims stay"])
+def test_reason_to_stop_the_app_reaches_all_members_and_is_not_repeated(
+    partitions: Mapping[str, int],
+) -> None:
+    a, b = assignor("a"), assignor("b")
+    stops = replace(NOTHING, stops_app="KeyError: 'x'")
+    metadata = [("1", said(a.user_data(NOTHING))), ("2", said(b.user_data(stops)))]
+
+    outcome = lead(a, metadata, partitions)
+    words = [word_for(outcome, member) for member in ("1", "2")]
+    assert [word.stop_app for word in words] == ["KeyError: 'x'"] * 2
+    a.on_assignment(Assignment.read(outcome.assignments["1"]).user_data)
+    assert read_join(a.user_data(NOTHING)).stops_app == ""
+
+
 def test_unknown_source_topic_freezes_the_assignment() -> None:
     a, b = assignor("a"), assignor("b")
     metadata = [("1", said(a.user_data(NOTHING), "counts-0")), ("2", said(b.user_data(NOTHING)))]

@@ -65,6 +65,7 @@ members = st.builds(
     round=numbers,
     marks=marks,
     signatures=st.lists(st.integers(0, 2**32 - 1), max_size=4).map(tuple),
+    stops_app=st.text(max_size=9),
     nonce=numbers,
     version=st.text(max_size=5),
     metrics=st.just({}) | st.floats(0, 1e6, width=32).map(lambda n: dict.fromkeys(METRICS, n)),
@@ -80,6 +81,7 @@ assignments = st.builds(
     standbys=some_ids,
     wanted=some_ids,
     promises=some_ids,
+    stop_app=st.text(max_size=9),
     error=st.sampled_from(ErrorWord),
     generation=numbers,
     withheld=some_ids,
@@ -122,6 +124,13 @@ def test_damaged_bytes_are_read_or_raise_unreadable(
     for read in (read_join, read_assignment):
         with suppress(Unreadable):
             read(cut)
+
+
+def test_reason_to_stop_the_app_is_bounded_and_survives_any_text() -> None:
+    why = "\udcff" + "x" * 1000
+    told = read_join(write_join(MemberMetadata("", stops_app=why))).stops_app
+    assert told == "?" + "x" * 499
+    assert read_assignment(write_assignment(AssignmentView(stop_app=why))).stop_app == told
 
 
 def test_reasons_are_bounded_and_survive_any_text() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from streamsx.assignor.wire import read_join
 from streamsx.broker.api.served import answered
-from streamsx.errors import BrokerUnreachable, TaskFailed, TopologyError, WorldError
+from streamsx.errors import AppStopped, BrokerUnreachable, TaskFailed, TopologyError, WorldError
 from streamsx.group import member_events as e
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.consumer_protocol import Subscription
@@ -110,6 +110,41 @@ def test_policy_stop_ends_the_worker_and_other_tasks_commit(
     bench.until(lambda: works(successor))
     bench.run(2)
     assert bench.counted() == {"a": 2, "b": 2}
+
+
+def test_policy_stop_app_ends_all_workers_with_the_reason(bench: VirtualCluster) -> None:
+    def made() -> App:
+        return counting(on_error="stop_app", commit_interval=60)
+
+    stations = [start(bench, made(), name) for name in ("w1", "w2", "w3")]
+    bench.until(lambda: works(*stations))
+    bench.feed(1, "a", "b")
+    bench.run(0.5)
+    bench.feed(0, "a", "poison", "b")
+    bench.until(lambda: not any(each.process.alive for each in stations), 20)
+    errors = [each.main.error for each in stations]
+    first = next(each for each in errors if isinstance(each, AppStopped))
+    others = [each for each in errors if each is not first]
+    assert "offset 1" in str(first)
+    assert [type(each) for each in others] == [TaskFailed] * 2
+    assert {str(each) for each in others} == {f"another worker has stopped the app: {first}"}
+    assert bench.counted() == {"a": 1, "b": 1}
+    successor = start(bench, counting(), "w4")
+    bench.until(lambda: works(successor))
+    bench.run(2)
+    assert bench.counted() == {"a": 2, "b": 2}
+
+
+def test_worker_that_sleeps_when_its_app_stops_ends_when_it_wakes_up(bench: VirtualCluster) -> None:
+    first, second = (start(bench, counting(on_error="stop_app"), name) for name in ("w1", "w2"))
+    bench.until(lambda: works(first, second))
+    owner = next(each for each in (first, second) if TaskId(0, 0) in each.made.tasks.actives)
+    other = second if owner is first else first
+    bench.feed(0, "poison")
+    bench.until(lambda: bool(owner.told("error")))
+    other.process.freeze(3)
+    bench.until(lambda: not (owner.process.alive or other.process.alive), 20)
+    assert "has stopped the app" in str(other.main.error)
 
 
 def test_policy_log_skips_failing_records(bench: VirtualCluster) -> None:
