@@ -165,6 +165,7 @@ class CachedStore:
     """
 
     def __init__(self, node: StoreNode, rows: Rows, budget_bytes: int) -> None:
+        self._node = node
         self.name = node.name
         self.rows = rows
         self.budget_bytes = budget_bytes
@@ -698,6 +699,14 @@ class CachedStore:
         """Return the committed value of each row that was sealed since the last commit."""
         assert not (self.sealed and self.pending), f"{self.name}: sealed over an unwritten commit"
         return {row: self.rows.get(row) for row in self.sealed}
+
+    def committed_view(self) -> "CachedStore":
+        """Return a store with the committed values alone. To be read at once, and not to be set."""
+        view = type(self)(self._node, self.rows, 0)
+        view.pending = self.pending
+        view.complete = False
+        view._scans = self._scans  # noqa: SLF001  # of its own class: they end with this store
+        return view
 
     def put_back(self, rows: Mapping[bytes, bytes | None]) -> None:
         """Set rows to earlier committed values. They count as sealed; the next commit writes them.

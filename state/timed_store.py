@@ -104,6 +104,12 @@ class TimedStore(CachedStore):
         self._given = closed
         self._forget_expiry()
 
+    def committed_view(self) -> CachedStore:
+        view = super().committed_view()
+        assert isinstance(view, TimedStore), self.name
+        view.resume(self._given)
+        return view
+
     def all_closed(self, newest: int) -> int:
         """Return the stream time that closes all records of up to `newest`, in ms."""
         return newest + self.stays + 1

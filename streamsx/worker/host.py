@@ -96,7 +96,8 @@ class WorkerHost:
     """Implementation of the protocol `Host` by a worker.
 
     `producer` is not the producer of the tasks: a record sent here belongs to no task's commit, and
-    is not dropped with a lost task.
+    is not dropped with a lost task. `committed`: tables have committed values alone, as under
+    exactly-once.
     """
 
     def __init__(
@@ -108,8 +109,10 @@ class WorkerHost:
         places: KeyPlaces,
         late: LateTopics,
         clock: Clock,
+        committed: bool = False,
     ) -> None:
         self._clock = clock
+        self._committed = committed
         self.producer = producer
         self._tasks = tasks
         self._leads = leads
@@ -149,11 +152,14 @@ class WorkerHost:
 
     def stores(self, name: str) -> Mapping[int, CachedStore]:
         """Return the stores of the table's tasks that run here, by partition."""
-        return {
+        found = {
             task.partition: active.task.stores[name]
             for task, active in sorted(self._tasks.actives.items())
             if name in active.task.stores
         }
+        if self._committed:
+            return {partition: store.committed_view() for partition, store in found.items()}
+        return found
 
     def look(self, name: str, key: Any) -> Any:
         """Return the value of a key of a table; None for a missing key that belongs here.

@@ -379,6 +379,7 @@ class WorkerComponents:
             places=KeyPlaces(context.topology.subtopologies, partitions),
             late=LateTopics(cluster, config, context.owner.spawn, self.arrived.set),
             clock=clock,
+            committed=is_exact(config),
         )
 
     # -- for parts that are created before the part they call

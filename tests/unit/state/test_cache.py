@@ -529,3 +529,27 @@ def test_changed_rows_are_measured_before_encoding(shape: str) -> None:
     assert dirty == sorted(dirty)
     commit(cached, 1, 1000)
     assert cached.dirty_bytes == 0
+
+
+def test_committed_view_has_no_change_since_the_last_commit() -> None:
+    cached = store(MemoryRows())
+    cached.put("kept", {"n": 1})
+    cached.put("gone", 1)
+    commit(cached, 2)
+    cached.get("kept")["n"] = 2  # in place, and not put
+    cached.put("new", 1)
+    cached.delete("gone")
+    view = cached.committed_view()
+    assert [view.get(key) for key in ("kept", "gone", "new")] == [{"n": 1}, 1, None]
+    assert dict(view.items()) == {"kept": {"n": 1}, "gone": 1}
+    assert (view.count(), list(view.keys())) == (2, ["gone", "kept"])
+
+
+def test_committed_view_has_rows_that_are_sealed_only_once_they_are_committed() -> None:
+    cached = store(MemoryRows())
+    cached.put("a", 1)
+    assert cached.seal(3).keys
+    assert cached.committed_view().get("a") is None
+    cached.adopt(1)
+    assert cached.committed_view().get("a") == 1, "committed, and not written yet"
+    assert dict(cached.committed_view().items()) == {"a": 1}
