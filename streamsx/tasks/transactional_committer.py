@@ -47,6 +47,12 @@ NO_LEADER = "{where} has no leader and has taken no records for {patience_s:g} s
 AT_WORK = "a body of task {task} is at work, and the group wants the task back"
 LOST = "the offsets of a task that is no longer ours were not staged"
 
+REST = 4
+"""Least time between two cycles, as a multiple of the time for which the last one stopped the tasks:
+standing takes at most a fifth. Small commits cost more a record. At full load with 50,000 keys and
+the interval of 100 ms, a cycle stops the tasks for 97 ms.
+"""
+
 AbortTransaction = Callable[[str, Mapping[TaskId, str]], None]
 """Function that undoes all tasks, for a reason, and stops some of them, each for a reason."""
 
@@ -79,6 +85,9 @@ class TransactionalCommitter(Committer):
         self._patience_s = patience_s
         self._abort = abort
         self._wake = wake
+        self._quiet_since = 0.0
+        self._rests_until = 0.0
+        """Time before which the interval does not end."""
         self._quiet = False
         """Whether bodies see nothing behind the record at hand, because a cycle is due."""
         self._waits: dict[TaskId, set[TopicPartition]] = {}
@@ -101,6 +110,7 @@ class TransactionalCommitter(Committer):
             if not (at_work or any(active.task.dirty for active in actives)):
                 return True
             self._quiet = True
+            self._quiet_since = now
             for active in actives:
                 active.task.withhold()
         self._at_work = {task: self._at_work.get(task, now) for task in at_work}
@@ -127,6 +137,10 @@ class TransactionalCommitter(Committer):
         super()._step(event)
         if isinstance(event, commit_cycle.Due):
             self._quiet = False
+        if isinstance(event, commit_cycle.TransactionEnded):
+            now = self._clock.now()
+            self._rests_until = now + REST * (now - self._quiet_since)
+        self.due_at = max(self.due_at, self._rests_until)
         if before is not self._machine.state and not self.stands:
             self._wake()
 
