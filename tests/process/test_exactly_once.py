@@ -21,6 +21,7 @@ from tests.support.exact_apps import (
     FlowShop,
     Payments,
     PaymentsOfTwo,
+    PoisonedPayments,
 )
 from tests.support.kills import AT_LEAST_ONCE, EXACTLY_ONCE, Killing, opened
 from tests.support.workers import Workers
@@ -28,7 +29,7 @@ from tests.support.workers import Workers
 GUARANTEE = os.environ.get("GUARANTEE", EXACTLY_ONCE)
 
 SEED = int(os.environ.get("SEED", "38"))
-PER_S = {Payments: 400, PaymentsOfTwo: 200, FlowShop: 300}
+PER_S = {Payments: 400, PaymentsOfTwo: 200, FlowShop: 300, PoisonedPayments: 400}
 GATE_WORKERS, SLOW_WORKERS = ("a", "b"), ("a", "b", "c")
 SECONDS_A_KILL = 8
 SECONDS_ELSE = 120
@@ -62,6 +63,9 @@ def kills_of(
         kills_of("embedded", Payments, 6),
         kills_of("embedded", PaymentsOfTwo, 4),
         kills_of("embedded", FlowShop, 4),
+        kills_of("embedded", PoisonedPayments, 3),
+        kills_of("embedded", PoisonedPayments, 40, slow=True),
+        kills_of("kafka", PoisonedPayments, 10, slow=True),
         kills_of("embedded", Payments, 200, slow=True),
         kills_of("embedded", PaymentsOfTwo, 200, slow=True),
         kills_of("embedded", FlowShop, 200, slow=True),
@@ -261,3 +265,26 @@ def told(killing: Killing, record_property: Record) -> None:
     kills, restored = len(killing.kills), killing.largest_restore
     figures = f"{killing.app.fed} fed, {kills} kills, {killing.aborted} aborts, {restored} restored"
     record_property("figures", figures)
+
+
+@pytest.mark.parametrize(
+    "broker", ["embedded", pytest.param("kafka", marks=[pytest.mark.slow, *ON_KAFKA])],
+    indirect=True,
+)  # fmt: skip
+def test_running_app_changes_its_guarantee_worker_by_worker(broker: Broker, tmp_path: Path) -> None:
+    """To exactly once and back, with records flowing; a clean end repeats nothing under either."""
+    with (
+        Payments(broker.bootstrap, tmp_path, SEED) as fed,
+        Workers(broker.bootstrap, tmp_path / "w", app=MODULE, env=fed.env) as workers,
+    ):
+        before = Killing(workers, fed, AT_LEAST_ONCE, SEED)
+        after = Killing(workers, fed, EXACTLY_ONCE, SEED)
+        fed.feed(PER_S[Payments])
+        before.start(*GATE_WORKERS)
+        for group in (after, before):
+            for name in GATE_WORKERS:
+                assert workers.stop(name) == [0]
+                group.start(name)
+        before.workers_are(*GATE_WORKERS)
+        before.finish()
+        before.check(SEED)

@@ -90,6 +90,13 @@ async def check(stream):
         await checks.send(key=user, value=[payment["n"], checked[user]])
 """
 )
+POISON = PAYMENTS.replace(
+    '        if "wait_s" in payment:\n',
+    '        if payment["n"] % 100 == 7:\n'
+    '            await receipts.send(key=user, value=["of a record that fails"])\n'
+    '            raise ValueError("odd")\n'
+    '        if "wait_s" in payment:\n',
+)
 DEAD = """
 import streamsx
 
@@ -255,20 +262,36 @@ class Payments(ExactApp):
         for tp, some in records.items():
             self._feeder.send(tp, some)
 
+    def counts(self, payment: dict[str, Any]) -> bool:
+        """Whether a payment does not fail."""
+        return True
+
     def findings(self) -> list[str]:
         receipts: dict[str, list[list[int]]] = {}
         accounts = {}
         for user, payments in self.payments.items():
             sums: Counter[str] = Counter()
             receipts[user] = []
-            for count, payment in enumerate(payments, 1):
+            counted = [payment for payment in payments if self.counts(payment)]
+            if not counted:
+                continue
+            for count, payment in enumerate(counted, 1):
                 sums[payment["kind"]] += payment["amount"]
                 receipts[user].append([payment["n"], count, sums.total()])
-            accounts[user] = {"count": len(payments), "sums": dict(sums)}
+            accounts[user] = {"count": len(counted), "sums": dict(sums)}
         return [
             *differences("receipts", receipts, self.results("receipts")),
             *table_differences("accounts", accounts, self.table("accounts")),
         ]
+
+
+class PoisonedPayments(Payments):
+    """Payments of which one in a hundred fails, half-way through a change and behind a send."""
+
+    source = POISON
+
+    def counts(self, payment: dict[str, Any]) -> bool:
+        return bool(payment["n"] % 100 != 7)
 
 
 class PaymentsOfTwo(Payments):

@@ -80,6 +80,10 @@ class Killing:
         for name in names:
             self._settle(name, started)
 
+    def workers_are(self, *names: str) -> None:
+        """Go on with these workers, which run already."""
+        self._names = names
+
     def run(self, kills: int) -> None:
         """Kill so many workers, one by one."""
         for _ in range(kills):
