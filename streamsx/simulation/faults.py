@@ -206,8 +206,9 @@ class OtherFaults(FaultKinds):
 
     def refuse_commit(self, rng: random.Random) -> None:
         code = rng.choice(COMMIT_REFUSALS)
-        for api in (Api.OFFSET_COMMIT, Api.TXN_OFFSET_COMMIT):
-            self.world.nodes.refused[api] = rng.choice((1, 5)), code
+        self.world.nodes.refused[Api.OFFSET_COMMIT] = rng.choice((1, 5)), code
+        if code is not ErrorCode.INVALID_COMMIT_OFFSET_SIZE:  # would stop its task for good
+            self.world.nodes.refused[Api.TXN_OFFSET_COMMIT] = rng.choice((1, 5)), code
 
     def refuse_transaction(self, rng: random.Random) -> None:
         """Refuse requests of workers' transactions: for a while, or so that they are aborted."""

@@ -45,6 +45,7 @@ LEFT_OUT = (
 )
 NO_LEADER = "{where} has no leader and has taken no records for {patience_s:g} s"
 AT_WORK = "a body of task {task} is at work, and the group wants the task back"
+DENIED = " (under exactly_once it does not try again before the worker is started anew)"
 LOST = "the offsets of a task that is no longer ours were not staged"
 
 REST = 4
@@ -208,7 +209,7 @@ class TransactionalCommitter(Committer):
         self._number += 1
         crash_points.point("after_txn_offsets")
         if denied:
-            stops = {task: why.what for task, why in denied.items()}
+            stops = {task: f"{why.what}{DENIED}" for task, why in denied.items()}
             self._abort("; ".join(stops.values()), stops)
         elif dropped & self._machine.sealed.keys():
             self._abort(LOST, {})
