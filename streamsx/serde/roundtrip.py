@@ -406,7 +406,7 @@ def difference(put: Any, read: Any, path: str = "") -> LostPart | None:
     if kind is not type(read):
         return LostPart(path, f"{shown(put)} comes back as {shown(read)}")
     if kind in LEAVES:
-        return None if put == read else _unequal(put, read, path)
+        return None if put is read or put == read else _unequal(put, read, path)
     if kind is dict:
         return _of_dicts(put, read, path)
     if issubclass(kind, list | tuple):
