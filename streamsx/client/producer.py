@@ -279,6 +279,26 @@ class Producer(Outbox):
 
         return send
 
+    def check(self, topic: str, partition: int | None = None) -> Send:
+        """Return a function that raises what the sender of `to` would raise, and sends nothing."""
+        out = self._out(topic, partition)
+
+        def check(
+            key: bytes | None,
+            value: bytes | None,
+            timestamp: int,
+            headers: Headers | None,
+            by: bytes | None = None,
+        ) -> None:
+            if partition is None and key is None and by is None:
+                out.limits.check_key(topic)
+            target = out.partitions[partition or 0]
+            if timestamp > target.latest:
+                self._check_time(target, timestamp)
+            target.checked(timestamp, key, value, headers or NO_HEADERS)
+
+        return check
+
     def _remember(
         self, known: dict[bytes | None, OutputPartition], key: bytes, partition: OutputPartition
     ) -> None:
@@ -718,6 +738,9 @@ class TaskOutbox(Outbox):
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         return self._producer.to(topic, partition, self._sender)
+
+    def check(self, topic: str, partition: int | None = None) -> Send:
+        return self._producer.check(topic, partition)
 
     def last_sent(self, topic: str, at_ms: int) -> Done:
         return self._producer.last_sent(topic, at_ms)

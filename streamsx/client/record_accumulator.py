@@ -159,6 +159,16 @@ class OutputPartition:
         Raises:
             RecordTooLarge: the record is over the topic's limit.
         """
+        self._begin(self.checked(timestamp, key, value, headers))
+
+    def checked(
+        self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> Builder:
+        """Return a batch with one record, which is not that of the partition yet.
+
+        Raises:
+            RecordTooLarge: the record is over the topic's limit.
+        """
         topic = self.topic
         builder = self._batches.builder(topic.batch_bytes)
         builder.append(timestamp, key, value, headers)
@@ -167,7 +177,7 @@ class OutputPartition:
                 f"record too large: {self.tp.topic}: {builder.size} bytes, the limit is "
                 f"{topic.limits.bytes_max} ({SIZE} of the topic): split it, or raise that"
             )
-        self._begin(builder)
+        return builder
 
     def open_row(self, timestamp: int, key: bytes, value: bytes | None) -> None:
         """Begin a batch with one row of a changelog; the row's store has checked the size."""

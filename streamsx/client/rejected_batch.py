@@ -92,7 +92,8 @@ class Run(NamedTuple):
 class RefusedRecord(NamedTuple):
     """Refused record, or all records of one sender in a batch that is refused as a whole.
 
-    `key` is the key of the first record, `indices` are positions in the batch.
+    `key` is the key of the first record, `indices` are positions in the batch. `records` is 0 for
+    all records of a sender in a partition.
     """
 
     sender: Sender
@@ -213,6 +214,8 @@ def refusal_message(tp: TopicPartition, code: int, record: RefusedRecord, princi
     """Return one line about a refused record: the event, and the remedy."""
     key = "no key" if record.key is None else f"key {record.key[:KEY_SHOWN]!r}"
     what = key if record.records == 1 else f"{record.records} records, the first with {key}"
+    if not record.records:
+        what = "all records"
     sender = "sent outside of tasks"
     if record.sender.task is not None:
         sender = f"sent by task {record.sender.task}"

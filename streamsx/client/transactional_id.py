@@ -282,3 +282,13 @@ def error_code(reply: Any) -> int:
     passed = (ErrorCode.NONE, ErrorCode.OPERATION_NOT_ATTEMPTED)
     found = next((code for code in codes if code not in passed), reply.error_code)
     return int(found)
+
+
+def denied_partitions(reply: Any) -> dict[TopicPartition, int]:
+    """Return the partitions of AddPartitionsToTxn that no other try can add, with their codes."""
+    return {
+        TopicPartition(topic.name, part.partition_index): part.partition_error_code
+        for topic in reply.results_by_topic_v3_and_below
+        for part in topic.results_by_partition
+        if part.partition_error_code not in (*VERDICTS, ErrorCode.OPERATION_NOT_ATTEMPTED)
+    }

@@ -18,6 +18,7 @@ from streamsx.client.cluster import TRANSACTION
 from streamsx.client.connection import CLIENT_ID, Connection
 from streamsx.client.producer import Goals, Producer
 from streamsx.client.record_accumulator import BACKOFF_S, SOON_S, OutputPartition
+from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.client.transactional_id import (
     FEATURE,
     IMPLICIT_LEVEL,
@@ -26,6 +27,7 @@ from streamsx.client.transactional_id import (
     TransactionIdentity,
     TransactionStage,
     TransactionVerdict,
+    denied_partitions,
     error_code,
 )
 from streamsx.errors import SettingError, StreamsxError, TransactionFenced, WorldError
@@ -36,6 +38,7 @@ from streamsx.protocol.error_codes import ErrorCode, failure, name_of
 from streamsx.protocol.wire import Api
 
 LANE: Final = "transaction"
+FINAL: Final = (TransactionVerdict.GOOD, TransactionVerdict.DENIED)
 UNAUTHORIZED: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 ADVICE: Final[dict[int, str]] = {
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
@@ -107,7 +110,7 @@ class TransactionalProducer(Producer):
         if self._id.version > 1:
             return True
         reply = await self._ask_coordinator(Api.ADD_OFFSETS_TO_TXN, self._id.group_request(group))
-        return reply is not None
+        return self._is_granted(reply)
 
     async def end(self) -> bool:
         """Commit the transaction, and begin the next one.
@@ -117,11 +120,19 @@ class TransactionalProducer(Producer):
             was aborted meanwhile.
         """
         reply = await self._ask_coordinator(Api.END_TXN, self._id.end_request())
-        if reply is None:
+        if not self._is_granted(reply):
             return False
         self._id.ended(reply)
         self._goes_on()
         return True
+
+    def _is_granted(self, reply: Any) -> bool:
+        """Return whether a request was granted; a missing right ends the worker."""
+        if reply is None:
+            return False
+        if code := error_code(reply):
+            self._fails(self._denied(code))
+        return not code
 
     def abort(self) -> None:
         """Drop everything that was sent since the last end, and begin anew."""
@@ -171,7 +182,10 @@ class TransactionalProducer(Producer):
     # -- questions to the coordinator
 
     async def _ask_coordinator(self, api: Api, body: dict[str, Any]) -> Any:
-        """Ask until the answer is good; None if the transaction is over, or was aborted."""
+        """Ask until the answer is good, or no other try can help.
+
+        None if the transaction is over, or was aborted.
+        """
         life = self._life
         while life == self._life:
             reply = await self._tried(api, body)
@@ -179,11 +193,12 @@ class TransactionalProducer(Producer):
                 break
             code = ErrorCode.NONE if reply is None else error_code(reply)
             verdict = VERDICTS.get(code, TransactionVerdict.DENIED)
-            if reply is not None and verdict is TransactionVerdict.GOOD:
+            if reply is not None and verdict in FINAL:
                 return reply
             if reply is not None and verdict in (
-                TransactionVerdict.FENCED, TransactionVerdict.ABORT, TransactionVerdict.DENIED,
-            ):  # fmt: skip
+                TransactionVerdict.FENCED,
+                TransactionVerdict.ABORT,
+            ):
                 self.is_over(code, f"{api.name} of {self._id.transactional_id}")
                 break
             await asyncio.sleep(self._pause_s(code))
@@ -313,9 +328,14 @@ class TransactionalProducer(Producer):
         self._id.flush()
         return await super().acknowledged(partition, number)
 
+    @property
+    def unended(self) -> bool:
+        """Return whether records have left, or wait, that no end has committed."""
+        return self._id.opened or self._sending.next_at() is not None
+
     async def finish(self) -> None:
         """Abort what was sent behind the last commit; readers would wait for its time-out."""
-        if self._id.opened:
+        if self._id.opened or self._id.stage is TransactionStage.SHUT:
             self._life += 1
             self._id.aborted()
             await self._begin()
@@ -349,9 +369,23 @@ class TransactionalProducer(Producer):
             )
         finally:
             self._adding = False
-        if reply is not None and life == self._life:
-            self._id.added.update(tps)
+        if reply is None or life != self._life:
+            return
+        if denied := denied_partitions(reply):
+            self._refuse(denied)
+            return
+        self._id.added.update(tps)
         self._goes_on()
+
+    def _refuse(self, denied: Mapping[TopicPartition, int]) -> None:
+        """Hand partitions that the transaction may not have to those who have sent there.
+
+        A batch that a broker refuses for that takes the same way.
+        """
+        for tp, code in denied.items():
+            runs = self._sending.partition(tp).all_runs()
+            for sender, source in {run.sender: run.source for run in runs}.items():
+                self._refused(tp, code, RefusedRecord(sender, source, None, 0, ""))
 
     def _over(self, tp: TopicPartition, code: int) -> None:
         self.is_over(code, str(tp))

@@ -46,18 +46,21 @@ class HeldRecord:
         return self.done.result().__await__()
 
 
-HeldOutput = tuple[Send, tuple[Any, ...]]
-"""Sender of an output, and its arguments."""
+HeldOutput = tuple[Send, Send, tuple[Any, ...]]
+"""Sender of an output, its check, and the arguments of both."""
 
 
 class HeldOutbox(Outbox):
     """Outbox that keeps the outputs of one record until its end. `muted`: they have left already.
 
-    A topic's refusal of a record is found at the end, where the source record fails.
+    `whole`: an output counts with its transaction alone, so a sender that waits for Kafka does not
+    let it leave before its record has succeeded. A topic's refusal of a record is found at the end,
+    where the source record fails.
     """
 
-    def __init__(self, below: Outbox) -> None:
+    def __init__(self, below: Outbox, *, whole: bool = False) -> None:
         self.below = below
+        self._whole = whole
         self.muted = False
         self._held: list[HeldOutput] = []
         self._asked: dict[int, tuple[HeldRecord, str, int]] = {}
@@ -65,10 +68,11 @@ class HeldOutbox(Outbox):
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         send = self.below.to(topic, partition)
+        check = self.below.check(topic, partition)
 
         def hold(*record: Any) -> None:
             if not self.muted:
-                self._held.append((send, record))
+                self._held.append((send, check, record))
 
         return hold
 
@@ -79,18 +83,21 @@ class HeldOutbox(Outbox):
         return self.below.row_bytes_max(topic)
 
     def last_sent(self, topic: str, at_ms: int) -> Done:
-        if self.muted or not self._held:
+        if self.muted or self._whole or not self._held:
             return sent_to(topic, at_ms)
         made = HeldRecord(self, topic)
         self._asked[len(self._held) - 1] = made, topic, at_ms
         return Done(made)
 
     def release(self) -> None:
-        """Send what is held, in order."""
+        """Send what is held, in order; nothing of it if a topic refuses a part."""
         if not self._held:
             return
         held, asked = self.take_out()
-        for place, (send, record) in enumerate(held):
+        if len(held) > 1:
+            for _, check, record in held:
+                check(*record)
+        for place, (send, _, record) in enumerate(held):
             send(*record)
             if place in asked:
                 made, topic, at_ms = asked[place]
@@ -124,10 +131,12 @@ class Care:
         pending: MutableMapping[int, dict[Any, Any]],
         outbox: Outbox,
         reached: Mapping[str, Mapping[str, int]],
+        *,
+        whole: bool = False,
     ) -> None:
         self._stores = stores
         self._pending = pending
-        self.outbox = HeldOutbox(outbox)
+        self.outbox = HeldOutbox(outbox, whole=whole)
         self._reached = reached
         self.calm = 0
         """Records since the last failure."""

@@ -56,6 +56,10 @@ class Send(Protocol):
     ) -> None: ...
 
 
+def unchecked(*_record: Any) -> None:
+    """Check nothing of a record."""
+
+
 SendRows = Callable[[Sequence[bytes], Sequence[bytes | None], int], None]
 """Sender of rows: keys and values as columns, one timestamp for all of them."""
 
@@ -104,6 +108,13 @@ class Outbox(Protocol):
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         """Return the sender of a topic. Without a partition, the key chooses one."""
+
+    def check(self, topic: str, partition: int | None = None) -> Send:
+        """Return a function that raises what the sender of a topic would raise, and sends nothing.
+
+        By default, a function that raises nothing.
+        """
+        return unchecked
 
     def rows(self, topic: str, partition: int) -> SendRows:
         """Return the sender of rows to a changelog."""

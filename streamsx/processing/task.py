@@ -186,7 +186,13 @@ class Task:
         """Results that wait for a commit, by operator. Loops over several topics share them: the
         newest result of a key leaves, whichever topic it came from."""
         self.care = (
-            Care(self.stores.values(), self.pending, self.outbox, self.order.reached)
+            Care(
+                self.stores.values(),
+                self.pending,
+                self.outbox,
+                self.order.reached,
+                whole=self.policy.whole,
+            )
             if self._careful
             else None
         )

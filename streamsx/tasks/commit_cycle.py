@@ -267,6 +267,10 @@ class CommitCycles:
         """Return whether a suspended task has something to commit."""
         return any(self._suspended.values())
 
+    def waits(self, task: TaskId) -> bool:
+        """Return whether a suspended task waits for its commit."""
+        return task in self._suspended
+
     @property
     def stands(self) -> bool:
         """Return whether no task may run, because it would send into the transaction."""

@@ -174,11 +174,11 @@ class Committer:
     def consider(self, now: float, actives: Collection[Active]) -> None:
         """Begin a cycle when the interval is over, or too much is dirty."""
         self._look_at_held()
+        self._settle(now)
         free = [active for active in actives if active.id not in self._machine.held]
         stores = [store for active in free for store in active.task.stores.values()]
         held = self.held_bytes = sum(active.task.dirty_bytes for active in free)
         self.full = held > FULL * self._dirty_bytes_max
-        self._settle(now)
         if not self.idle:
             return
         rows = sum(len(store.hot) for store in stores)
@@ -259,6 +259,8 @@ class Committer:
 
     def _settle(self, now: float) -> None:
         for active, since in list(self._suspended.values()):
+            if active.id not in self._suspended:  # one before it has aborted the transaction of all
+                continue
             if active.task.busy and (now < self._patient_until(since) or self._gives_up(active)):
                 continue
             del self._suspended[active.id]

@@ -20,14 +20,14 @@ knows whether the transaction was committed before. An abort has one of these re
 | a task is lost, fails, or is undone: its outputs are in the transaction of all | of that task |
 | an offset was not staged, or denied for good: that task stops | of that task |
 | an output has no leader for `transaction_timeout`: that task waits for one | of that task |
-| a body is still at work when its task has to be given back | of that task |
+| a body is still at work when its task, or another one, has to be given back | of that task |
 
 Not here: requests (`client/transactional_producer`, `group`), and the order of steps
 (`commit_cycle`).
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from streamsx.client.error_advice import Denial
@@ -44,7 +44,7 @@ LEFT_OUT = (
     "so a commit would let some repeat records: let fewer agents read one topic"
 )
 NO_LEADER = "{where} has no leader and has taken no records for {patience_s:g} s"
-AT_WORK = "a body of task {task} is at work, and the group wants the task back"
+AT_WORK = "a body of task {task} is at work, and the group wants tasks back"
 DENIED = " (under exactly_once it does not try again before the worker is started anew)"
 LOST = "the offsets of a task that is no longer ours were not staged"
 
@@ -94,6 +94,8 @@ class TransactionalCommitter(Committer):
         """Whether bodies see nothing behind the record at hand, because a cycle is due."""
         self._waits: dict[TaskId, set[TopicPartition]] = {}
         """Tasks that wait until these outputs have leaders."""
+        self._wanted: dict[TaskId, float] = {}
+        """Tasks that the group wants back, and since when."""
         self._at_work: dict[TaskId, float] = {}
         """Tasks with a body at work when the cycle was looked at last, and since when."""
 
@@ -110,6 +112,7 @@ class TransactionalCommitter(Committer):
         at_work = [active.id for active in actives if active.task.busy]
         if not self._quiet:
             if not (at_work or any(active.task.dirty for active in actives)):
+                self._end_what_is_open(actives)
                 return True
             self._quiet = True
             self._quiet_since = now
@@ -118,10 +121,30 @@ class TransactionalCommitter(Committer):
         self._at_work = {task: self._at_work.get(task, now) for task in at_work}
         if at_work:
             self._transactional.worked(now - min(self._at_work.values()))
+            self._release_overdue(now, at_work)
         return not at_work
+
+    def _end_what_is_open(self, actives: Collection[Active]) -> None:
+        """Commit a task at its place again if records of no task's commit have been sent.
+
+        A task tells others that its input is idle, and a body may send outside of a record. Without
+        this their transaction is open until it times out, and what they have sent is lost.
+        """
+        if self._transactional.unended and actives:
+            next(iter(actives)).task.uncommitted()
+
+    def _release_overdue(self, now: float, at_work: Sequence[TaskId]) -> None:
+        """Abort if a task waits for bodies of others longer than it may for its own.
+
+        Its next owner does its records again. If the group waited longer, it would take all tasks.
+        """
+        waits = [task for task in self._wanted if self._machine.waits(task)]
+        if any(now >= self._patient_until(self._wanted[task]) for task in waits):
+            self._abort(AT_WORK.format(task=at_work[0]), {})
 
     def _end_bodies(self, active: Active) -> None:
         active.task.withhold()
+        self._wanted[active.id] = self._clock.now()
 
     def _gives_up(self, active: Active) -> bool:
         self._abort(AT_WORK.format(task=active.id), {})
@@ -132,6 +155,7 @@ class TransactionalCommitter(Committer):
     def lose(self, task: TaskId) -> None:
         super().lose(task)
         self._quiet = False
+        self._wanted.pop(task, None)
         self._at_work.pop(task, None)
 
     def _step(self, event: commit_cycle.Event) -> None:

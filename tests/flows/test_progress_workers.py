@@ -62,9 +62,14 @@ def test_tasks_that_move_keep_what_writers_have_told(tmp_path: Path) -> None:
         bench.close()
 
 
-def test_idle_windows_close_in_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_idle_windows_close_in_workers(tmp_path: Path, guarantee: str) -> None:
+    """Under exactly-once the word that input is idle needs a commit, though no task is dirty."""
     bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
-    made = app_of(broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB", idle="5s")
+    made = app_of(
+        broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB", idle="5s",
+        processing_guarantee=guarantee,
+    )  # fmt: skip
     try:
         append(bench, [("k1", {"user": "a"}, 1.0), ("k1", {"user": "a"}, 99.0)])
         bench.station(made, "w0", by_hand=False)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamsx.client.cluster import Cluster
+from streamsx.client.rejected_batch import RefusedRecord
 from streamsx.client.transactional_id import TransactionalId
 from streamsx.client.transactional_producer import TransactionalProducer
 from streamsx.clock import SystemClock
@@ -112,6 +113,8 @@ class Play:
     broker: ScriptedBroker
     over: list[str]
     failures: list[StreamsxError]
+    refused: list[tuple[TopicPartition, int]]
+    heard: asyncio.Event
 
     def send(self, *values: bytes) -> None:
         send = self.producer.to(P.topic, P.partition)
@@ -143,19 +146,26 @@ async def playing(coordinator: Coordinator, timeout_s: float) -> AsyncIterator[P
         await cluster.start()
         await cluster.follow(["t"])
         over, failures = list[str](), list[StreamsxError]()
+        refused = list[tuple[TopicPartition, int]]()
+        heard = asyncio.Event()
+
+        def refuses(tp: TopicPartition, code: int, _: RefusedRecord) -> None:
+            refused.append((tp, code))
+            heard.set()
 
         def aborts(why: str) -> None:
             over.append(why)
             producer.abort()
 
         producer = TransactionalProducer(
-            cluster, SystemClock(), jobs.create_task, lambda *_: None,
+            cluster, SystemClock(), jobs.create_task,
+            refuses,
             linger_s=0.001, buffer_bytes=1 << 20,
             transactional_id=TransactionalId(ID, timeout_s), over=aborts, fails=failures.append,
         )  # fmt: skip
         async with asyncio.timeout(WAIT_S):
             await producer.start()
-            yield Play(producer, coordinator, broker, over, failures)
+            yield Play(producer, coordinator, broker, over, failures, refused, heard)
             producer.close()
         await cluster.stop()
 
@@ -353,3 +363,42 @@ def test_worker_that_ends_leaves_no_transaction_open() -> None:
 
     made = play(story)
     assert [api for api, _ in made.log] == [Api.INIT_PRODUCER_ID] * 2
+
+
+def test_partition_without_the_right_to_write_is_refused_to_its_senders_alone() -> None:
+    """The transaction goes on; its owner stops the senders. It was begun anew without end."""
+
+    async def story(play: Play) -> None:
+        play.send(b"a")
+        await play.heard.wait()
+        assert play.refused == [(P, ErrorCode.TOPIC_AUTHORIZATION_FAILED)]
+        assert play.over == []
+
+    codes: dict[int, list[int | None]] = {
+        Api.ADD_PARTITIONS_TO_TXN: [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    }
+    play(story, Coordinator(codes, level=1))
+
+
+def test_missing_right_for_offsets_ends_the_worker() -> None:
+    async def story(play: Play) -> None:
+        play.send(b"a")
+        await play.producer.settle({}, WAIT_S)
+        assert not await play.producer.add_group("app")
+        assert "GROUP_AUTHORIZATION_FAILED" in str(play.failures[0])
+
+    codes: dict[int, list[int | None]] = {
+        Api.ADD_OFFSETS_TO_TXN: [ErrorCode.GROUP_AUTHORIZATION_FAILED]
+    }
+    play(story, Coordinator(codes, level=1))
+
+
+def test_records_without_an_end_are_known_until_they_have_one() -> None:
+    async def story(play: Play) -> None:
+        known = [play.producer.unended]
+        play.send(b"a")
+        known.append(play.producer.unended)
+        assert await play.commit()
+        assert [*known, play.producer.unended] == [False, True, False]
+
+    play(story)

@@ -304,3 +304,34 @@ def test_body_that_waits_for_kafka_lets_its_outputs_leave() -> None:
         done.result().__await__().send(None)
     held.drop()
     assert sent.by_topic == {"out": [(None, b"a")]}
+
+
+def test_body_that_waits_for_kafka_lets_nothing_leave_in_a_transaction() -> None:
+    """The acknowledgement says nothing there, and the record may fail behind it."""
+    sent = Sent()
+    held = HeldOutbox(sent, whole=True)
+    held.to("out")(None, b"a", 0, None)
+    with pytest.raises(StopIteration):
+        held.last_sent("out", 0).result().__await__().send(None)
+    held.drop()
+    assert sent.by_topic == {}
+
+
+def test_outputs_of_a_record_leave_all_or_none() -> None:
+    """A topic refuses the second one: the first one has not left."""
+
+    class Strict(Sent):
+        def check(self, topic: str, partition: int | None = None) -> Any:
+            def small(_: Any, value: Any, *__: Any) -> None:
+                if value == b"large":
+                    raise RecordTooLarge("too large")
+
+            return small
+
+    sent = Strict()
+    held = HeldOutbox(sent)
+    for value in (b"a", b"large"):
+        held.to("out")(None, value, 0, None)
+    with pytest.raises(RecordTooLarge):
+        held.release()
+    assert sent.by_topic == {}

@@ -1,0 +1,105 @@
+"""Commits under exactly-once: whole workers beside a real broker, in virtual time.
+
+Crashes, freezes and fences at each step are in `simulation/test_exactly_once.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from streamsx import App, Stream
+from streamsx.model import TopicPartition
+from tests.unit.conftest import HOST, PORT, VirtualCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[VirtualCluster]:
+    made = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
+    yield made
+    made.close()
+
+
+def app_of(works_s: float = 0.0, **settings: Any) -> App:
+    """Counts words and sends them; each slow one takes so long."""
+    given = {"broker": f"{HOST}:{PORT}", "session_timeout": 10, "memory_budget": "32MiB"}
+    app = App("exact", processing_guarantee="exactly_once", **{**given, **settings})
+    out = app.topic("out", value_type=str, value_serializer="raw")
+    counts = app.Table("counts", default=int, partitions=PARTITIONS)
+
+    @app.agent(app.topic("in", value_type=str, value_serializer="raw"))
+    async def work(stream: Stream[str]) -> None:
+        async for word in stream:
+            counts[word] += 1
+            if word.startswith("slow"):
+                await asyncio.sleep(works_s)
+            await out.send(value=word)
+
+    return app
+
+
+def feed(bench: VirtualCluster, *words: str) -> None:
+    """Words for the partitions from 0 on, one for each."""
+    for n, word in enumerate(words):
+        bench.append(TopicPartition("in", n), [(None, word.encode())])
+
+
+def committed(bench: VirtualCluster) -> int:
+    """The last stable offsets of the output: records of transactions that have ended, and ends."""
+    return sum(bench.log(TopicPartition("out", n)).last_stable_offset for n in range(PARTITIONS))
+
+
+def test_long_bodies_that_are_wanted_back_end_no_worker(bench: VirtualCluster) -> None:
+    """Several are at work for longer than they may: the first one aborts the transaction of all."""
+    slow = {"revoke_timeout": 6, "rebalance_timeout": 12}
+    first = bench.station(app_of(20.0, **slow), "w0", by_hand=False)
+    feed(bench, *["slow"] * PARTITIONS)
+    bench.run(3)
+    second = bench.station(app_of(20.0, **slow), "w1", by_hand=False)
+    bench.until(lambda: first.told("aborted"), 60)
+    bench.run(20)
+    assert second.told("aborted") == []
+    assert "group wants tasks back" in str(first.told("aborted")[0]["why"])
+    assert not [e for e in first.told("error") if e["where"] == "worker"]
+    assert not first.told("lost")
+
+
+def test_tasks_are_given_back_while_the_body_of_another_one_is_at_work(
+    bench: VirtualCluster,
+) -> None:
+    slow = {"revoke_timeout": 6, "rebalance_timeout": 12}
+    first = bench.station(app_of(20.0, **slow), "w0", by_hand=False)
+    bench.run(3)
+    feed(bench, "quick", "quick", "quick", "slow")
+    bench.run(1)
+    bench.station(app_of(20.0, **slow), "w1", by_hand=False)
+    bench.run(30)
+    assert not first.told("lost")
+
+
+def test_what_a_body_sends_outside_of_records_is_committed(bench: VirtualCluster) -> None:
+    """Nothing else is: the transaction would be open until it times out."""
+    app = App(
+        "exact", processing_guarantee="exactly_once", broker=f"{HOST}:{PORT}", session_timeout=10,
+        memory_budget="32MiB",
+    )  # fmt: skip
+    out = app.topic("out", value_type=str, value_serializer="raw")
+
+    @app.agent(app.topic("in", value_type=str, value_serializer="raw"))
+    async def work(stream: Stream[str]) -> None:
+        asyncio.get_running_loop().call_later(5.0, lambda: out.send(value="of no record"))
+        async for _ in stream:
+            pass
+
+    station = bench.station(app, "w0", by_hand=False)
+    bench.until(lambda: committed(bench) >= PARTITIONS, 9)
+    bench.run(15)
+    assert station.told("aborted") == []
