@@ -279,7 +279,7 @@ PLANTS = (
 )  # fmt: skip
 UNFOUND = (restored_to_the_stable_end, no_generation)
 """Bugs that none of the runs meets: the embedded broker writes the decision about a transaction and
-its markers in one turn, and an old member with an old generation has an old epoch too."""
+its markers in one turn, and a worker that is out of the group has no lease to commit anything."""
 
 
 @pytest.mark.slow
