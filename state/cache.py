@@ -37,7 +37,7 @@ from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.serde.codec import encoded_all
 from streamsx.state.api import INDEX, ROW, Rows, holds_rows
-from streamsx.state.careful import Careful, OfRecord
+from streamsx.state.careful import Careful, CarefulSearch, OfRecord
 from streamsx.state.layout import StoreNode
 from streamsx.state.sizes import ENCODED_BYTES, ENTRY_BYTES, SLOT_BYTES, Learned, deep_bytes
 
@@ -198,8 +198,7 @@ class CachedStore:
         """Limit of a key with its value, set by the topic of the changelog."""
         self._learned = Learned()
         self._young_bytes = self._old_bytes = 0
-        """Upper bounds in bytes: a row that is put again counts once more, until the next weighing.
-        """
+        """Upper bounds in bytes: a row that is put again counts twice until the next weighing."""
         self._young_max = budget_bytes // 2
         """Bytes of the young generation at which the generations turn."""
         self._large: dict[Any, int] = {}
@@ -208,11 +207,13 @@ class CachedStore:
         self._hot_bytes = self._hot_measured = 0
         """Memory of changed rows, and the number of these rows at the last measurement."""
         self._sealing_bytes = self._encoded_bytes = 0
-        self._checking = False
+        self._checking = self._at_set = False
+        self._key_sizes: dict[Any, int] = {}
+        """Bytes of the keys whose values were checked since the last seal began."""
         self.record_open = False
         """Whether a seal leaves out what the record at hand has set, because its body waits."""
-        self.touched: list[CachedStore] = []
-        """Stores that the record at hand has changed or read, where values are checked."""
+        self.touched: list[Careful] = []
+        """Rows of all stores that a careful task's record has changed or read."""
         self._left: Iterator[tuple[Any, Any]] | None = None
         self._order: list[bytes] = []
         self._run: list[bytes] = []
@@ -408,7 +409,7 @@ class CachedStore:
         self._measure_changes()
         hot = self.hot
         own = self.take_out() if self.record_open else []
-        if type(hot) is Careful:
+        if isinstance(hot, Careful):
             hot.set_aside()
         self.sealing = hot
         self.hot = self._new_hot()
@@ -417,22 +418,27 @@ class CachedStore:
         self._hot_bytes = 0
         self._hot_measured = 0
 
-    def check_values(self, *, checking: bool) -> None:
-        """Set whether a bad value raises ValueRefused when it is put, not when it is sealed.
+    def check_values(self, *, checking: bool, at_set: bool = True) -> None:
+        """Set whether a bad value raises ValueRefused before it is sealed.
 
-        With it the changes of one record can be kept or undone: `keep` belongs behind each record.
-        The setting applies from the next seal on, or at once while nothing has changed.
+        It raises when it is put, or without `at_set` in `encode`. With `checking` the changes of
+        one record can be kept or undone: `keep` belongs behind each record. The setting applies
+        from the next seal on, or at once while nothing has changed.
         """
         self._checking = checking
+        self._at_set = at_set
         if not self.hot:
             self.hot = self._new_hot()
 
     def _new_hot(self) -> dict[Any, Any]:
-        return Careful(self, GONE) if self._checking else {}
+        self._key_sizes = {}
+        if not self._checking:
+            return {}
+        return CarefulSearch(self, GONE) if self._at_set else Careful(self, GONE)
 
     def keep(self) -> None:
-        """Keep what the record at hand has changed, where values are checked when they are put."""
-        if type(self.hot) is Careful:
+        """Keep what the record at hand has changed, where values are checked."""
+        if isinstance(self.hot, Careful):
             self.hot.keep()
 
     def undo(self) -> list[Any]:
@@ -441,7 +447,7 @@ class CachedStore:
         Returns:
             The keys of all rows that the record has changed or was given.
         """
-        return self.hot.undo() if type(self.hot) is Careful else []
+        return self.hot.undo() if isinstance(self.hot, Careful) else []
 
     def drop_clean(self) -> bool:
         """Drop all clean objects, one of which a record may have changed in place.
@@ -457,11 +463,11 @@ class CachedStore:
 
     def take_out(self) -> OfRecord:
         """Take out what the record at hand has set, while others have their turn."""
-        return self.hot.take_out() if type(self.hot) is Careful else []
+        return self.hot.take_out() if isinstance(self.hot, Careful) else []
 
     def put_in(self, own: OfRecord) -> None:
         """Go on with what `take_out` has returned."""
-        if type(self.hot) is Careful:
+        if isinstance(self.hot, Careful):
             self.hot.put_in(own)
 
     def seal(self, limit: int) -> Changes:
@@ -479,7 +485,7 @@ class CachedStore:
             self.sealing = {}
             self._sealing_bytes = 0
             return Changes([], [])
-        if type(self.sealing) is Careful:
+        if isinstance(self.sealing, Careful):
             part = self.sealing.opened(part)
         objects = [value for _, value in part]
         kinds = set(map(type, objects))
@@ -554,8 +560,9 @@ class CachedStore:
             ValueRefused: a seal could not take the value.
         """
         try:
-            encoded = self.encode(value)
-            size = len(self._key_bytes(key)) + len(encoded)
+            encoded: bytes = self._encoders[type(value)](value)  # type: ignore[assignment]
+            if (size := self._key_sizes.get(key)) is None:
+                size = self._key_sizes[key] = len(self._key_bytes(key))
         except Exception as error:  # any codec's
             if lost := self._lost(value):
                 raise self._refusal("does not come back", key, value, lost) from error
@@ -564,6 +571,7 @@ class CachedStore:
         if self._comes_back is not None and not self._comes_back.comes_back(value, encoded):
             why = self._lost(value) or "it is read as another value: declare its type"
             raise self._refusal("does not come back", key, value, why)
+        size += len(encoded)
         if size > (limit := self.row_bytes_max):
             why = f"{size} bytes with its key, the limit is {limit}: split it"
             raise self._refusal("too large", key, value, why)

@@ -49,6 +49,7 @@ from typing import Any, Final
 from streamsx.errors import ValueRefused
 from streamsx.state.api import INDEX, ROW, Rows
 from streamsx.state.cache import KEY_SHOWN
+from streamsx.state.careful import Careful
 from streamsx.state.layout import TIME_BYTES, StoreNode, time_bytes
 from streamsx.state.window_store import RowsByTime
 
@@ -67,27 +68,20 @@ class JoinBuffer(RowsByTime):
         """
         self._near: list[tuple[int, bytes, int]] = []
         """Heap of time, key and place in the row."""
-        self._noted: list[tuple[int, bytes, int]] = []
-        """What the record at hand has put into the heap."""
 
     def note(self, at: int, key: bytes, place: int) -> None:
         """Note a record without a match before the horizon; `place`: index in its row."""
         heappush(self._near, (at, key, place))
         self.due = min(self.due, at + self.stays + 1)
-        if self._checking:
-            self._noted.append((at, key, place))
-
-    def keep(self) -> None:
-        super().keep()
-        self._noted = []
+        if self._checking and isinstance(self.hot, Careful):
+            self.hot.notes.append((at, key, place))
 
     def undo(self) -> list[Any]:
         """Undo the record, and its notes: another record may get the place in the row."""
-        if self._noted:
-            for each in self._noted:
+        if isinstance(self.hot, Careful) and self.hot.notes:
+            for each in self.hot.notes:
                 self._near.remove(each)
             heapify(self._near)
-            self._noted = []
         return super().undo()
 
     def full(self, key: bytes) -> ValueRefused:

@@ -5,7 +5,7 @@ next task (`rerun`) runs carefully: one record of one reader at a time is a unit
 unit, `end` keeps its changes and sends its outputs, and `undo` drops both.
 
     begin    a reader takes a record, or a result leaves at a closing
-    end      the reader is done with it: stores keep what was set, in bytes; outputs leave
+    end      the reader is done with it: what was set is encoded, outputs leave, stores keep it
     undo     it failed: stores and waiting results are as before, outputs are gone
 
 Outputs of records that the reader had done before the task went back have left already. They are
@@ -15,12 +15,17 @@ Not here: when a task is careful (`task`), the rows of a store (`streamsx.state.
 """
 
 from collections.abc import Callable, Collection, Generator, Mapping, MutableMapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 from streamsx.errors import RecordRefused
+from streamsx.model import Headers
 from streamsx.processing.inbox import Done, Outbox, Send, SendRows, sent_to
 from streamsx.processing.waiting import WaitingResults
 from streamsx.state.cache import CachedStore
+
+if TYPE_CHECKING:
+    from streamsx.state.careful import Careful
 
 CALM_RECORDS: Final = 10_000
 """Records without a failure that end the care."""
@@ -29,7 +34,7 @@ CALM_RECORDS: Final = 10_000
 class HeldRecord:
     """Output that waits for the end of its record, and whose sender may wait for Kafka."""
 
-    __slots__ = ("_outbox", "_topic", "done")
+    __slots__ = ("__weakref__", "_outbox", "_topic", "done")
 
     def __init__(self, outbox: "HeldOutbox", topic: str) -> None:
         self._outbox = outbox
@@ -46,8 +51,9 @@ class HeldRecord:
         return self.done.result().__await__()
 
 
-HeldOutput = tuple[Send, Send, tuple[Any, ...]]
-"""Sender of an output, its check, and the arguments of both."""
+HeldOutput = tuple[Send, Send, bytes | None, bytes | None, int, Headers | None, bytes | None]
+"""Sender of an output, its check, and the arguments of both. Written out: a call with a star takes
+0.2 us more."""
 
 
 class HeldOutbox(Outbox):
@@ -62,17 +68,23 @@ class HeldOutbox(Outbox):
         self.below = below
         self._whole = whole
         self.muted = False
-        self._held: list[HeldOutput] = []
-        self._asked: dict[int, tuple[HeldRecord, str, int]] = {}
-        """Records whose sender may wait for Kafka, by their places in `_held`."""
+        self.held: list[HeldOutput] = []
+        self._asked: dict[int, tuple[ref[HeldRecord], str, int]] = {}
+        """Records whose sender may wait for Kafka, by their places in `held`: while it has them."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         send = self.below.to(topic, partition)
         check = self.below.check(topic, partition)
 
-        def hold(*record: Any) -> None:
+        def hold(
+            key: bytes | None,
+            value: bytes | None,
+            at_ms: int,
+            headers: Headers | None,
+            by: bytes | None = None,
+        ) -> None:
             if not self.muted:
-                self._held.append((send, check, record))
+                self.held.append((send, check, key, value, at_ms, headers, by))
 
         return hold
 
@@ -83,40 +95,51 @@ class HeldOutbox(Outbox):
         return self.below.row_bytes_max(topic)
 
     def last_sent(self, topic: str, at_ms: int) -> Done:
-        if self.muted or self._whole or not self._held:
+        if self.muted or self._whole or not self.held:
             return sent_to(topic, at_ms)
         made = HeldRecord(self, topic)
-        self._asked[len(self._held) - 1] = made, topic, at_ms
+        self._asked[len(self.held) - 1] = ref(made), topic, at_ms
         return Done(made)
 
     def release(self) -> None:
         """Send what is held, in order; nothing of it if a topic refuses a part."""
-        if not self._held:
-            return
-        held, asked = self.take_out()
+        held = self.held
         if len(held) > 1:
-            for _, check, record in held:
-                check(*record)
-        for place, (send, _, record) in enumerate(held):
-            send(*record)
+            for _, check, key, value, at_ms, headers, by in held:
+                check(key, value, at_ms, headers, by)
+        self.held = []
+        if self._asked:
+            self._release_asked(held)
+            return
+        for send, _, key, value, at_ms, headers, by in held:
+            send(key, value, at_ms, headers, by)
+
+    def _release_asked(self, held: list[HeldOutput]) -> None:
+        """Send records of which some have a sender who may wait for Kafka."""
+        asked = self._asked
+        self._asked = {}
+        for place, (send, _, key, value, at_ms, headers, by) in enumerate(held):
+            send(key, value, at_ms, headers, by)
             if place in asked:
-                made, topic, at_ms = asked[place]
-                made.done = self.below.last_sent(topic, at_ms)
+                made, topic, sent_at = asked[place]
+                if (record := made()) is not None:
+                    record.done = self.below.last_sent(topic, sent_at)
 
     def drop(self) -> None:
         """Drop what is held."""
-        self.take_out()
+        if self.held:
+            self.take_out()
 
     def take_out(self) -> Any:
         """Take out what is held, and return it."""
-        held = self._held, self._asked
-        self._held = []
+        held = self.held, self._asked
+        self.held = []
         self._asked = {}
         return held
 
     def put_in(self, held: Any) -> None:
         """Go on with what `take_out` has returned."""
-        self._held, self._asked = held
+        self.held, self._asked = held
 
 
 class Care:
@@ -140,10 +163,10 @@ class Care:
         self._reached = reached
         self.calm = 0
         """Records since the last failure."""
-        self._touched: list[CachedStore] = []
-        """Stores that the unit has changed or read."""
+        self.touched: list[Careful] = []
+        """Changed rows of the stores that the unit has changed or read."""
         for store in stores:
-            store.touched = self._touched
+            store.touched = self.touched
 
     def reached(self, topic: str, reader: str) -> int:
         """Return the offset below which a reader's outputs have left."""
@@ -151,26 +174,33 @@ class Care:
 
     def begin(self, *, muted: bool) -> None:
         """Begin a unit. What has changed outside of units stays."""
-        if self._touched:
+        if self.touched:
             self._keep()
         self.outbox.muted = muted
 
     def end(self) -> None:
-        """Send the outputs of the unit, then keep its changes.
+        """Encode the changes of the unit, send its outputs, then keep the changes.
 
         Raises:
-            Exception: a topic refuses an output; the unit can still be undone.
+            Exception: a value cannot be encoded, or a topic refuses an output; the unit can still
+                be undone.
         """
-        self.outbox.release()
+        for rows in self.touched:
+            rows.encode()
+        outbox = self.outbox
+        if outbox.held:
+            outbox.release()
+        outbox.muted = False
         self._keep()
 
     def undo(self) -> None:
         """Undo the unit, because its record has failed."""
         self.calm = 0
         self.outbox.drop()
-        for store in self._touched:
-            store.undo()
-        self._touched.clear()
+        self.outbox.muted = False
+        for rows in self.touched:
+            rows.store.undo()
+        self.touched.clear()
         for results in self._pending.values():
             if isinstance(results, WaitingResults):
                 results.undo()
@@ -189,6 +219,7 @@ class Care:
         held = aside.take_out()
         own = [store.take_out() for store in self._stores]
         muted = aside.muted
+        aside.muted = False
         others()
         for store, rows in zip(self._stores, own, strict=True):
             store.put_in(rows)
@@ -196,9 +227,9 @@ class Care:
         aside.muted = muted
 
     def _keep(self) -> None:
-        for store in self._touched:
-            store.keep()
-        self._touched.clear()
+        for rows in self.touched:
+            rows.keep()
+        self.touched.clear()
         for results in self._pending.values():
             if isinstance(results, WaitingResults):
                 results.keep()

@@ -82,11 +82,15 @@ class Units(NamedTuple):
     """Calls around a unit of a careful task.
 
     `begin` gets the index of the record in the input, None outside of records, and the number of
-    the branch. `end` raises what fails the record at its end.
+    the branch. It is called only if `touched` or `muting` has an item: stores that were changed
+    outside of units, and branches of which some outputs have left already. `end` raises what fails
+    the record at its end.
     """
 
     begin: Callable[[int | None, int], None]
     end: Callable[[], None]
+    touched: Collection[Any]
+    muting: Collection[Any]
 
 
 class Wiring(NamedTuple):
@@ -396,7 +400,7 @@ class LoopText:
             return lines
         text = "\n".join(lines)
         indent = text[: len(text) - len(text.lstrip())]
-        begin = f"{indent}begin({index}, {branch})"
+        begin = f"{indent}if touched or muting: begin({index}, {branch})"
         return [begin, *lines, f"{indent}end()"]
 
     def _move(self, branch: int, timed: Iterable[Operator], scope: Scope) -> list[str]:

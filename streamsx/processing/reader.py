@@ -140,8 +140,8 @@ class AgentProgress:
         self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
     ) -> None:
         """Report a failed record. Raise the error if the failure ends the task."""
-        failure = self._failure(batch.offsets[index], error, decode=decode)
-        failure = replace(failure, record=failed_record(batch, index))
+        record = failed_record(batch, index)
+        failure = self._failure(batch.offsets[index], error, decode=decode, record=record)
         self._decide(failure, self._streak, ordinal, writes=self._writes)
 
     def result_failed(self, offset: int, error: Exception) -> None:
@@ -177,14 +177,22 @@ class AgentProgress:
         if offset == self._buried or offset < self.left:
             return
         self._buried = offset
-        failure = self._failure(offset, error, decode=False)
-        failure = replace(failure, record=failed_record(batch, index))
+        record = failed_record(batch, index)
+        failure = self._failure(offset, error, decode=False, record=record)
         if why := why_not(failure, self._policy.dead_letters, self._task.outbox):
             self._policy.report(replace(failure, kept=why))
 
-    def _failure(self, offset: int, error: Exception, *, decode: bool) -> Failure:
-        task = self._task
-        return Failure(task.id, self._topic, task.id.partition, offset, self._agent, decode, error)
+    def _failure(
+        self,
+        offset: int,
+        error: Exception,
+        *,
+        decode: bool,
+        record: FailedRecord | None = None,
+    ) -> Failure:
+        task = self._task.id
+        place = task, self._topic, task.partition, offset, self._agent
+        return Failure(*place, decode, error, record=record)
 
     def lasts(self, ordinal: int) -> bool:
         """Return whether a row of failures holds the position."""
@@ -264,7 +272,8 @@ class AgentRun:
 
     def _next_unit(self, index: int) -> None:
         """Begin a record of a careful task, because the body asks for it."""
-        self.end_unit()
+        if self._unit is not None:
+            self.end_unit()
         if self._task.ended is not None:
             self._inbox.ended = True
             raise self._task.ended
@@ -357,6 +366,9 @@ class LoopRun:
         tells = task.plan.tells
         begin = task.stream_time if self._progress_of is None else NOTHING
         named = list(zip(source.branches, self.scopes, strict=True))
+        self._muting: list[AgentProgress] = []
+        """Branches some of whose outputs have left before the careful task began."""
+        self._mute(task.taken[topic])
         self._wiring = Wiring(
             task.sender.to,
             task.stores,
@@ -367,7 +379,7 @@ class LoopRun:
             tells=tells,
             tables=task.tables,
             stream_time=begin,
-            units=None if task.care is None else Units(self._begin_unit, task.care.end),
+            units=self._units(),
             bury={each.agent: partial(self._bury, scope) for each, scope in named},
         )
         self._loop = compiled(source, task.plan.number, self._wiring)
@@ -422,6 +434,16 @@ class LoopRun:
                 reached = batch.following(index + (number < failing))
             found[scope.reader] = max(reached, scope.begin)
         return found
+
+    def _units(self) -> Units | None:
+        care = self._task.care
+        if care is None:
+            return None
+        return Units(self._begin_unit, care.end, care.touched, self._muting)
+
+    def _mute(self, reached: int) -> None:
+        """Note the branches whose outputs have left further than to an offset."""
+        self._muting[:] = [scope for scope in self.scopes if scope.left > reached]
 
     def _begin_unit(self, index: int | None, branch: int) -> None:
         """Begin a record or result of a careful task, by its index and branch in the loop."""
@@ -608,6 +630,10 @@ class LoopRun:
                 yield from pauses
         self._passed = self._passed + stop - start
         self._reached = batch.following(stop)
+        if self._muting:
+            self._mute(self._reached)
+            if (care := self._task.care) is not None:
+                care.outbox.muted = False  # a record that was passed over ends no unit
 
     def commit(self) -> None:
         """Give on the results that waited for a commit. A failure is that of the last record."""
@@ -618,6 +644,7 @@ class LoopRun:
     def reset(self, position: int, *, back: bool) -> None:
         """Continue as `AgentProgress.reset` does."""
         self._reached = position
+        self._mute(position)
         for scope in self.scopes:
             scope.reset(position, back=back)
         self._passes = any(scope.begin > position for scope in self.scopes)

@@ -45,13 +45,14 @@ ToldFailures = Mapping[str, Mapping[str, Failures]]
 class Rerun:
     """Interval to run again from the last commit, and the manner of the run.
 
-    `until`: per topic, the offset behind the interval. `careful`: each value is encoded as a record
-    sets it, so that the record of a value that cannot be encoded is found, and fails alone. `stop`:
-    the reason for which the task stops at the last commit instead of running. `rows`: per store,
-    the committed values of the rows that have left for the changelog since. A restore reads the
-    later values, so the next commit puts these back. Only a task that begins at the same commit may
-    do so: behind it, the rows of the interval are committed. `begins`: per topic, the positions of
-    all readers at that commit.
+    `until`: per topic, the offset behind the interval. `careful`: each record is run by itself, and
+    each value encoded as the record sets it, or at the record's end if the care `lasts`. So the
+    record of a value that cannot be encoded is found, and fails alone. `stop`: the reason for which
+    the task stops at the last commit instead of running. `rows`: per store, the committed values of
+    the rows that have left for the changelog since. A restore reads the later values, so the next
+    commit puts these back. Only a task that begins at the same commit may do so: behind it, the
+    rows of the interval are committed. `begins`: per topic, the positions of all readers at that
+    commit.
     """
 
     until: Mapping[str, int] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class Rerun:
         return self.rows if begins == self.begins else {}
 
     def careful_at(self, positions: Mapping[str, int]) -> bool:
-        """Return whether a task at these positions still has to encode each value as it is set.
+        """Return whether a task at these positions still has to run record by record.
 
         A topic that the task no longer reads counts as run.
         """

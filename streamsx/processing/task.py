@@ -204,7 +204,7 @@ class Task:
         self._unit: AgentRun | None = None
         """Reader of a careful task that has been given the chunk at hand last."""
         for store in self.stores.values():
-            store.check_values(checking=self._careful)
+            store.check_values(checking=self._careful, at_set=not self.order.lasts)
 
     def _begin_queues(self, metadata: TaskMetadata) -> None:
         self._withholds = False
@@ -731,7 +731,7 @@ class Task:
             self._tell(topic)
         place = self._place()
         self._sealed_counts = {store: replace(counts) for store, counts in self.counts.items()}
-        careful = self._careful
+        searched = self._careful and not self.order.lasts
         records = self.records
         stream_time = self._stream_time(place.positions)
         self.records = 0
@@ -742,7 +742,7 @@ class Task:
             self._end_care()
         parts = deque(self._rows_to_put_back(rows))
         for name, store in sorted(self.stores.items()):
-            while (part := self._encoded(store, rows, careful=careful)).keys:
+            while (part := self._encoded(store, rows, searched=searched)).keys:
                 parts.append((self._changelogs[name], part))
                 yield None
         self._unsent = {}
@@ -806,22 +806,22 @@ class Task:
         for store in self.stores.values():
             store.check_values(checking=False)
 
-    def _encoded(self, store: CachedStore, rows: int, *, careful: bool) -> Changes:
-        """Encode up to `rows` dirty rows. `careful` means that each value was encoded when set."""
+    def _encoded(self, store: CachedStore, rows: int, *, searched: bool) -> Changes:
+        """Encode up to `rows` dirty rows. `searched`: whether each value was encoded when set."""
         try:
             return store.seal(rows)
         except ValueRefused as error:
-            self._unsealed = self._refusal(error, careful=careful)
+            self._unsealed = self._refusal(error, searched=searched)
             raise self._unsealed from error
 
-    def _refusal(self, error: ValueRefused, *, careful: bool) -> StreamsxError:
+    def _refusal(self, error: ValueRefused, *, searched: bool) -> StreamsxError:
         done = self.committed_at.positions
         since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
         what = f"{error} (task {self.id}, set since {', '.join(since)})"
         own = any(each.error for source in self.plan.sources for each in source.on_failures)
         if not own and (end := ENDS.get(self.policy.on_error)):
             return end(f"{what}: its policy is {self.policy.on_error.value}")
-        if careful:
+        if searched:
             return TaskStopped(
                 f"task stopped: {what}: it was changed in place, after it had been set: mend the "
                 "code and start again"

@@ -375,8 +375,15 @@ def _decoders(kind: Any, loads: Loads, *, raw: bool, required: bool) -> tuple[De
         return _as_it_is, Quick(None)
     if raw and convert is bytes.decode:
         return (converted if required else _or_none(convert)), Quick(convert)
+
+    def reconstructed(data: bytes | None) -> Any:
+        payload = None if data is None else loads(data)
+        if type(payload) is not dict or BLESSED not in payload:
+            return payload  # a frame less: 80 ns of 330
+        return _reconstructed(payload)
+
     if convert is _reconstructed:
-        return converted, Quick(loads, blessed=True)
+        return reconstructed, Quick(loads, blessed=True)
     return converted, Quick(converted)
 
 

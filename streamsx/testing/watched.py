@@ -24,11 +24,10 @@ class ValuesHandedOut:
         self.default = default
         self.missed: tuple[WatchedStore, Any] | None = None
         """Store and key for which the next default is made."""
-        self._out: dict[tuple[int, Any, int], tuple[WatchedStore, Any, Any, bytes]] = {}
-        """Store, key, value and encoded bytes of each value handed out.
+        self._out: dict[tuple[WatchedStore, Any], dict[int, tuple[Any, bytes]]] = {}
+        """Values handed out with their encoded bytes, by id, for each store and key.
 
-        The dict's key is the id of the store, the key, and the id of the value, which several keys
-        may share.
+        Several keys may share a value.
         """
 
     def __call__(self) -> Any:
@@ -42,16 +41,14 @@ class ValuesHandedOut:
 
     def note(self, store: "WatchedStore", key: Any, value: Any, row: bytes | None) -> None:
         if row is not None and type(value) not in UNCHANGEABLE:
-            self._out[id(store), key, id(value)] = store, key, value, row
+            self._out.setdefault((store, key), {})[id(value)] = value, row
 
     def undo(self, store: "WatchedStore", keys: Collection[Any] | None = None) -> None:
         """Forget the values of some keys, or of all, since the record that got them has failed."""
-        here = id(store)
-        self._out = {
-            place: out
-            for place, out in self._out.items()
-            if place[0] != here or (keys is not None and place[1] not in keys)
-        }
+        if keys is None:
+            keys = [key for each, key in self._out if each is store]
+        for key in keys:
+            self._out.pop((store, key), None)
 
     def forget(self) -> None:
         """Forget all values, since the table's stores are gone."""
@@ -62,9 +59,10 @@ class ValuesHandedOut:
         """Yield an error for each value that was changed in place, and forget all values."""
         out = self._out
         self._out = {}
-        for store, key, value, row in out.values():
-            if store.lost(key, value, row):
-                yield store.error(key)
+        for (store, key), values in out.items():
+            for value, row in values.values():
+                if store.lost(key, value, row):
+                    yield store.error(key)
 
 
 class WatchedStore(CachedStore):
@@ -87,7 +85,7 @@ class WatchedStore(CachedStore):
 
     def undo(self) -> list[Any]:
         keys = super().undo()
-        self._table.undo(self, set(keys))
+        self._table.undo(self, keys)
         return keys
 
     def drop_clean(self) -> bool:

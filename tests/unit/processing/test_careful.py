@@ -294,6 +294,39 @@ def test_output_that_its_topic_refuses_fails_its_record_at_the_end(bench: Benche
     assert made.counts() == {"a": {"n": [1]}, "b": {"n": [1]}, "last": "b"}
 
 
+def test_value_that_cannot_be_encoded_fails_its_record_at_the_end(bench: Benches) -> None:
+    async def odd(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            do(word)
+            if word == "odd":
+                RUNNING.get().stores["counts"].put("last", object())
+
+    heard: list[Failure] = []
+    source = Source("words", TEXT, TEXT, agents=(AgentNode("odd", odd),))
+    made = bench(source, report=heard.append, undoes=True)
+    again = made.again(Rerun({"words": 9}, careful=True, lasts=True))
+    process(again, at_work("a", "odd", "b"))
+    assert [(f.offset, type(f.error)) for f in heard] == [(1, ValueRefused)]
+    assert out(made) == ["a", "b"]
+    assert made.counts() == {"a": {"n": [1]}, "b": {"n": [1]}, "last": "b"}
+
+
+def test_value_set_outside_of_records_is_searched_for_before_the_task_stops(
+    bench: Benches,
+) -> None:
+    made = bench(WORDS, undoes=True)
+    again = made.again(Rerun({"words": 9}, careful=True, lasts=True))
+    process(again, at_work("a"))
+    again.stores["counts"].put("odd", object())
+    process(again, at_work("b", first=1))
+    with pytest.raises(ValueRefused) as refused:
+        made.commit()
+    made.task.aborted()
+    process(made.again(again.rerun(refused.value)), at_work("a", "b"))
+    made.commit()
+    assert made.counts() == {"a": {"n": [1]}, "b": {"n": [1]}, "last": "b"}
+
+
 def test_body_that_waits_for_kafka_lets_its_outputs_leave() -> None:
     sent = Sent()
     held = HeldOutbox(sent)

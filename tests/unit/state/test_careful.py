@@ -7,6 +7,7 @@ import pytest
 
 from streamsx.errors import ValueRefused
 from streamsx.state.cache import CachedStore
+from streamsx.state.careful import Careful
 from streamsx.state.layout import StoreNode
 from streamsx.state.memory import MemoryRows
 from tests.support.codecs import coded
@@ -140,3 +141,54 @@ def test_clean_objects_are_dropped_only_while_no_row_has_changed(store: CachedSt
     assert store.get("old") == {"n": [1]}
     store.put("new", 1)
     assert not store.drop_clean()
+
+
+# Without `at_set`, as behind a record that was undone.
+
+
+@pytest.fixture
+def late(store: CachedStore) -> CachedStore:
+    store.check_values(checking=True, at_set=False)
+    return store
+
+
+def encode(store: CachedStore) -> None:
+    assert isinstance(store.hot, Careful)
+    store.hot.encode()
+
+
+def test_bad_value_raises_at_the_end_where_its_record_can_be_undone(late: CachedStore) -> None:
+    late.put("a", {"n": 1})
+    encode(late)
+    late.keep()
+    late.get("a")["n"] = 2
+    late.put("a", {"n": 2})
+    late.put("b", object())
+    with pytest.raises(ValueRefused, match="key 'b'"):
+        encode(late)
+    late.undo()
+    assert commit(late) == {"a": {"n": 1}}
+
+
+def test_record_can_be_undone_between_its_encoding_and_its_end(late: CachedStore) -> None:
+    late.put("a", {"n": 1})
+    encode(late)
+    late.undo()
+    assert dict(late.items()) == {"old": {"n": [1]}}
+
+
+def test_bad_value_that_its_record_has_set_anew_is_no_failure(late: CachedStore) -> None:
+    late.put("a", object())
+    late.put("a", {"n": 1})
+    late.put("b", object())
+    late.delete("b")
+    encode(late)
+    late.keep()
+    assert commit(late) == {"a": {"n": 1}, "b": None}
+
+
+def test_bad_value_set_outside_of_records_is_refused_by_the_seal(late: CachedStore) -> None:
+    late.put("a", object())
+    late.keep()
+    with pytest.raises(ValueRefused):
+        commit(late)
