@@ -225,7 +225,7 @@ def test_states_and_roles_in_events_have_these_words() -> None:
 
 def test_events_of_seeds_that_lose_tasks_have_the_pinned_fields() -> None:
     seen = set()
-    for seed in (3, 17):
+    for seed in (11, 17):
         result = play(seed, story=10**6)
         assert result.violation is None
         for line in result.story:
