@@ -173,12 +173,13 @@ class Fence(ExternalClient):
     """Process with the transactional id of a worker: it begins once, and so fences the worker."""
 
     def __init__(self, world: "World", transactional_id: str) -> None:
-        self._id = transactional_id
+        self.transactional_id = transactional_id
+        self.at = world.now
         super().__init__(world, f"fence {len(world.fences)}")
 
     async def _live(self) -> None:
         body = {
-            "transactional_id": self._id, "transaction_timeout": TRANSACTION_MS,
+            "transactional_id": self.transactional_id, "transaction_timeout": TRANSACTION_MS,
             "producer_id": -1, "producer_epoch": -1,
         }  # fmt: skip
         with suppress(OSError):

@@ -35,6 +35,7 @@ from typing import Any
 
 from streamsx.broker.groups.classic import ClassicGroup
 from streamsx.broker.log.log import Log
+from streamsx.client.transactional_id import FENCES_MAX, FENCES_S
 from streamsx.client.transactional_producer import TransactionalProducer
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.record_batch import columns
@@ -160,16 +161,23 @@ class World:
                 raise Killed
 
     def _fence(self, name: str) -> None:
-        """Fence the running worker, and stop it until that has been done."""
+        """Fence the running worker, and stop it until that has been done.
+
+        A worker that has been fenced too often ends, so another one is waited for then.
+        """
         running = self.scheduler.running
         for home in self.homes:
             producer = None if home.parts is None else home.parts.producer
             here = home.alive and running is not None and home.process is running.process
-            if here and isinstance(producer, TransactionalProducer):
+            if not (here and isinstance(producer, TransactionalProducer)):
+                continue
+            fenced = producer.open_transaction.transactional_id
+            times = [fence.at for fence in self.fences if fence.transactional_id == fenced]
+            if sum(self.now - at < FENCES_S for at in times) + 1 < FENCES_MAX:
                 home.say(f"is fenced at {name}")
                 self.fenced_at = ""
                 home.freeze(FENCE_S)
-                self.fences.append(Fence(self, producer.open_transaction.transactional_id))
+                self.fences.append(Fence(self, fenced))
 
     # -- reports
 

@@ -55,6 +55,10 @@ Tasks stand for a fifth of the time at most. Small commits cost more per record:
 50,000 keys and the interval of 100 ms, cycles stopped tasks for 97 of every 317 ms.
 """
 
+REST_MAX_S = 1.0
+"""Limit of that time. The race: brokers are away for 20 s, and a cycle waits for them; tasks that
+rested for 80 s would leave their transaction open until it times out."""
+
 AbortTransaction = Callable[[str, Mapping[TaskId, str]], None]
 """Function that undoes all tasks, for a reason, and stops some of them, each for a reason."""
 
@@ -165,7 +169,8 @@ class TransactionalCommitter(Committer):
             self._quiet = False
         if isinstance(event, commit_cycle.TransactionEnded):
             now = self._clock.now()
-            self._rests_until = now + REST * (now - self._quiet_since)
+            rest = REST * (now - self._quiet_since)
+            self._rests_until = now + min(rest, REST_MAX_S, self._patience_s / REST)
         self.due_at = max(self.due_at, self._rests_until)
         if before is not self._machine.state and not self.stands:
             self._wake()

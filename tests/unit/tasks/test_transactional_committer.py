@@ -103,3 +103,13 @@ def test_what_a_body_sends_outside_of_records_is_committed(bench: VirtualCluster
     bench.until(lambda: committed(bench) >= PARTITIONS, 9)
     bench.run(15)
     assert station.told("aborted") == []
+
+
+def test_a_long_stand_makes_no_long_rest(bench: VirtualCluster) -> None:
+    """The next commit would come after the time-out of its transaction."""
+    bench.station(app_of(8.0), "w0", by_hand=False)
+    feed(bench, "slow")
+    bench.until(lambda: committed(bench) > 0, 30)
+    feed(bench, "quick")
+    before = committed(bench)
+    bench.until(lambda: committed(bench) > before, 3)
