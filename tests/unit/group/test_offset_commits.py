@@ -2,10 +2,11 @@
 
 import pytest
 
+from streamsx.client.transactional_id import TransactionIdentity
 from streamsx.errors import InvariantBroken
 from streamsx.group import member_events as e
 from streamsx.group.error_table import Verdict
-from streamsx.group.offset_commits import WAITING_MAX, OffsetCommits
+from streamsx.group.offset_commits import SOON_S, WAITING_MAX, OffsetCommits
 from streamsx.group.step_effects import Effects
 from streamsx.model import OffsetAndMetadata, TopicPartition
 
@@ -137,4 +138,74 @@ def test_fence_fails_all_waiting_commits() -> None:
     fenced, gone = e.Refusal.FENCED, {P: e.NOT_OURS}
     m.commits.fail(fenced)
     assert m.told == [e.CommitDone(7, gone, fenced), e.CommitDone(8, gone, fenced)]
+    assert m.commits.next(stable=True) is None
+
+
+# -- offsets that are staged in a transaction
+
+
+OPEN = TransactionIdentity("app-1", 7, 0, 2)
+
+
+def staged(m: Owner, **at: int) -> None:
+    m.commits.ask(e.Commit(7, offsets(**at), 1, OPEN))
+
+
+def test_staged_offsets_with_a_lost_partition_are_not_sent() -> None:
+    """The outputs of q would be committed, and its next owner makes them again."""
+    m = Owner(P)
+    staged(m, p=1, q=2)
+    lost = {P: e.NOT_OURS, Q: e.NOT_OURS}
+    assert m.told == [e.CommitDone(7, lost, e.Refusal.NOT_OWNED)]
+    assert m.commits.next(stable=True) is None
+
+
+def test_staged_offsets_are_sent_in_the_next_generation_if_nothing_is_lost() -> None:
+    """A revoke in between: the group has moved, and asks for nothing of these (KAFKA-18943)."""
+    m = Owner(P, Q)
+    staged(m, p=1, q=2)
+    assert m.commits.next(stable=True) == e.TxnOffsetCommit(offsets(p=1, q=2), OPEN)
+    m.commits.answered(Verdict.MOVED, e.Reply(1, 22))
+    assert m.commits.next(stable=False) is None
+    assert m.commits.next(stable=True) == e.TxnOffsetCommit(offsets(p=1, q=2), OPEN)
+    m.commits.answered(Verdict.GOOD, e.Reply(2, 0))
+    assert m.told == [e.Count("commit-resent-total"), e.CommitDone(7, {})]
+
+
+def test_staged_offsets_of_which_some_are_revoked_meanwhile_are_not_sent_again() -> None:
+    m = Owner(P, Q)
+    staged(m, p=1, q=2)
+    m.commits.next(stable=True)
+    m.commits.answered(Verdict.MOVED, e.Reply(1, 22))
+    m.since[Q] = 2
+    assert m.commits.next(stable=True) is None
+    lost = {P: e.NOT_OURS, Q: e.NOT_OURS}
+    assert m.told[-1] == e.CommitDone(7, lost, e.Refusal.NOT_OWNED)
+
+
+def test_staged_offsets_wait_until_the_transaction_before_has_ended() -> None:
+    m = Owner(P)
+    staged(m, p=1)
+    m.commits.next(stable=True)
+    m.commits.answered(Verdict.SOON, e.Reply(1, 51))
+    assert m.told == [e.Arm(e.Timer.STAGE, SOON_S)]
+    assert m.commits.next(stable=True) is None
+    m.commits.go_on()
+    assert m.commits.next(stable=True) == e.TxnOffsetCommit(offsets(p=1), OPEN)
+
+
+def test_staged_offsets_of_a_transaction_that_is_over_fail_with_its_error() -> None:
+    m = Owner(P)
+    staged(m, p=1)
+    m.commits.next(stable=True)
+    m.commits.answered(Verdict.ABORT, e.Reply(1, 90))
+    assert m.told == [e.CommitDone(7, {P: e.NOT_OURS}, e.Refusal.ABORTED, 90)]
+
+
+def test_staged_offsets_with_a_denied_partition_end_as_a_whole() -> None:
+    m = Owner(P, Q)
+    staged(m, p=1, q=2)
+    m.commits.next(stable=True)
+    m.commits.answered(Verdict.GOOD, e.Reply(1, 0, {Q: 29}))
+    assert m.told == [e.CommitDone(7, {Q: 29})]
     assert m.commits.next(stable=True) is None

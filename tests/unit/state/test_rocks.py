@@ -39,6 +39,14 @@ def test_rows_and_position_survive_reopen(opened: Opener) -> None:
     again.close()
 
 
+def test_scan_of_all_rows_has_no_position(opened: Opener) -> None:
+    """KAFKA-20749: the position is a row of the same database."""
+    rows = opened()
+    rows.write({ROW + b"": b"0", ROW + b"\xff" * 9: b"1"}, 7)
+    assert list(rows.scan(ROW, None)) == [(ROW + b"", b"0"), (ROW + b"\xff" * 9, b"1")]
+    rows.close()
+
+
 def test_store_open_elsewhere_is_locked(opened: Opener) -> None:
     rows = opened()
     with pytest.raises(StoreLocked, match="store in use"):
