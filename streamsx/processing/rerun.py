@@ -48,16 +48,17 @@ class Rerun:
     `until`: per topic, the offset behind the interval. `careful`: each record is run by itself, and
     each value encoded as the record sets it, or at the record's end if the care `lasts`. So the
     record of a value that cannot be encoded is found, and fails alone. `stop`: the reason for which
-    the task stops at the last commit instead of running. `rows`: per store, the committed values of
-    the rows that have left for the changelog since. A restore reads the later values, so the next
-    commit puts these back. Only a task that begins at the same commit may do so: behind it, the
-    rows of the interval are committed. `begins`: per topic, the positions of all readers at that
-    commit.
+    the task stops at the last commit instead of running; `stop_told`: it had stopped before, and
+    the log has the reason. `rows`: per store, the committed values of the rows that have left for
+    the changelog since. A restore reads the later values, so the next commit puts these back. Only
+    a task that begins at the same commit may do so: behind it, the rows of the interval are
+    committed. `begins`: per topic, the positions of all readers at that commit.
     """
 
     until: Mapping[str, int] = field(default_factory=dict)
     careful: bool = False
     stop: TaskStopped | None = None
+    stop_told: bool = False
     rows: StoreRows = field(default_factory=dict)
     begins: Begins = field(default_factory=dict)
     lasts: bool = False

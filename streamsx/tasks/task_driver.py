@@ -165,12 +165,13 @@ class TaskDriver:
             self._feeding = False
         self.changed = True
 
-    def stopped(self, task: TaskId, why: TaskStopped) -> None:
+    def stopped(self, task: TaskId, why: TaskStopped, *, told: bool = False) -> None:
         """Stop a running task that cannot go on; other tasks run on.
 
         The task stays at the same position until the worker is started again.
         """
-        self._journal("error", what=str(why), where=f"task {task}")
+        if not told:
+            self._journal("error", what=str(why), where=f"task {task}")
         self.actives[task].why = str(why)
         self.feed(Happened(task, TaskEvent.STOP))
 
@@ -228,8 +229,9 @@ class TaskDriver:
                 continue
             self._undone.add(task)
             stop = stops.get(task) or active.why
-            order = Rerun(stop=TaskStopped(stop)) if stop else active.task.again()
-            self._reruns[task] = order
+            told = task not in stops
+            again = Rerun(stop=TaskStopped(stop), stop_told=told) if stop else active.task.again()
+            self._reruns[task] = again
             self.feed(Happened(task, TaskEvent.UNDO))
         self._committer.aborted()
         self._abort_transaction()
@@ -333,13 +335,13 @@ class TaskDriver:
         beginnings = self._beginnings.pop(task)
         rerun = self._reruns.pop(task, NO_RERUN)
         if beginnings.stop:
-            rerun = Rerun(stop=TaskStopped(beginnings.stop))
+            rerun = Rerun(stop=TaskStopped(beginnings.stop), stop_told=rerun.stop_told)
         active = self._active_tasks.run(task, found, self._stores.rows(task), rerun)
         self._sources.add(active)
         if beginnings.chosen and not beginnings.stop:
             self._committer.first(active)
         if rerun.stop is not None:
-            self.stopped(task, rerun.stop)
+            self.stopped(task, rerun.stop, told=rerun.stop_told)
 
     def _stop(self, task: TaskId) -> None:
         """End an active task; committed rows may still have to be written before the close."""

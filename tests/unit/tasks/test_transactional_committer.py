@@ -113,3 +113,28 @@ def test_a_long_stand_makes_no_long_rest(bench: VirtualCluster) -> None:
     feed(bench, "quick")
     before = committed(bench)
     bench.until(lambda: committed(bench) > before, 3)
+
+
+def test_stopped_task_is_told_once_whatever_is_aborted_later(bench: VirtualCluster) -> None:
+    def choose(failure: Any) -> str:
+        return "log" if "odd" in str(failure.error) else "stop_task"
+
+    app = app_of(on_error="stop_task")
+    counts = app.Table("odd", default=int, partitions=PARTITIONS)
+
+    @app.agent(app.topic("in", value_type=str, value_serializer="raw"), on_error=choose)
+    async def fail(stream: Stream[str]) -> None:
+        async for given in stream:
+            counts[given] += 1
+            if given in ("bad", "odd"):
+                raise ValueError(given)
+
+    station = bench.station(app, "w0", by_hand=False)
+    feed(bench, "bad")
+    bench.until(lambda: station.told("error"), 30)
+    before = len(station.told("aborted"))
+    bench.append(TopicPartition("in", 1), [(None, b"odd")])
+    bench.until(lambda: len(station.told("aborted")) > before, 30)
+    bench.run(5)
+    (told,) = station.told("error")
+    assert told["where"] == "task 0_0"
