@@ -545,12 +545,13 @@ class CachedStore:
     def renew(self, key: Any) -> None:
         """Drop the warm object of a key, which may have been changed in place.
 
-        A complete cache reads the row again, and stays complete.
+        A cache that is complete, or counts the rows that it reads ahead, reads the row again.
         """
         young = self.young.pop(key, None)
         old = self.old.pop(key, None)
         self._large.pop(key, None)
-        if self.complete and (young is not None or old is not None):
+        counts = self.complete or self._below is not None
+        if counts and (young is not None or old is not None):
             self._load_row(key)
 
     def check(self, key: Any, value: Any) -> bytes:
@@ -727,6 +728,7 @@ class CachedStore:
         self._encoded_bytes += len(rows) * ENCODED_BYTES + size
 
     def _forget_warm(self) -> None:
+        self._lacks = True  # a preload may have read some of them
         self.young = {}
         self.old = {}
         self._large = {}

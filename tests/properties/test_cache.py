@@ -13,6 +13,7 @@ from tests.support.codecs import coded
 
 KEYS = st.sampled_from([f"k{n}" for n in range(8)])
 ROWS = st.integers(1, 5)
+VALUES = st.integers(0, 1000)
 
 JSON = coded(orjson.loads, orjson.dumps)
 
@@ -21,44 +22,72 @@ class CacheIsADict(RuleBasedStateMachine):
     """`now` is what a user sees; `sealed` and `committed` are what it was at those points."""
 
     stage = "open"
+    careful = False
 
-    @initialize(budget=st.sampled_from([0, 500, 2000, 1 << 20]), rows=st.booleans())
-    def start(self, budget: int, rows: bool) -> None:
+    @initialize(
+        budget=st.sampled_from([0, 500, 2000, 1 << 20]), rows=st.booleans(), careful=st.booleans()
+    )
+    def start(self, budget: int, rows: bool, careful: bool) -> None:
         below = MemoryRows()
         if rows:
             below.write({b"\x01" + orjson.dumps(f"k{n}"): b"[%d]" % n for n in range(6)}, 6)
         node = StoreNode("s", "log", JSON, JSON)
         self.cached: CachedStore = CachedStore(node, below, budget)
+        self.careful = careful
+        self.cached.check_values(checking=careful, at_set=False)
         self.now: dict[str, list[int]] = {f"k{n}": [n] for n in range(6)} if rows else {}
         self.committed, self.sealed = deepcopy(self.now), deepcopy(self.now)
 
-    @rule(key=KEYS, value=st.integers())
+    @rule(key=KEYS, value=VALUES)
     @precondition(lambda self: self.stage != "sealing")
     def put(self, key: str, value: int) -> None:
         self.cached.put(key, [value])
+        self.cached.keep()
         self.now[key] = [value]
 
-    @rule(key=KEYS, value=st.integers())
+    @rule(key=KEYS, value=VALUES)
     @precondition(lambda self: self.stage != "sealing")
     def change_in_place(self, key: str, value: int) -> None:
         if (found := self.cached.get(key)) is not None:
             found.append(value)
             self.cached.put(key, found)
             self.now[key] = [*self.now[key], value]
+        self.cached.keep()
+
+    @rule(key=KEYS, other=KEYS, value=VALUES)
+    @precondition(lambda self: self.careful and self.stage != "sealing")
+    def fail(self, key: str, other: str, value: int) -> None:
+        """Of a record that fails nothing stays, be it put, or changed in place alone."""
+        if (found := self.cached.get(key)) is not None:
+            found.append(value)
+        self.cached.put(other, [value])
+        self.cached.undo()
+
+    @rule(key=KEYS, value=VALUES)
+    @precondition(lambda self: not self.careful and self.stage == "open")
+    def fail_while_nothing_is_dirty(self, key: str, value: int) -> None:
+        if self.cached.dirty:
+            return
+        if (found := self.cached.get(key)) is not None:
+            found.append(value)
+        assert self.cached.drop_clean()
 
     @rule(key=KEYS)
     @precondition(lambda self: self.stage != "sealing")
     def delete(self, key: str) -> None:
         self.cached.delete(key)
+        self.cached.keep()
         self.now.pop(key, None)
 
     @rule(key=KEYS)
     def get(self, key: str) -> None:
         assert self.cached.get(key) == self.now.get(key)
+        self.cached.keep()
 
     @rule()
     def items(self) -> None:
         assert list(self.cached.items()) == sorted(self.now.items())
+        self.cached.keep()
 
     @rule(rows=ROWS)
     def preload(self, rows: int) -> None:

@@ -1,5 +1,6 @@
 """state/careful.py: what one record changes in a store is kept or undone by itself."""
 
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -41,6 +42,41 @@ def test_change_in_place_of_a_clean_row_is_undone(store: CachedStore) -> None:
     assert store.undo() == ["old"]
     assert store.get("old") == {"n": [1]}
     assert store.complete, "the row was read again"
+
+
+def read_ahead_meanwhile(undo: Callable[[CachedStore], object], *, careful: bool) -> CachedStore:
+    """A store of three rows of which two were read ahead when a record failed, and the last since.
+
+    The race: a task begins, and its store is read ahead in slices; the first record is given a row
+    of a slice that has been read, and fails; the row is dropped from memory; the last slice is
+    read, and the store says that all rows are in memory.
+    """
+    rows = MemoryRows()
+    node = StoreNode("s", "app-s-changelog", JSON, JSON, str)
+    before = CachedStore(node, rows, 1 << 20)
+    for n in range(3):
+        before.put(f"k{n}", [n])
+    commit(before)
+    made = CachedStore(node, rows, 1 << 20)
+    made.check_values(checking=careful)
+    made.preload_some(2)
+    made.get("k0").append(7)
+    undo(made)
+    while not made.preload_some(2):
+        pass
+    return made
+
+
+@pytest.mark.parametrize(
+    ("undo", "careful"),
+    [(CachedStore.undo, True), (CachedStore.drop_clean, False)],
+    ids=["in careful mode", "while nothing is dirty"],
+)
+def test_rows_of_a_failed_record_are_there_behind_the_end_of_a_preload(
+    undo: Callable[[CachedStore], object], careful: bool
+) -> None:
+    store = read_ahead_meanwhile(undo, careful=careful)
+    assert [store.get(f"k{n}") for n in range(3)] == [[0], [1], [2]]
 
 
 def test_rows_that_a_record_has_set_are_undone(store: CachedStore) -> None:
