@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from streamsx.model import TaskId, TopicPartition
+from streamsx.processing.failure_policy import FailedRecord
 from streamsx.protocol.error_codes import ErrorCode, name_of
 from streamsx.protocol.record_batch import NO_HEADERS, BatchFormat, Builder, Columns, columns
 
@@ -51,13 +52,36 @@ class SourceRecords(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Sender:
-    """Sender of records: one life of a task, or user code outside of tasks (`task` is None)."""
+    """Sender of records: one life of a task, or user code outside of tasks (`task` is None).
+
+    A reader with a reaction of its own to refused records is a part of its task's sender, so that
+    its records can be told from those of others. A seal of the whole has the records of all parts.
+    """
 
     task: TaskId | None = None
     at_hand: Any = None
     """Function that returns the current `SourceRecords` or None; None without such a function."""
     wrote: dict[Any, None] = field(default_factory=dict)
-    """Partitions written to since the last seal."""
+    """Partitions written to since the last seal; one object for all parts."""
+    operator: str = ""
+    """Agent or flow that is the part."""
+    reaction: Any = None
+    """Reaction of the part: a word, or a function of the failure; None for the setting's."""
+    parts: "dict[str, Sender]" = field(default_factory=dict)
+    sealed: list[tuple[Any, int]] = field(default_factory=list)
+    """Goals of the last seal. A dead letter that is sent behind the seal is one more."""
+
+    def part(self, operator: str, reaction: Any) -> "Sender":
+        """Return the part for an agent or a flow, the same object each time."""
+        if operator not in self.parts:
+            made = Sender(self.task, self.at_hand, self.wrote, operator, reaction)
+            self.parts[operator] = made
+        return self.parts[operator]
+
+    @property
+    def whole(self) -> "tuple[Sender, ...]":
+        """Return the sender and its parts."""
+        return (self, *self.parts.values())
 
     def seal(self) -> list[tuple[Any, int]]:
         """Return the partitions written to since the last seal, and begin a new interval.
@@ -69,9 +93,10 @@ class Sender:
         goals = []
         for partition in self.wrote:
             goals.append((partition, partition.closed + (partition.builder is not None)))
-            if partition.writer is self:
+            if partition.writer in self.whole:
                 partition.writer = None
-        self.wrote = {}
+        self.wrote.clear()
+        self.sealed = goals
         return goals
 
 
@@ -93,7 +118,8 @@ class RefusedRecord(NamedTuple):
     """Refused record, or all records of one sender in a batch that is refused as a whole.
 
     `key` is the key of the first record, `indices` are positions in the batch. `records` is 0 for
-    all records of a sender in a partition.
+    all records of a sender in a partition. `record` are the bytes of a record that is refused for
+    itself; None otherwise.
     """
 
     sender: Sender
@@ -102,6 +128,7 @@ class RefusedRecord(NamedTuple):
     records: int
     why: str
     indices: Sequence[int] = ()
+    record: FailedRecord | None = None
 
 
 class Reworked(NamedTuple):
@@ -181,7 +208,10 @@ def run_of(runs: Sequence[Run], index: int) -> Run:
 
 def _refused(rows: Columns, runs: Sequence[Run], index: int, why: str) -> RefusedRecord:
     run = run_of(runs, index)
-    return RefusedRecord(run.sender, run.source, rows.keys[index], 1, why, [index])
+    key = rows.keys[index]
+    headers = rows.headers[index] if rows.headers else None
+    record = FailedRecord(key, rows.values[index], rows.timestamps[index], headers)
+    return RefusedRecord(run.sender, run.source, key, 1, why, [index], record)
 
 
 def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[RefusedRecord]:
