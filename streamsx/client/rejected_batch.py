@@ -9,8 +9,10 @@ Not here: numbers (`idempotence`), the order of batches (`record_accumulator`), 
 (`tasks`).
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from streamsx.model import TaskId, TopicPartition
@@ -27,6 +29,7 @@ Any other code concerns the batch or its topic.
 RIGHTS: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
+START: Final = attrgetter("start")
 KEY_SHOWN: Final = 100
 """Bytes of a key that a message shows."""
 
@@ -91,9 +94,10 @@ class Sender:
             arrived.
         """
         goals = []
+        whole = self.whole
         for partition in self.wrote:
             goals.append((partition, partition.closed + (partition.builder is not None)))
-            if partition.writer in self.whole:
+            if partition.writer in whole:
                 partition.writer = None
         self.wrote.clear()
         self.sealed = goals
@@ -198,12 +202,7 @@ def _built(
 
 def run_of(runs: Sequence[Run], index: int) -> Run:
     """Return the run that contains a record."""
-    found = runs[0]
-    for run in runs:
-        if run.start > index:
-            break
-        found = run
-    return found
+    return runs[bisect_right(runs, index, key=START) - 1]
 
 
 def _refused(rows: Columns, runs: Sequence[Run], index: int, why: str) -> RefusedRecord:
@@ -218,21 +217,21 @@ def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[Re
     """Return one refusal for each sender with records in the batch."""
     ends = [run.start for run in runs[1:]] + [len(rows.keys)]
     found: dict[Sender, RefusedRecord] = {}
+    indices: dict[Sender, list[int]] = {}
     for run, end in zip(runs, ends, strict=True):
         count = end - run.start
+        its = indices.setdefault(run.sender, [])
+        its.extend(range(run.start, end))
         if count and run.sender in found:
             before = found[run.sender]
-            indices = [*before.indices, *range(run.start, end)]
             found[run.sender] = before._replace(
-                source=_both(before.source, run.source),
-                records=before.records + count,
-                indices=indices,
+                source=_both(before.source, run.source), records=before.records + count
             )
         elif count:
             key = rows.keys[run.start]
-            indices = [*range(run.start, end)]
-            record = RefusedRecord(run.sender, run.source, key, count, refusal.message, indices)
-            found[run.sender] = record
+            found[run.sender] = RefusedRecord(
+                run.sender, run.source, key, count, refusal.message, its
+            )
     return list(found.values())
 
 
