@@ -127,11 +127,11 @@ class App(FaustNames):
 
         `tables` are the tables that the agent uses, if they cannot be found in the code. `options`
         are those of the topic, if `channel` is not a Topic. Each task has one instance. `on_error`
-        and `on_decode_error` are the reactions to this agent's failures, and `on_produce_error` to
-        outputs of its that brokers refuse, in place of the settings': a word, or a function of the
-        failure that returns one (None: the setting's). An `on_error` of two arguments is Faust's:
-        it is called with the agent and the exception when the body raises, and awaited if it is
-        async. The setting's reaction follows.
+        and `on_decode_error` are the reactions to this agent's failures, and `on_produce_error`
+        that to a record of the agent that a broker refuses, in place of the settings': a word, or
+        a function of the failure that returns one (None: the setting's). An `on_error` of two
+        arguments is Faust's: it is called with the agent and the exception when the body raises,
+        and awaited if it is async. The setting's reaction follows.
 
         Raises:
             NameClash: another agent has the name.
