@@ -269,6 +269,20 @@ slice_seconds: Final = within(
 
 REACTIONS: Final = ("log", "dlq", "stop_task", "stop", "stop_app")
 """Reactions to a record that failed."""
+PRODUCE_REACTIONS: Final = ("stop_task", "stop", "stop_app", "log", "dlq")
+"""Reactions to an output that a broker refused for good."""
+RETRIED: Final = (
+    "a broker has refused the record for good, and the producer has retried what can be retried: "
+    f"use one of {', '.join(PRODUCE_REACTIONS)}"
+)
+"""Reason why `retry` is no reaction to a refused output."""
+
+
+def produce_reaction(value: object) -> str:
+    """Parse the reaction to an output that a broker refused."""
+    if value == "retry":
+        raise ValueError(f"retry: {RETRIED}")
+    return one_of(*PRODUCE_REACTIONS)(value)
 
 
 def setting(
@@ -300,9 +314,10 @@ class Config:
     skips it, `dlq` sends it to `dlq_topic` too, `stop_task` stops its task, `stop` the worker,
     and `stop_app` all workers of the app.
 
-    `on_produce_error`: the reaction to a record that a broker refuses for good. `stop_task` stops
-    the task that sent the record at the task's last commit, `stop` stops the worker, `log` skips
-    the record.
+    `on_produce_error`: the reaction to an output that a broker refuses for good: too large for its
+    topic, say. `stop_task` stops the task that sent it at the task's last commit, `stop` the
+    worker, and `stop_app` all workers of the app. `log` leaves it out, `dlq` sends it to
+    `dlq_topic` in place of its topic.
 
     `processing_guarantee`: with `exactly_once` outputs, changelogs and offsets are committed in one
     transaction. `transaction_timeout`: the time after which brokers abort the transaction of a
@@ -342,7 +357,7 @@ class Config:
     on_decode_error: str = setting("log", one_of(*REACTIONS, later=("retry",)))
     dlq_topic: str | None = setting(None, or_none(legal))  # default: {id}-dlq
     consecutive_failures_max: int | None = setting(10, or_none(whole(1)))
-    on_produce_error: str = setting("stop_task", one_of("stop_task", "stop", "log"))
+    on_produce_error: str = setting("stop_task", produce_reaction)
 
     protocol_type: str = setting("consumer", one_of("consumer", "stream"))
     session_timeout_s: float = setting(45.0, broker_seconds, faust="broker_session_timeout")

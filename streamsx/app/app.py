@@ -120,16 +120,18 @@ class App(FaustNames):
         tables: Iterable[Table[Any, Any] | str] | None = None,
         on_error: Reaction | OfFaust | None = None,
         on_decode_error: Reaction | None = None,
+        on_produce_error: Reaction | None = None,
         **options: Any,
     ) -> Callable[[Callable[..., Any]], Agent]:
         """Make an agent of an `async def` that iterates a stream, and may yield to its sinks.
 
         `tables` are the tables that the agent uses, if they cannot be found in the code. `options`
         are those of the topic, if `channel` is not a Topic. Each task has one instance. `on_error`
-        and `on_decode_error` are the reactions to this agent's failures, in place of the settings':
-        a word, or a function of the failure that returns one (None: the setting's). An `on_error`
-        of two arguments is Faust's: it is called with the agent and the exception when the body
-        raises, and awaited if it is async. The setting's reaction follows.
+        and `on_decode_error` are the reactions to this agent's failures, and `on_produce_error`
+        that to a record of the agent that a broker refuses, in place of the settings': a word, or
+        a function of the failure that returns one (None: the setting's). An `on_error` of two
+        arguments is Faust's: it is called with the agent and the exception when the body raises,
+        and awaited if it is async. The setting's reaction follows.
 
         Raises:
             NameClash: another agent has the name.
@@ -138,7 +140,7 @@ class App(FaustNames):
         """
         if not isinstance(channel, Topic | str | None):
             raise TypeError(f"not a topic: {channel!r}: write @app.agent(topic), or @app.agent()")
-        chosen, raised = of_agent(on_error, on_decode_error)
+        chosen, raised = of_agent(on_error, on_decode_error, on_produce_error)
 
         def decorate(fun: Callable[..., Any]) -> Agent:
             ours = self._ours("@app.agent", f"agent {name or name_of(fun)}", options)
@@ -182,14 +184,15 @@ class App(FaustNames):
         timestamp: Callable[[Any], Any] | None = None,
         on_error: Reaction | None = None,
         on_decode_error: Reaction | None = None,
+        on_produce_error: Reaction | None = None,
         **options: Any,
     ) -> Flow:
         """Return a flow of the records of a topic, or of several; `options` as for Topic.
 
         `timestamp` is a function of the value that returns the record's time, as a datetime or in
-        seconds since 1970. `on_error` and `on_decode_error` are as for `agent`.
+        seconds since 1970. `on_error`, `on_decode_error` and `on_produce_error` are as for `agent`.
         """
-        chosen = on_failure(on_error, on_decode_error)
+        chosen = on_failure(on_error, on_decode_error, on_produce_error)
         return begin_flow(self, self._read(topic, more, options), timestamp, chosen)
 
     def table(
@@ -199,14 +202,15 @@ class App(FaustNames):
         name: str | None = None,
         on_error: Reaction | None = None,
         on_decode_error: Reaction | None = None,
+        on_produce_error: Reaction | None = None,
         **options: Any,
     ) -> TableFlow:
         """Return a table of the newest value of each key of a topic; `options` as for Topic.
 
-        `name` names the table's store, after the topic unless given. `on_error` and
-        `on_decode_error` are as for `agent`.
+        `name` names the table's store, after the topic unless given. `on_error`, `on_decode_error`
+        and `on_produce_error` are as for `agent`.
         """
-        chosen = on_failure(on_error, on_decode_error)
+        chosen = on_failure(on_error, on_decode_error, on_produce_error)
         source = self._read_table(topic, options)
         return begin_flow(self, source, None, chosen).to_table(name or source.name)
 
@@ -364,7 +368,8 @@ class App(FaustNames):
         Raises:
             NameClash: the topic has settings of its own.
         """
-        chosen = [self.conf.on_error, self.conf.on_decode_error]
+        conf = self.conf
+        chosen = [conf.on_error, conf.on_decode_error, conf.on_produce_error]
         for source in (source for stage in stages for source in stage.sources):
             chosen += chain.from_iterable(source.on_failures)
         buries = any(each.buries for stage in stages for each in stage.operators)

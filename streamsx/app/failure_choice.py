@@ -1,11 +1,11 @@
 """Reactions to failures that a user gives to one agent or flow, checked where they are given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from inspect import iscoroutinefunction, signature
 from typing import Any
 
 from streamsx.app.compat import users_line
-from streamsx.config import REACTIONS
+from streamsx.config import PRODUCE_REACTIONS, REACTIONS, RETRIED
 from streamsx.errors import NotSupported, UsageError
 from streamsx.processing.failure_policy import Failure
 from streamsx.topology.nodes import OnFailure
@@ -16,28 +16,34 @@ Reaction = str | Callable[[Failure], str | None]
 """Word of the settings, or a function of the failure that returns one; None: the setting's."""
 
 
-def of_agent(error: Any, decode_error: Any) -> tuple[OnFailure, OfFaust | None]:
+def of_agent(error: Any, decode_error: Any, produce_error: Any) -> tuple[OnFailure, OfFaust | None]:
     """Return the reactions of an agent, checked, and Faust's `on_error` if it is given."""
     if callable(error) and not _takes(error, 1) and _takes(error, 2):
-        return on_failure(None, decode_error), error
-    return on_failure(error, decode_error), None
+        return on_failure(None, decode_error, produce_error), error
+    return on_failure(error, decode_error, produce_error), None
 
 
-def on_failure(error: Any, decode_error: Any) -> OnFailure:
+def on_failure(error: Any, decode_error: Any, produce_error: Any) -> OnFailure:
     """Return the reactions of an agent or a flow, checked.
 
     Raises:
         UsageError: it is neither a word nor a function of the failure.
         NotSupported: it is async, or takes other arguments, as Faust's of agent and error does.
     """
-    return OnFailure(_checked("on_error", error), _checked("on_decode_error", decode_error))
+    if produce_error == "retry":
+        raise UsageError(f"on_produce_error='retry' ({users_line()}): {RETRIED}")
+    return OnFailure(
+        _checked("on_error", error),
+        _checked("on_decode_error", decode_error),
+        _checked("on_produce_error", produce_error, PRODUCE_REACTIONS),
+    )
 
 
-def _checked(name: str, given: Any) -> Any:
-    if given is None or given in REACTIONS:
+def _checked(name: str, given: Any, reactions: Collection[str] = REACTIONS) -> Any:
+    if given is None or given in reactions:
         return given
     if not callable(given):
-        words = ", ".join(REACTIONS)
+        words = ", ".join(reactions)
         raise UsageError(
             f"not a reaction to a failure: {name}={given!r} ({users_line()}): write one of "
             f"{words}, or a function of the failure that returns one"

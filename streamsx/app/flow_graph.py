@@ -380,7 +380,7 @@ def merged(places: Sequence[Place]) -> Place:
     if any(place.on_failure != places[0].on_failure for place in places):
         raise TopologyError(
             f"merge of flows with other reactions ({users_line()}): what is below has one: give "
-            "all of them the same on_error= and on_decode_error="
+            "all of them the same on_error=, on_decode_error= and on_produce_error="
         )
     step = FlowStep(Operator("merge", PASS), on_failure=places[0].on_failure)
     for place in places:

@@ -508,11 +508,23 @@ class Producer(Outbox):
     def forget(self, task: TaskId) -> None:
         """Forget a task that has ended; its records may still be on their way."""
         if (sender := self._senders.pop(task, None)) is not None:
-            sender.at_hand = None
+            for each in sender.whole:
+                each.at_hand = None
 
     def current(self, sender: Sender) -> bool:
         """Return whether the sender is the present life of its task, not an earlier one."""
-        return sender.task is not None and self._senders.get(sender.task) is sender
+        if sender.task is None or sender.task not in self._senders:
+            return False
+        return sender in self._senders[sender.task].whole
+
+    def await_last(self, task: TaskId) -> None:
+        """Let the commit of a task that is on its way wait for the record that was sent last.
+
+        The race without this: the task is sealed; a broker refuses one of its records; the dead
+        letter is sent; the worker is killed before it leaves, and the task has committed.
+        """
+        last = self._last
+        self._senders[task].sealed.append((last, last.closed + (last.builder is not None)))
 
     def sealed(self, task: TaskId) -> Goals:
         """Return the batches that must arrive before the task's work so far may be committed."""
@@ -534,9 +546,7 @@ class Producer(Outbox):
         Returns:
             Tasks with goals that have not arrived.
         """
-        self._sending.flush()
-        self.push()
-        left = [each for task in goals for each in goals[task]]
+        left = self._flushed(goals)
         until = self._clock.now() + patience_s
         while True:
             while left and left[-1][0].acknowledged >= left[-1][1]:
@@ -545,9 +555,18 @@ class Producer(Outbox):
             if not self._leased:
                 until = now + patience_s
             if not left or now >= until:
-                return frozenset(task for task in goals if not self.arrived(goals[task]))
+                late = {task: goals[task] for task in goals if not self.arrived(goals[task])}
+                if not late or now >= until:
+                    return frozenset(late)
+                left = self._flushed(late)  # dead letters of records refused meanwhile
             self._moved.clear()
             await wait(self._moved, until - now)
+
+    def _flushed(self, goals: Mapping[TaskId, Goals]) -> list[tuple[OutputPartition, int]]:
+        """Let all open batches leave; return the goals of all tasks."""
+        self._sending.flush()
+        self.push()
+        return [each for task in goals for each in goals[task]]
 
     def drop(self, tps: Iterable[TopicPartition]) -> None:
         """Drop the unacknowledged batches of changelogs that this worker no longer owns.
@@ -732,6 +751,11 @@ class TaskOutbox(Outbox):
         self._producer = producer
         self._sender = sender
         self.closes = producer.transactional
+
+    def of_reader(self, operator: str, reaction: Any) -> Outbox:
+        if reaction is None:
+            return self
+        return TaskOutbox(self._producer, self._sender.part(operator, reaction))
 
     def row_bytes_max(self, topic: str) -> int:
         return self._producer.row_bytes_max(topic)

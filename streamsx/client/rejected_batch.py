@@ -9,11 +9,14 @@ Not here: numbers (`idempotence`), the order of batches (`record_accumulator`), 
 (`tasks`).
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from streamsx.model import TaskId, TopicPartition
+from streamsx.processing.failure_policy import FailedRecord
 from streamsx.protocol.error_codes import ErrorCode, name_of
 from streamsx.protocol.record_batch import NO_HEADERS, BatchFormat, Builder, Columns, columns
 
@@ -26,6 +29,7 @@ Any other code concerns the batch or its topic.
 RIGHTS: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
+START: Final = attrgetter("start")
 KEY_SHOWN: Final = 100
 """Bytes of a key that a message shows."""
 
@@ -51,13 +55,36 @@ class SourceRecords(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Sender:
-    """Sender of records: one life of a task, or user code outside of tasks (`task` is None)."""
+    """Sender of records: one life of a task, or user code outside of tasks (`task` is None).
+
+    A reader with a reaction of its own to refused records is a part of its task's sender, so that
+    its records can be told from those of others. A seal of the whole has the records of all parts.
+    """
 
     task: TaskId | None = None
     at_hand: Any = None
     """Function that returns the current `SourceRecords` or None; None without such a function."""
     wrote: dict[Any, None] = field(default_factory=dict)
-    """Partitions written to since the last seal."""
+    """Partitions written to since the last seal; one object for all parts."""
+    operator: str = ""
+    """Agent or flow that is the part."""
+    reaction: Any = None
+    """Reaction of the part: a word, or a function of the failure; None for the setting's."""
+    parts: "dict[str, Sender]" = field(default_factory=dict)
+    sealed: list[tuple[Any, int]] = field(default_factory=list)
+    """Goals of the last seal. A dead letter that is sent behind the seal is one more."""
+
+    def part(self, operator: str, reaction: Any) -> "Sender":
+        """Return the part for an agent or a flow, the same object each time."""
+        if operator not in self.parts:
+            made = Sender(self.task, self.at_hand, self.wrote, operator, reaction)
+            self.parts[operator] = made
+        return self.parts[operator]
+
+    @property
+    def whole(self) -> "tuple[Sender, ...]":
+        """Return the sender and its parts."""
+        return (self, *self.parts.values())
 
     def seal(self) -> list[tuple[Any, int]]:
         """Return the partitions written to since the last seal, and begin a new interval.
@@ -67,11 +94,13 @@ class Sender:
             arrived.
         """
         goals = []
+        whole = self.whole
         for partition in self.wrote:
             goals.append((partition, partition.closed + (partition.builder is not None)))
-            if partition.writer is self:
+            if partition.writer in whole:
                 partition.writer = None
-        self.wrote = {}
+        self.wrote.clear()
+        self.sealed = goals
         return goals
 
 
@@ -93,7 +122,8 @@ class RefusedRecord(NamedTuple):
     """Refused record, or all records of one sender in a batch that is refused as a whole.
 
     `key` is the key of the first record, `indices` are positions in the batch. `records` is 0 for
-    all records of a sender in a partition.
+    all records of a sender in a partition. `record` are the bytes of a record that is refused for
+    itself; None otherwise.
     """
 
     sender: Sender
@@ -102,6 +132,7 @@ class RefusedRecord(NamedTuple):
     records: int
     why: str
     indices: Sequence[int] = ()
+    record: FailedRecord | None = None
 
 
 class Reworked(NamedTuple):
@@ -171,38 +202,36 @@ def _built(
 
 def run_of(runs: Sequence[Run], index: int) -> Run:
     """Return the run that contains a record."""
-    found = runs[0]
-    for run in runs:
-        if run.start > index:
-            break
-        found = run
-    return found
+    return runs[bisect_right(runs, index, key=START) - 1]
 
 
 def _refused(rows: Columns, runs: Sequence[Run], index: int, why: str) -> RefusedRecord:
     run = run_of(runs, index)
-    return RefusedRecord(run.sender, run.source, rows.keys[index], 1, why, [index])
+    key = rows.keys[index]
+    headers = rows.headers[index] if rows.headers else None
+    record = FailedRecord(key, rows.values[index], rows.timestamps[index], headers)
+    return RefusedRecord(run.sender, run.source, key, 1, why, [index], record)
 
 
 def _whole(rows: Columns, runs: Sequence[Run], refusal: BatchRefusal) -> list[RefusedRecord]:
     """Return one refusal for each sender with records in the batch."""
     ends = [run.start for run in runs[1:]] + [len(rows.keys)]
     found: dict[Sender, RefusedRecord] = {}
+    indices: dict[Sender, list[int]] = {}
     for run, end in zip(runs, ends, strict=True):
         count = end - run.start
+        its = indices.setdefault(run.sender, [])
+        its.extend(range(run.start, end))
         if count and run.sender in found:
             before = found[run.sender]
-            indices = [*before.indices, *range(run.start, end)]
             found[run.sender] = before._replace(
-                source=_both(before.source, run.source),
-                records=before.records + count,
-                indices=indices,
+                source=_both(before.source, run.source), records=before.records + count
             )
         elif count:
             key = rows.keys[run.start]
-            indices = [*range(run.start, end)]
-            record = RefusedRecord(run.sender, run.source, key, count, refusal.message, indices)
-            found[run.sender] = record
+            found[run.sender] = RefusedRecord(
+                run.sender, run.source, key, count, refusal.message, its
+            )
     return list(found.values())
 
 

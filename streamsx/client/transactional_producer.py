@@ -283,10 +283,11 @@ class TransactionalProducer(Producer):
         """
         life = self._life
         self._id.flush()
-        left = self._sending.flush()
-        self.push()
+        left = self._closed()
         until = self._clock.now() + patience_s
-        while life == self._life and not self._arrived(left):
+        while life == self._life:
+            if self._arrived(left) and not (left := self._closed()):
+                break  # else dead letters of records that were refused meanwhile
             now = self._clock.now()
             if now >= until:
                 until = now + patience_s
@@ -297,6 +298,12 @@ class TransactionalProducer(Producer):
         if life == self._life:
             self._id.shut()
         return frozenset()
+
+    def _closed(self) -> Goals:
+        """Let all open batches leave; return what has to be acknowledged."""
+        goals = self._sending.flush()
+        self.push()
+        return goals
 
     def _arrived(self, goals: Goals) -> bool:
         """Return whether the transaction has begun, and has all its batches."""

@@ -72,8 +72,13 @@ class HeldOutbox(Outbox):
         self._asked: dict[int, tuple[ref[HeldRecord], str, int]] = {}
         """Records whose sender may wait for Kafka, by their places in `held`: while it has them."""
 
-    def to(self, topic: str, partition: int | None = None) -> Send:
-        send = self.below.to(topic, partition)
+    def of_reader(self, operator: str, reaction: Any) -> Outbox:
+        below = self.below.of_reader(operator, reaction)
+        return self if below is self.below else HeldPart(self, below)
+
+    def to(self, topic: str, partition: int | None = None, below: Outbox | None = None) -> Send:
+        """Return the sender of a topic. `below` sends at the end, in place of the task's outbox."""
+        send = (below or self.below).to(topic, partition)
         check = self.below.check(topic, partition)
 
         def hold(
@@ -140,6 +145,31 @@ class HeldOutbox(Outbox):
     def put_in(self, held: Any) -> None:
         """Go on with what `take_out` has returned."""
         self.held, self._asked = held
+
+
+class HeldPart(Outbox):
+    """Outbox of one reader, whose outputs are held with those of the others.
+
+    Args:
+        held: holds the outputs.
+        below: sends those of this reader.
+    """
+
+    def __init__(self, held: HeldOutbox, below: Outbox) -> None:
+        self._held = held
+        self._below = below
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        return self._held.to(topic, partition, self._below)
+
+    def rows(self, topic: str, partition: int) -> SendRows:
+        return self._held.rows(topic, partition)
+
+    def row_bytes_max(self, topic: str) -> int:
+        return self._held.row_bytes_max(topic)
+
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        return self._held.last_sent(topic, at_ms)
 
 
 class Care:

@@ -102,7 +102,8 @@ class Wiring(NamedTuple):
     `tells`: topics to which the task tells the stream time of the branches that send there;
     `tables`: global tables, by name; `stream_time`: committed one, after which no clock begins;
     `units`: what the loop of a careful task calls around each record and result of a branch;
-    `bury`: senders of late records to the dead letters, of the branches.
+    `bury`: senders of late records to the dead letters, of the branches;
+    `sends_of`: in place of `send_to`, for branches with a reaction of their own to refused outputs.
     Loops over some branches share all that with the loop over all.
     """
 
@@ -117,6 +118,7 @@ class Wiring(NamedTuple):
     stream_time: int = FOREVER
     bury: Mapping[str, Bury] = MappingProxyType({})
     units: "Units | None" = None
+    sends_of: Mapping[str, Callable[[str], Any]] = MappingProxyType({})
 
     def waiting(self, operator: Operator) -> dict[Any, Any]:
         """Return the results of an operator that wait for a commit."""
@@ -349,6 +351,11 @@ class LoopText:
             names[f"time_{n}"] = wiring.clock(branch)
             names[f"branch_bury_{n}"] = wiring.bury.get(branch.agent)
             names[f"results_{n}"] = wiring.results.setdefault(branch.agent, ResultStreak(None))
+        sends = {
+            id(operator): wiring.sends_of.get(branch.agent, wiring.send_to)
+            for branch in self._branches
+            for operator in branch.first.walk()
+        }
         for n, operator in enumerate(self.operators):
             names |= {f"{role}_{n}": function for role, function in operator.functions.items()}
             for role, node in operator.stores.items():
@@ -361,7 +368,7 @@ class LoopText:
             if operator.code.commit is not None:
                 names[f"pending_{n}"] = wiring.waiting(operator)
             if operator.topic is not None:
-                send = wiring.send_to(operator.topic)
+                send = sends[id(operator)](operator.topic)
                 names[f"send_{n}"] = waiting.holding(send) if id(operator) in self._held else send
         return names
 

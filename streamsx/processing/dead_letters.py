@@ -7,19 +7,22 @@ Kafka 4.2): `__streams.errors.` with `exception`, `message`, `stacktrace`, `topi
 
 A failure outside of its record has no dead letter: when a window closes, the record at hand is not
 to blame. Nor has a record of the dead-letter topic itself, which would come again for ever. Records
-that came too late are dead letters too where an operator asks for it (`on_late="dlq"`).
+that came too late are dead letters too where an operator asks for it (`on_late="dlq"`), and so are
+outputs that a broker refused where `on_produce_error` is `dlq`. These have no offset and no stack
+trace.
 
 Not here: the decision which failures become dead letters (`failure_policy`).
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from traceback import format_exception
-from typing import Final
+from typing import Final, NamedTuple
 
 from streamsx.errors import RecordRefused, RecordTooLarge
-from streamsx.model import Headers
+from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.processing.failure_policy import FailedRecord, Failure
-from streamsx.processing.inbox import Outbox
+from streamsx.processing.inbox import Outbox, Send
 
 TEXT_BYTES_MAX: Final = 4096
 """Longest message, and longest stack trace, of which the end says most."""
@@ -51,15 +54,52 @@ def why_not(failure: Failure, topic: str, outbox: Outbox) -> str:
     send = outbox.to(topic)
     headers = headers_of(failure, record)
     short = [header for header in headers if header[0] != STACK_TRACE]
-    refused: Exception | None = None
-    for each in (headers, short):
-        try:
-            send(record.key, record.value, record.timestamp, each)
-        except (RecordTooLarge, RecordRefused) as error:
-            refused = error
-        else:
-            return ""
-    return f"not in {topic}: {refused}"
+    refused = _try(send, record, headers) and _try(send, record, short)
+    return refused and f"not in {topic}: {refused}"
+
+
+def _try(send: Send, record: FailedRecord, headers: Headers) -> str:
+    """Send a dead letter with these headers; return why its topic refuses it, empty if not."""
+    try:
+        send(record.key, record.value, record.timestamp, headers)
+    except (RecordTooLarge, RecordRefused) as error:
+        return str(error)
+    return ""
+
+
+class RefusedOutput(NamedTuple):
+    """Output that a broker refused: where it was to go, why not, and who sent it, if known.
+
+    `error` is the broker's error by its name in Kafka, `message` says all of it.
+    """
+
+    to: TopicPartition
+    error: str
+    message: str
+    record: FailedRecord
+    task: TaskId | None = None
+    operator: str = ""
+
+
+def kept_or_not(output: RefusedOutput, topic: str, outbox: Outbox) -> str:
+    """Send a refused output to the dead-letter topic; return its outcome in words.
+
+    Raises:
+        NotFound: the topic is gone.
+    """
+    record = output.record
+    about: dict[str, str | bytes] = {
+        "__streams.errors.exception": output.error,
+        "__streams.errors.message": _bytes(output.message)[:TEXT_BYTES_MAX],
+        "__streams.errors.topic": output.to.topic,
+        "__streams.errors.partition": str(output.to.partition),
+    }
+    if output.task is not None:
+        about["__streamsx.task"] = str(output.task)
+    if output.operator:
+        about["__streamsx.operator"] = output.operator
+    refused = _try(outbox.to(topic), record, _with(record, about))
+    return f"not in {topic}: {refused}: it is lost" if refused else f"kept in {topic}"
 
 
 def headers_of(failure: Failure, record: FailedRecord) -> Headers:
@@ -75,8 +115,12 @@ def headers_of(failure: Failure, record: FailedRecord) -> Headers:
         "__streamsx.task": str(failure.task),
         "__streamsx.operator": failure.operator,
     }
-    told = [(key, _bytes(text)) for key, text in about.items()]
-    return [*(record.headers or ()), *told]
+    return _with(record, about)
+
+
+def _with(record: FailedRecord, about: Mapping[str, str | bytes]) -> Headers:
+    """Return the headers of a record, and more behind them."""
+    return [*(record.headers or ()), *((key, _bytes(text)) for key, text in about.items())]
 
 
 def _bytes(text: str | bytes) -> bytes:

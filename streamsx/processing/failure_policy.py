@@ -48,7 +48,8 @@ class Failure:
     `operator` is the agent that processed the record. `decode` is True if the record's bytes could
     not be decoded. `record` is None for a result that failed outside of its record: when its window
     closed, say. `kept` says whether the record is in the dead-letter topic; empty if it is not
-    meant to be there. `action` is the reaction, once it is chosen.
+    meant to be there. `action` is the reaction, once it is chosen. An output that a broker refused
+    has the topic and partition that it was for, and the offset -1.
     """
 
     task: TaskId

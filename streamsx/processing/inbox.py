@@ -106,6 +106,13 @@ class Outbox(Protocol):
     """Whether a body that was closed may send nothing more: its task was undone, and the body that
     follows sends all of it."""
 
+    def of_reader(self, operator: str, reaction: Any) -> "Outbox":
+        """Return the outbox of an agent or flow with a reaction of its own to refused outputs.
+
+        Without a reaction, and by default, this outbox.
+        """
+        return self
+
     def to(self, topic: str, partition: int | None = None) -> Send:
         """Return the sender of a topic. Without a partition, the key chooses one."""
 

@@ -14,11 +14,11 @@ Not here: the order of records, and the decision whether a failure ends the task
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamsx.errors import StreamsxError, TaskFailed
 from streamsx.operators.operator import Operator
@@ -39,7 +39,7 @@ from streamsx.processing.failure_policy import (
     FailureStreak,
     ResultStreak,
 )
-from streamsx.processing.inbox import Inbox, TaskContext, Values
+from streamsx.processing.inbox import Inbox, Outbox, TaskContext, Values
 from streamsx.processing.progress import NOTHING
 from streamsx.state.timed_store import TimedStore
 from streamsx.topology.nodes import AgentNode, OnFailure, Source, reader_name
@@ -218,8 +218,9 @@ class AgentRun:
         self._passes = self._scope.begin > task.taken[source.topic]
         """Whether records that the agent has done may come again, and have to be passed over."""
         decode = source.values.decode
+        self._reaction = agent.on_failure.produce_error
         self._context = TaskContext(
-            task.id, task.stores, task.sender, self._inbox, decode, task.counts
+            task.id, task.stores, self._outbox(), self._inbox, decode, task.counts
         )
         self.actor = task.start(agent, Values(self._inbox, source), self._context, self._failed)
         self.cut = self._inbox.cut
@@ -307,7 +308,10 @@ class AgentRun:
     def end_care(self) -> None:
         """Run without units, and send by the task's own outbox, from now on."""
         self._inbox.unit = None
-        self._context.send_by(self._task.sender)
+        self._context.send_by(self._outbox())
+
+    def _outbox(self) -> Outbox:
+        return self._task.sender.of_reader(self.agent, self._reaction)
 
     def reset(self, position: int, *, back: bool) -> None:
         """Drop the queued chunks and continue as `AgentProgress.reset` does."""
@@ -381,6 +385,7 @@ class LoopRun:
             stream_time=begin,
             units=self._units(),
             bury={each.agent: partial(self._bury, scope) for each, scope in named},
+            sends_of=self._sends_of(),
         )
         self._loop = compiled(source, task.plan.number, self._wiring)
         self.topic = topic
@@ -402,6 +407,16 @@ class LoopRun:
         """Batch, and index of its record that is the first of the loop's input."""
         self._left: Iterator[None] | None = None
         """Rest of a chunk that is paused."""
+
+    def _sends_of(self) -> dict[str, Callable[[str], Any]]:
+        """Return the senders of branches with a reaction of their own to refused outputs."""
+        outbox = self._task.sender
+        reactions = {each.agent: each.on_failure.produce_error for each in self._source.branches}
+        return {
+            agent: outbox.of_reader(agent, reaction).to
+            for agent, reaction in reactions.items()
+            if reaction is not None
+        }
 
     def _some(self, numbers: tuple[int, ...]) -> Loop:
         """Compile a loop over some branches, while the others pass over records they have done."""
@@ -458,7 +473,9 @@ class LoopRun:
     def end_care(self) -> None:
         """Run the loop without units, by the task's own outbox, from now on."""
         task = self._task
-        self._wiring = self._wiring._replace(send_to=task.sender.to, units=None)
+        self._wiring = self._wiring._replace(
+            send_to=task.sender.to, units=None, sends_of=self._sends_of()
+        )
         self._loop = compiled(self._source, task.plan.number, self._wiring)
 
     def run(self, chunk: Chunk) -> None:

@@ -4,21 +4,37 @@
 That task alone stands still, and mended code finds everything again. `stop` ends the worker. `log`
 passes over the record, with two exceptions that stop the task all the same. A row of a changelog is
 never passed over: the table would lose the row at the next restore. A refusal that is not about a
-record, such as a missing right, is never passed over either.
+record, such as a missing right, is never passed over either. `dlq` passes over the record as `log`
+does, and sends it to the dead-letter topic, with one exception more: a refused dead letter stops
+the task, because it would be refused again for ever. `stop_app` ends all workers of the app.
+
+An agent or a flow may have a reaction of its own, which its records carry by their sender. A dead
+letter has the task's own sender, and the task's commit waits for it.
 
 Not here: finding the refused records of a batch (`client/rejected_batch`).
 """
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from streamsx.client.rejected_batch import OF_RECORDS, RefusedRecord, Sender, refusal_message
 from streamsx.clock import Clock
-from streamsx.errors import TaskStopped, WorldError
+from streamsx.errors import (
+    AppStopped,
+    NotFound,
+    RecordRefused,
+    TaskStopped,
+    UsageError,
+    WorldError,
+)
 from streamsx.journal import LOG, Journal
 from streamsx.metrics import Counter, MetricRegistry
 from streamsx.model import TaskId, TopicPartition
+from streamsx.processing.dead_letters import RefusedOutput, kept_or_not
+from streamsx.processing.failure_policy import Failure
+from streamsx.processing.inbox import Outbox
+from streamsx.protocol.error_codes import name_of
 from streamsx.tasks.active_task import Active
 
 LOG_EVERY_S = 1.0
@@ -29,7 +45,15 @@ class OnProduceError(Enum):
 
     STOP_TASK = "stop_task"
     STOP = "stop"
+    STOP_APP = "stop_app"
     LOG = "log"
+    DLQ = "dlq"
+
+
+ENDS: Final = {OnProduceError.STOP: WorldError, OnProduceError.STOP_APP: AppStopped}
+"""Errors of the reactions that end the worker."""
+NO_OFFSET: Final = -1
+"""Offset of an output that no log has taken."""
 
 
 class OncePerSecond:
@@ -70,6 +94,8 @@ class ProduceErrors:
 
     Args:
         current: returns whether a sender belongs to the current run of the task.
+        awaits: lets the commit of a task that is on its way wait for the record that was sent last.
+        dead_letters: name of the dead-letter topic.
         stops: stops a task at the last commit; `puts_back`: whether the changelogs take rows.
         sends_again: lets a task that begins anew send again what it had sent.
         fails: drops the uncommitted work of a task and ends the worker.
@@ -82,7 +108,9 @@ class ProduceErrors:
         principal: str,
         actives: Mapping[TaskId, Active],
         current: Callable[[Sender], bool],
+        awaits: Callable[[TaskId], None],
         changelogs: frozenset[str],
+        dead_letters: str,
         journal: Journal,
         clock: Clock,
         registry: MetricRegistry,
@@ -94,7 +122,9 @@ class ProduceErrors:
         self._principal = principal
         self._actives = actives
         self._current = current
+        self._awaits = awaits
         self._changelogs = changelogs
+        self._dead_letters = dead_letters
         self._journal = journal
         self._stops = stops
         self._sends_again = sends_again
@@ -107,21 +137,70 @@ class ProduceErrors:
         self._log = OncePerSecond(clock, passed_over)
 
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
-        """Follow the setting for one record of a task."""
+        """Follow the reaction of its reader, or the setting, for one record of a task."""
         what = refusal_message(tp, code, record, self._principal)
         task = record.sender.task
         assert task is not None, "a record of no task"
         skips = code in OF_RECORDS and tp.topic not in self._changelogs
-        if self._choice is OnProduceError.LOG and skips:
+        active = self._actives.get(task) if self._current(record.sender) else None
+        choice = record.sender.reaction
+        if choice is None:
+            word = self._choice
+        elif not callable(choice):
+            word = OnProduceError(choice)
+        elif active is None or not skips:  # its next run is asked, or there is no record to ask of
+            word = self._choice if active is not None else OnProduceError.STOP_TASK
+        else:
+            word, what = self._asked(choice, active, tp, record, what)
+        if word is OnProduceError.LOG and skips:
             self._log(tp.topic, f"{what}: it is passed over", record.records)
-        elif (active := self._actives.get(task)) is None or not self._current(record.sender):
+        elif active is None:
             # The task has ended or begun anew since, so its next run sends the record again.
             self._sends_again(task)
             self._journal("error", what=what, where=f"task {task}")
-        elif self._choice is OnProduceError.STOP:
-            self._fails(task, WorldError(what))
+        elif word is OnProduceError.DLQ and skips and tp.topic != self._dead_letters:
+            self._bury(active, tp, code, record, what)
+        elif end := ENDS.get(word):
+            self._fails(task, end(what))
         else:
             self._stop(active, what, tp.topic, skips=skips)
+
+    def _asked(
+        self, choice: Callable[[Failure], object], active: Active, tp: TopicPartition,
+        record: RefusedRecord, what: str,
+    ) -> tuple[OnProduceError, str]:  # fmt: skip
+        """Return the word of a user's function, and the event with what became of the call.
+
+        A function that raises, or returns anything else, stops the task: the record is not lost.
+        """
+        operator = operator_of(record.sender, active)
+        error = RecordRefused(what)
+        place = active.id, *tp, NO_OFFSET, operator
+        try:
+            found = choice(Failure(*place, decode=False, error=error, record=record.record))
+            return self._choice if found is None else OnProduceError(found), what
+        except Exception as failed:  # of the user's function
+            note = f"{what} (its reaction failed: {type(failed).__name__}: {failed})"
+            return OnProduceError.STOP_TASK, note
+
+    def _bury(
+        self, active: Active, tp: TopicPartition, code: int, record: RefusedRecord, what: str
+    ) -> None:
+        """Send a refused record to the dead-letter topic, ahead of the commit of its task.
+
+        A record for which that topic has no room either is logged, as a failed record is: its task
+        would meet it again at each start.
+        """
+        assert record.record is not None, "a record that is refused for itself"
+        operator = operator_of(record.sender, active)
+        output = RefusedOutput(tp, name_of(code), what, record.record, active.id, operator)
+        try:
+            outcome = kept_or_not(output, self._dead_letters, active.task.outbox)
+        except NotFound as error:
+            self._fails(active.id, UsageError(f"{error} ({what})"))
+            return
+        self._awaits(active.id)
+        self._log(tp.topic, f"{what}: {outcome}", record.records)
 
     def _stop(self, active: Active, what: str, topic: str, *, skips: bool) -> None:
         task = active.id
@@ -138,17 +217,30 @@ class ProduceErrors:
         )
 
 
+def operator_of(sender: Sender, active: Active) -> str:
+    """Return the agent or flow that has sent a record; empty if it may be one of several."""
+    readers = {name for source in active.task.plan.sources for name in source.readers.values()}
+    return sender.operator or (readers.pop() if len(readers) == 1 else "")
+
+
 class ProduceErrorsOutsideTasks:
     """Consequences of refused records of timers and the app's own tasks.
 
-    No commit waits for these records, so a refusal is only logged, unless the setting is `stop`.
+    No commit waits for these records, so a refusal is only logged, unless the setting ends the
+    worker. Under `dlq` the record is sent to the dead-letter topic, unless it comes from there.
+
+    Args:
+        outbox: returns the outbox of dead letters.
     """
 
     def __init__(
         self, choice: OnProduceError, principal: str, clock: Clock,
-        fails: Callable[[Exception], None], registry: MetricRegistry,
+        fails: Callable[[Exception], None], registry: MetricRegistry, *,
+        dead_letters: str, outbox: Callable[[], Outbox],
     ) -> None:  # fmt: skip
         self._choice = choice
+        self._dead_letters = dead_letters
+        self._outbox = outbox
         self._principal = principal
         self._fails = fails
         lost = registry.counter(
@@ -161,7 +253,16 @@ class ProduceErrorsOutsideTasks:
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record."""
         what = refusal_message(tp, code, record, self._principal)
-        if self._choice is OnProduceError.STOP:
-            self._fails(WorldError(what))
-        else:
-            self._log(tp.topic, f"{what}: it is lost", record.records)
+        if end := ENDS.get(self._choice):
+            self._fails(end(what))
+            return
+        outcome = "it is lost"
+        sent = record.record
+        buries = self._choice is OnProduceError.DLQ and tp.topic != self._dead_letters
+        if buries and sent is not None and code in OF_RECORDS:
+            output = RefusedOutput(tp, name_of(code), what, sent)
+            try:
+                outcome = kept_or_not(output, self._dead_letters, self._outbox())
+            except NotFound as error:
+                outcome = f"{error}: it is lost"
+        self._log(tp.topic, f"{what}: {outcome}", record.records)

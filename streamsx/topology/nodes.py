@@ -33,14 +33,16 @@ def reader_name(agent: str) -> str:
 
 
 class OnFailure(NamedTuple):
-    """Reactions of one agent or flow to records that fail, and that cannot be decoded.
+    """Reactions of one agent or flow to records that fail, or cannot be decoded, and to outputs
+    that brokers refuse.
 
-    Each is a word of the settings `on_error` and `on_decode_error`, or a function of the failure
-    that returns one; None for the app's.
+    Each is a word of the settings `on_error`, `on_decode_error` and `on_produce_error`, or a
+    function of the failure that returns one; None for the app's.
     """
 
     error: Any = None
     decode_error: Any = None
+    produce_error: Any = None
 
 
 AS_THE_APP: Final = OnFailure()

@@ -370,8 +370,9 @@ class WorkerComponents:
         clock = context.clock
         choice = OnProduceError(config.on_produce_error)
         outside = ProduceErrorsOutsideTasks(
-            choice, cluster.principal, clock, context.owner.fail, context.metrics
-        )
+            choice, cluster.principal, clock, context.owner.fail, context.metrics,
+            dead_letters=dead_letters_name(config), outbox=lambda: self.host.producer,
+        )  # fmt: skip
         self.host = WorkerHost(
             producer=producer_of(context, self.limits, outside.refused),
             tasks=self.tasks,
@@ -469,7 +470,9 @@ def produce_errors_of(
         principal=context.cluster.principal,
         actives=tasks.actives,
         current=producer.current,
+        awaits=producer.await_last,
         changelogs=frozenset(node.changelog for node in stores),
+        dead_letters=dead_letters_name(context.config),
         journal=context.journal,
         clock=context.clock,
         registry=context.metrics,

@@ -314,3 +314,38 @@ def test_table_has_a_reaction_of_its_own(app: App) -> None:
 
         assert driver.table("rows") == {"k": 1}
         assert str(driver.failures[0]).endswith("kept in x-dlq")
+
+
+GIVERS: list[Callable[[App, Any], object]] = [
+    lambda app, given: app.agent(app.topic("numbers"), on_produce_error=given),
+    lambda app, given: app.flow("numbers", on_produce_error=given),
+    lambda app, given: app.table("numbers", on_produce_error=given),
+]
+
+
+@pytest.mark.parametrize("give", GIVERS)
+@pytest.mark.parametrize(
+    ("given", "error", "says"),
+    [
+        ("skip", UsageError, "write one of stop_task, stop, stop_app, log, dlq, or a function"),
+        ("retry", UsageError, "the producer has retried what can be retried: use one of stop_task"),
+        (of_failure, NotSupported, "let it be a plain function of the failure"),
+        (lambda agent, error: None, NotSupported, "let it be a plain function of the failure"),
+    ],
+)
+def test_wrong_reaction_to_refused_outputs_is_refused_with_the_line(
+    app: App, give: Callable[[App, Any], object], given: Any, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=rf"on_produce_error=.*test_reactions.py:\d+\): .*{says}"):
+        give(app, given)
+
+
+@pytest.mark.parametrize("given", ["dlq", lambda failure: None])
+def test_reaction_to_refused_outputs_makes_the_dead_letter_topic(app: App, given: Any) -> None:
+    app.flow("numbers", on_produce_error=given).to("out")
+    assert "x-dlq" in {spec.name for spec in app.topology().topics}
+
+
+def test_merge_of_flows_with_other_reactions_to_refused_outputs_is_refused(app: App) -> None:
+    with pytest.raises(TopologyError, match=r"on_decode_error= and on_produce_error="):
+        app.flow("l", on_produce_error="dlq").merge(app.flow("r"))

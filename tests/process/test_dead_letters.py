@@ -3,12 +3,19 @@
 import os
 import uuid
 from pathlib import Path
+from typing import Any
+
+import confluent_kafka.admin
+import pytest
 
 from streamsx.model import TopicPartition
+from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.apache_kafka import ApacheKafka
 from tests.support.client import Client
 from tests.support.embedded_broker import EmbeddedBroker
 from tests.support.workers import Workers
+
+admin: Any = confluent_kafka.admin  # its types do not know what it exports
 
 APP = """
 import os
@@ -86,3 +93,70 @@ def test_stop_app_ends_all_workers_with_1_and_the_reason(
 
     assert all(f"record failed: {name}-0 offset 0" in reason for reason in reasons)
     assert "another worker has stopped the app" in reasons[1]
+
+
+REFUSED = """
+import os
+import streamsx
+
+name = os.environ["NAME"]
+app = streamsx.App(name, on_produce_error="log", commit_interval="200ms")
+for part, reaction in (("own", "dlq"), ("usual", None)):
+    out = app.topic(f"{name}-{part}")
+    app.flow(name, on_produce_error=reaction).map_values(lambda row: row).to(out)
+"""
+LARGE = 57
+
+
+@SLOW_ON_KAFKA
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_output_that_the_broker_refuses_is_kept_or_left_out_and_all_others_arrive_once(
+    broker: EmbeddedBroker | ApacheKafka, tmp_path: Path, guarantee: str
+) -> None:
+    """The limit of the outputs is lowered behind the worker's back. The batches around the large
+    record are halved until it is alone."""
+    name = f"refused-{uuid.uuid4().hex[:8]}"
+    parts = ("", "-own", "-usual", "-dlq")
+    source, own, usual, kept = (TopicPartition(f"{name}{part}", 0) for part in parts)
+    client = Client(broker.bootstrap)
+    for tp in (source, own, usual, kept):
+        client.create(tp.topic, 1)
+    client.send(source, [(b"first", b"0")])
+    (tmp_path / "refusedapp.py").write_text(REFUSED)
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {"PYTHONPATH": path, "NAME": name}
+    with Workers(broker.bootstrap, tmp_path / "workers", app="refusedapp", env=env) as workers:
+        workers.start("w", processing_guarantee=guarantee)
+        workers.until(lambda: client.committed(name, [source]) == {source: 1}, "the first one")
+        for tp in (own, usual):
+            lower(broker, tp.topic, "3000")
+        rows = [(b"%d" % n, b'"%s"' % (b"x" * (5000 if n == LARGE else 40))) for n in range(200)]
+        client.send(source, rows)
+        workers.until(lambda: client.committed(name, [source])[source] >= 201, "all of them")
+        aborted = workers.events("aborted")
+        assert workers.stop("w") == [0]
+        log = workers.log("w")
+    letters = list(client.read(kept))
+    results = [[record.key for record in client.read(tp)] for tp in (own, usual)]
+    client.close()
+
+    assert aborted == []
+    wanted = [b"first", *(key for n, (key, _) in enumerate(rows) if n != LARGE)]
+    assert results == [wanted, wanted]
+    assert [(each.key, each.value) for each in letters] == [rows[LARGE]]
+    headers = dict(letters[0].headers)
+    assert headers["__streams.errors.exception"] == b"MESSAGE_TOO_LARGE"
+    assert headers["__streams.errors.topic"] == own.topic.encode()
+    assert headers["__streams.errors.partition"] == b"0"
+    assert f"kept in {kept.topic}" in log
+
+
+def lower(broker: EmbeddedBroker | ApacheKafka, topic: str, bytes_max: str) -> None:
+    """Let a topic take smaller records from now on."""
+    operation = admin.AlterConfigOpType.SET
+    entry = admin.ConfigEntry("max.message.bytes", bytes_max, incremental_operation=operation)
+    kind = admin.ConfigResource.Type.TOPIC
+    resource = admin.ConfigResource(kind, topic, incremental_configs=[entry])
+    client = admin.AdminClient({"bootstrap.servers": broker.bootstrap})
+    for done in client.incremental_alter_configs([resource]).values():
+        done.result(10)

@@ -98,6 +98,8 @@ def test_revoke_timeout_defaults_to_the_rebalance_timeout() -> None:
             r"on_error .*not in this version: retry: use log or dlq",
         ),
         ({"on_decode_error": "retry"}, "not in this version: retry"),
+        ({"on_produce_error": "retry"}, r"on_produce_error .*the producer has retried what can be"),
+        ({"on_produce_error": "skip"}, "not one of stop_task, stop, stop_app, log, dlq: 'skip'"),
         ({"processing_guarantee": "twice"}, "not one of at_least_once, exactly_once: 'twice'"),
         ({"transaction_timeout": 0}, "transaction_timeout .*0: a broker takes 1ms to 24d"),
         ({"store": "aerospike://"}, "not one of rocksdb://, memory://"),

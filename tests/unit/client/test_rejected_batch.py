@@ -14,6 +14,7 @@ from streamsx.client.rejected_batch import (
     rework,
 )
 from streamsx.model import BATCH_BYTES_MAX, TaskId, TopicPartition
+from streamsx.processing.failure_policy import FailedRecord
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import BatchFormat, Builder, columns
 
@@ -52,7 +53,8 @@ def test_rework_without_named_record_keeps_key_time_and_headers(compression: str
     assert (rows.keys, rows.values, rows.timestamps) == ([b"k0", b"k2"], [b"a", b"c"], [0, 2])
     assert rows.headers == [[("h", b"0")], [("h", b"2")]]
     assert [(run.start, run.sender) for run in runs] == [(0, ONE), (1, TWO)]
-    assert found.refused == [RefusedRecord(ONE, RUNS[0].source, b"k1", 1, "no", [1])]
+    record = FailedRecord(b"k1", b"bad", 1, [("h", b"1")])
+    assert found.refused == [RefusedRecord(ONE, RUNS[0].source, b"k1", 1, "no", [1], record)]
 
 
 def test_refused_batch_without_named_record_is_halved_to_one_record() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import pytest
@@ -12,7 +13,9 @@ from streamsx.client.rejected_batch import RefusedRecord, Sender
 from streamsx.clock import SystemClock
 from streamsx.errors import RecordRefused
 from streamsx.metrics import MetricRegistry
-from streamsx.model import TaskId, TopicPartition
+from streamsx.model import Headers, TaskId, TopicPartition
+from streamsx.processing.failure_policy import FailedRecord, Failure
+from streamsx.processing.inbox import Outbox
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import columns
 from streamsx.protocol.wire import Api
@@ -317,12 +320,340 @@ def test_awaiting_a_refused_record_raises_and_the_rest_of_the_batch_arrives(
     assert out(bench)[:4] == [b"a", b"b", b"c", b"d"]
 
 
+class Outside(Outbox):
+    """Outbox of nobody: a missing right leaves no dead letter."""
+
+
 def test_each_record_of_a_refused_batch_is_counted() -> None:
     registry = MetricRegistry("")
     errors = ProduceErrorsOutsideTasks(
-        OnProduceError.LOG, "ann", SystemClock(), lambda _error: None, registry
-    )
+        OnProduceError.LOG, "ann", SystemClock(), lambda _error: None, registry,
+        dead_letters="t-dlq", outbox=Outside,
+    )  # fmt: skip
     record = RefusedRecord(Sender(), None, b"k", 100, "no right to write")
     errors.refused(TopicPartition("out", 0), ErrorCode.TOPIC_AUTHORIZATION_FAILED, record)
     found = {sample.name: sample.value for sample in registry.samples()}
     assert found["refused_records_lost_total"] == 100
+
+
+DEAD_LETTERS = "t-dlq"
+
+
+class Letter(NamedTuple):
+    """Dead letter, with its headers by name."""
+
+    record: FailedRecord
+    headers: dict[str, str]
+
+
+def letters(bench: VirtualCluster) -> list[Letter]:
+    """Return all dead letters that are in the log."""
+    found: list[Letter] = []
+    for partition in range(len(bench.broker.service.topics.by_name[DEAD_LETTERS].logs)):
+        log = bench.log(TopicPartition(DEAD_LETTERS, partition))
+        at = log.start
+        while at < log.high_watermark:
+            rows = columns(log.read(at, 1 << 20), at)
+            headers = rows.headers or []
+            for record in zip(rows.keys, rows.values, rows.timestamps, headers, strict=True):
+                found.append(Letter(FailedRecord(*record), texts(record[3])))
+            at = rows.next_offset
+    return found
+
+
+def texts(headers: Headers) -> dict[str, str]:
+    return {key: (value or b"").decode() for key, value in headers}
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if "record_refused" in r.getMessage()]
+
+
+def passed_over(station: WorkerHarness) -> float:
+    """How many records were refused and passed over, kept or not."""
+    samples = station.metrics.samples()
+    return sum(each.value for each in samples if "refused_records_passed_over" in each.name)
+
+
+def passed_on(bench: VirtualCluster) -> bool:
+    """Whether the first task has committed past all that `feed` gives it."""
+    return bench.committed.get(words(0), (0,))[0] == 4
+
+
+def test_refused_record_is_kept_as_a_dead_letter_and_the_others_arrive(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    station = begun(bench, sending(on_produce_error="dlq"))
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    feed(bench)
+    bench.until(lambda: passed_on(bench))
+    assert errors(station) == []
+    assert sorted(out(bench), key=str) == [b"a", b"b", b"c", b"x", b"y"]
+    (letter,) = letters(bench)
+    assert (letter.record.key, letter.record.value) == (BAD, BAD)
+    assert letter.record.timestamp > 0
+    told = letter.headers
+    assert told.pop("__streams.errors.message").startswith(
+        "record refused: out-0, key b'bad', sent by task 0_0 at words-0 offset 1"
+    )
+    assert told.pop("__streamsx.operator").endswith(".agent")
+    assert told == {
+        "__streams.errors.exception": "INVALID_RECORD",
+        "__streams.errors.topic": "out",
+        "__streams.errors.partition": "0",
+        "__streamsx.task": "0_0",
+    }
+    (line,) = refusals(caplog)
+    assert line.endswith(f"kept in {DEAD_LETTERS}")
+    assert passed_over(station) == 1
+
+
+def test_commit_waits_for_the_dead_letter_of_a_record_that_was_sealed(
+    bench: VirtualCluster,
+) -> None:
+    """The letter is sent when the commit is on its way: killed then, it would be lost."""
+    bench.create("out", 1)
+    station = bench.begun(sending(on_produce_error="dlq", producer_linger=60.0))
+    station.hand.plan(T0)
+    bench.feed(0, "a")
+    bench.until(lambda: bench.committed.get(words(0), (0,))[0] == 1)
+    refused = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    stuck = [True]
+
+    def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
+        if call.api is Api.PRODUCE and stuck[0]:
+            asked = {topic.name for topic in call.body.topic_data}
+            if DEAD_LETTERS in asked:
+                return None
+        return refused(service, call)
+
+    bench.answer = answer
+    bench.feed(0, "b", "bad", "c")
+    bench.until(lambda: b"c" in out(bench))
+    bench.run(5)
+    assert bench.committed[words(0)][0] == 1
+    assert letters(bench) == []
+    stuck[0] = False
+    bench.until(lambda: passed_on(bench))
+    assert [letter.record.key for letter in letters(bench)] == [BAD]
+
+
+def test_dead_letter_is_in_the_transaction_of_its_records(bench: VirtualCluster) -> None:
+    """It is sent while the commit waits for the records, when no other batch leaves any more."""
+    bench.create("out", 1)
+    refused = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    ends: list[tuple[bool, int]] = []
+
+    def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
+        if call.api is Api.END_TXN:
+            ends.append((b"c" in out(bench), len(letters(bench))))
+        return refused(service, call)
+
+    bench.answer = answer
+    app = sending(on_produce_error="dlq", producer_linger=60.0, processing_guarantee="exactly_once")
+    station = bench.station(app, by_hand=False)
+    bench.feed(0, "b", "bad", "c")
+    bench.until(lambda: (True, 1) in ends)
+    bench.run(3)
+    assert (True, 0) not in ends
+    assert len(letters(bench)) == 1
+    assert station.told("aborted") == []
+
+
+def passing_on(name: str, word: str) -> str:
+    if word == "poison":
+        raise ValueError(word)
+    return f"{name} {word}"
+
+
+def two_agents(**settings: Any) -> App:
+    """Each passes words on to the same topic; the first one has a reaction of its own."""
+    app = app_of(**settings)
+    out = app.topic("out", partitions=1, value_type=str, value_serializer="raw")
+    words = app.topic("words", value_type=str, value_serializer="raw")
+    seen = app.Table("seen", default=int, key_type=str, value_type=int)
+
+    @app.agent(words, name="own", on_produce_error="dlq")
+    async def own(stream: Stream[str]) -> None:
+        async for word in stream:
+            seen[word] += 1
+            await out.send(key=word, value=passing_on("own", word))
+
+    @app.agent(words, name="usual")
+    async def usual(stream: Stream[str]) -> None:
+        async for word in stream:
+            await out.send(key=word, value=passing_on("usual", word))
+
+    return app
+
+
+def two_flows(**settings: Any) -> App:
+    """The same as flows, whose records go through one loop."""
+    app = app_of(**settings)
+    out = app.topic("out", partitions=1, value_type=str, value_serializer="raw")
+    words = app.topic("words", value_type=str, value_serializer="raw")
+    for name, reaction in (("own", "dlq"), ("usual", None)):
+        flow = app.flow(words, on_produce_error=reaction)
+        flow.rekey(str).map_values(partial(passing_on, name)).to(out)
+    return app
+
+
+@pytest.mark.parametrize("made", [two_agents, two_flows])
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("first", ["a", "poison"], ids=["", "careful"])
+def test_reaction_of_an_agent_or_flow_is_that_of_its_records_alone(
+    bench: VirtualCluster, made: Callable[..., App], guarantee: str, first: str
+) -> None:  # fmt: skip
+    """Also in a task that runs record by record, since one has failed. No transaction is aborted
+    for a refusal."""
+    bench.create("out", 1)
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    bench.feed(0, first, "b", "bad", "c")
+    app = made(on_produce_error="log", processing_guarantee=guarantee)
+    station = bench.station(app, by_hand=False)
+    bench.until(lambda: sum(b" c" in (value or b"") for value in out(bench)) >= 2)
+    bench.run(3)
+    assert errors(station) == []
+    (letter,) = letters(bench)
+    assert letter.record.value == b"own bad"
+    assert letter.headers["__streamsx.operator"] in {"own", "flow of words to out"}
+    done = {first, "b", "c"} - {"poison"}
+    sent = {value.decode() for value in out(bench) if value}
+    assert sent == {f"{name} {word}" for name in ("own", "usual") for word in done}
+    assert passed_over(station) == 2
+    assert len(station.told("aborted")) == (guarantee == "exactly_once" and first == "poison")
+
+
+def with_reaction(reaction: object, **settings: Any) -> App:
+    app = app_of(**settings)
+    out = app.topic("out", partitions=1, value_type=str, value_serializer="raw")
+    words = app.topic("words", value_type=str, value_serializer="raw")
+    given: Any = reaction
+    app.flow(words, on_produce_error=given).rekey(str).to(out)
+    return app
+
+
+def test_function_chooses_by_the_failure_of_the_output(bench: VirtualCluster) -> None:
+    asked: list[Failure] = []
+
+    def choose(failure: Failure) -> str | None:
+        asked.append(failure)
+        return None if failure.record and failure.record.key == BAD else "log"
+
+    station = begun(bench, with_reaction(choose, on_produce_error="dlq"))
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", {BAD, b"b"}.__contains__)
+    feed(bench)
+    bench.until(lambda: passed_on(bench))
+    assert errors(station) == []
+    assert [letter.record.key for letter in letters(bench)] == [BAD]
+    failure = asked[-1]
+    assert (failure.task, failure.topic, failure.partition, failure.offset) == (T0, "out", 0, -1)
+    assert failure.operator == "flow of words to out"
+    assert isinstance(failure.error, RecordRefused)
+    assert failure.record is not None
+    assert failure.record.value == BAD
+
+
+@pytest.mark.parametrize("answer", ["ZeroDivisionError", "retry", 3])
+def test_function_that_fails_stops_the_task_of_the_refused_record(
+    bench: VirtualCluster, answer: object
+) -> None:
+    def choose(_failure: Failure) -> Any:
+        return 1 // 0 if answer == "ZeroDivisionError" else answer
+
+    station = begun(bench, with_reaction(choose, on_produce_error="log"))
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    feed(bench)
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    assert bench.committed[words(0)][0] == 1
+    (told,) = errors(station)
+    assert "(its reaction failed: " in told
+
+
+@pytest.mark.parametrize(("word", "kind"), [("stop", "WorldError"), ("stop_app", "AppStopped")])
+def test_own_word_ends_the_worker(bench: VirtualCluster, word: str, kind: str) -> None:
+    station = begun(bench, with_reaction(word, on_produce_error="log"))
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    feed(bench)
+    bench.until(lambda: errors(station))
+    assert errors(station)[0].startswith(f"{kind}: record refused: out-0, key b'bad'")
+    assert bench.committed[words(0)][0] == 1
+
+
+@pytest.mark.parametrize("usual", ["dlq", "stop_task"])
+def test_refused_dead_letter_stops_the_task(bench: VirtualCluster, usual: str) -> None:
+    """It would be refused as a dead letter again, for ever."""
+    station = begun(bench, with_reaction("dlq", on_produce_error=usual))
+    to_out = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    to_letters = refusing(ErrorCode.INVALID_RECORD, DEAD_LETTERS, BAD.__eq__)
+
+    def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
+        asked = call.api is Api.PRODUCE and {topic.name for topic in call.body.topic_data}
+        return (to_letters if asked and DEAD_LETTERS in asked else to_out)(service, call)
+
+    bench.answer = answer
+    feed(bench)
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    assert bench.committed[words(0)][0] == 1
+    (told,) = errors(station)
+    assert f"record refused: {DEAD_LETTERS}-" in told
+    assert letters(bench) == []
+
+
+def test_output_for_which_the_dead_letter_topic_has_no_room_is_logged_and_lost(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It fits nowhere, so its task would stop at it for ever."""
+    service = bench.broker.service
+    limit = {"max.message.bytes": "500"}
+    named = service.fresh_id().bytes
+    bench.at_broker(lambda: service.topics.create(DEAD_LETTERS, named, 1, limit))
+    begun(bench, with_reaction(None, on_produce_error="dlq"))
+    bad = b"x" * 300
+    bench.answer = refusing(ErrorCode.MESSAGE_TOO_LARGE, "out", bad.__eq__)
+    bench.feed(0, "a", bad.decode(), "c")
+    bench.until(lambda: bench.committed.get(words(0), (0,))[0] == 3)
+    assert out(bench) == [b"a", b"c"]
+    assert letters(bench) == []
+    (line,) = refusals(caplog)
+    assert f"not in {DEAD_LETTERS}: record too large: {DEAD_LETTERS}: " in line
+    assert line.endswith("it is lost")
+
+
+def test_refused_record_of_a_timer_is_a_dead_letter_without_a_task(bench: VirtualCluster) -> None:
+    app = app_of(on_produce_error="dlq")
+    topic = app.topic("out", partitions=1, value_serializer="raw")
+
+    @app.timer(interval=1.0)
+    async def tick() -> None:
+        await topic.send(key=BAD, value=b"x", headers={"h": b"1"})
+
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    station = bench.station(app)
+    bench.until(lambda: station.process.alive and DEAD_LETTERS in topics_of(bench))
+    bench.until(lambda: letters(bench))
+    letter = letters(bench)[0]
+    assert (letter.record.key, letter.record.value) == (BAD, b"x")
+    assert letter.headers["h"] == "1"
+    assert letter.headers["__streams.errors.exception"] == "INVALID_RECORD"
+    assert not {"__streamsx.task", "__streamsx.operator"} & letter.headers.keys()
+
+
+def topics_of(bench: VirtualCluster) -> set[str]:
+    return set(bench.broker.service.topics.by_name)
+
+
+def test_task_that_began_anew_is_asked_again(bench: VirtualCluster) -> None:
+    """A refusal for the life before leaves no dead letter: the next one sends the record again."""
+    station = begun(bench, with_reaction("dlq"))
+    handler = station.made.produce_errors
+    old = station.made.producer._senders[T0].part("flow of words to out", "dlq")
+    station.hand.lose(T0)
+    bench.until(lambda: station.states(T0)[-1] == "closed")
+    station.hand.plan(T0, T1)
+    bench.until(lambda: station.states(T0)[-1] == "running")
+    record = RefusedRecord(old, None, BAD, 1, "no", [0], FailedRecord(BAD, BAD, 1, None))
+    handler.refused(TopicPartition("out", 0), ErrorCode.INVALID_RECORD, record)
+    bench.run(1)
+    assert letters(bench) == []
+    assert "record refused: out-0" in errors(station)[0]
