@@ -7,7 +7,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from streamsx.client.cluster import Cluster
 from streamsx.client.fetch_state import FetchLimits
@@ -19,6 +19,7 @@ from streamsx.errors import CorruptRecord, TopicGone, WorldError, first_of
 from streamsx.model import TopicPartition
 from streamsx.processing.batch import Batch
 
+T = TypeVar("T")
 STALL_S = 60.0
 """Time without any record after which a read fails."""
 BUFFER_BYTES = 16 << 20
@@ -116,15 +117,15 @@ def _below(batch: Batch, end: int) -> Batch:
     return batch._replace(**below, headers=headers, next_offset=end)
 
 
-async def within(answer: Awaitable[object], what: str) -> None:
-    """Await an answer.
+async def within(answer: Awaitable[T], what: str) -> T:
+    """Await an answer, and return it.
 
     Raises:
         WorldError: no answer has come within STALL_S seconds.
     """
     try:
         async with asyncio.timeout(STALL_S):
-            await answer
+            return await answer
     except TimeoutError:
         raise WorldError(
             f"{what}: nothing has come for {STALL_S:g} s: try again, or see the brokers' logs"

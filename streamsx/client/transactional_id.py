@@ -16,10 +16,10 @@ SHUT       All batches of the transaction have arrived, and its offsets and its 
 | SHUT      | ended    | OPEN      |
 | any       | aborted  | BEGINNING |
 
-No request aborts a transaction by itself, because an aborted epoch would go on. The race: a
-TxnOffsetCommit is given up and is still on its way; the transaction is aborted under the same epoch
-(version 1 of the protocol); the request arrives; its offsets are committed with the next
-transaction.
+No request of a worker aborts a transaction by itself, because an aborted epoch would go on. The
+race: a TxnOffsetCommit is given up and is still on its way; the transaction is aborted under the
+same epoch (version 1 of the protocol); the request arrives; its offsets are committed with the next
+transaction. A producer without offsets, and with nothing on its way, may abort (`transaction`).
 
 Version 2 of the protocol (KIP-890) is used where the brokers have finalized it. A batch and a
 TxnOffsetCommit then add their partition and their group to the transaction, and each end raises the
@@ -237,6 +237,10 @@ class TransactionalId(Idempotence):
     def end_request(self) -> dict[str, Any]:
         """Return the fields of EndTxn for a commit."""
         return {**self._about(), "committed": True}
+
+    def abort_request(self) -> dict[str, Any]:
+        """Return the fields of EndTxn for an abort, by a producer that does nothing behind it."""
+        return {**self._about(), "committed": False}
 
     def ended(self, reply: Any) -> None:
         """Take the answer to EndTxn: the transaction is committed."""

@@ -72,6 +72,7 @@ class TransactionalProducer(Producer):
     """
 
     transactional = True
+    remedies: Mapping[int, str] = ADVICE
 
     def __init__(
         self, *args: Any, transactional_id: TransactionalId, over: Callable[[str], None],
@@ -268,7 +269,7 @@ class TransactionalProducer(Producer):
 
     def _advice(self, code: int) -> str:
         principal = self._cluster.principal
-        return ADVICE.get(code, "").format(timeout_s=self._id.timeout_s, principal=principal)
+        return self.remedies.get(code, "").format(timeout_s=self._id.timeout_s, principal=principal)
 
     # -- batches
 

@@ -50,7 +50,7 @@ def settled(asked: SourceOptions, group: str, tp: TopicPartition) -> Range:
     """
 
     async def fence(cluster: Cluster) -> Range:
-        async with transaction(*asked.brokers, transaction_name(group, tp)):
+        async with transaction(cluster, transaction_name(group, tp)):
             pass
         return Range(*(await admin.bounds(cluster, [tp], committed=True))[tp])
 

@@ -130,11 +130,15 @@ async def written(
     """
     ends = dict[TopicPartition, int]()
     sends = dict[TopicPartition, SendKeyed]()
+    cluster = brokers.cluster()
     async with AsyncExitStack() as open_ones:
+        open_ones.push_async_callback(cluster.stop)
         for piece in pieces(batches):
             for tp, rows in by_place(newest(piece)):
+                if not sends:
+                    await cluster.start()
                 if tp not in sends:
-                    made = transaction(*brokers, transaction_name(app_id, tp))
+                    made = transaction(cluster, transaction_name(app_id, tp))
                     sends[tp] = await open_ones.enter_async_context(made)
                 columns = (rows[name].to_pylist() for name in ("key", "value", "timestamp"))
                 ends[tp] = await sends[tp](tp, zip(*columns, strict=True))

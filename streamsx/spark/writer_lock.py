@@ -9,6 +9,7 @@ group has committed name the place of the state meanwhile, for workers and for q
 places.
 """
 
+import asyncio
 import os
 import re
 import socket
@@ -23,7 +24,7 @@ from streamsx.client import admin
 from streamsx.client.cluster import Cluster
 from streamsx.clock import SystemClock
 from streamsx.config import Config
-from streamsx.errors import GroupNotEmpty, SnapshotFailed, StateOnSpark, UsageError
+from streamsx.errors import GroupNotEmpty, SnapshotFailed, StateOnSpark, UsageError, WorldError
 from streamsx.model import TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.spark.compact import COMPACT
@@ -32,11 +33,15 @@ from streamsx.spark.publish import options_of
 from streamsx.spark.source import SourceOptions
 from streamsx.state.snapshot import Manifest, Position
 from streamsx.state.snapshot_files import SnapshotFiles, absolute
+from streamsx.topology.build import Topology
 
 RUNNING: Final = "running"
 MARK: Final = re.compile(r"(\d+)-(\d+)-\w+-(.+)")
 RENEW_S: Final = 5
 SILENT_S: Final = 60
+BROKERS_LOOK_S: Final = 20.0
+"""Time that brokers may take to find a transaction that has timed out; Kafka looks every 10 s."""
+LOOK_S: Final = 0.1
 
 
 class WriterLock:
@@ -53,7 +58,7 @@ class WriterLock:
         GroupNotEmpty: workers are running.
         StateOnSpark: the state is in another place.
         SnapshotFailed: the files cannot be read or written.
-        WorldError: the brokers do not answer.
+        WorldError: the brokers do not answer, or a worker's transaction stays open.
     """
 
     def __init__(
@@ -74,10 +79,10 @@ class WriterLock:
     def __enter__(self) -> Self:
         if self._writes:
             uri = None if self._force else absolute(self._files.uri)
-            conf = app_named(self._app).conf
-            SourceOptions(options_of(self._app)).ask(
-                lambda cluster: refuse_workers(cluster, conf, uri)
-            )
+            app = app_named(self._app)
+            ask = SourceOptions(options_of(self._app)).ask
+            ask(lambda cluster: refuse_workers(cluster, app.conf, uri))
+            ask(lambda cluster: transactions_over(cluster, app.conf, app.topology()))
         # First the mark, then the look at others: of two processes that begin at once, each sees
         # the mark of the other.
         self._renew()
@@ -196,6 +201,41 @@ async def refuse_workers(cluster: Cluster, conf: Config, uri: str | None = None)
                 f"state is in another place: {conf.id}: Spark has gone on with it in {elsewhere}, "
                 f"not in {uri}: go on there, or hand it over; --force if that is over"
             )
+
+
+async def transactions_over(cluster: Cluster, conf: Config, topology: Topology) -> None:
+    """Wait until the transactions of the group's last workers have ended.
+
+    The race: a worker under exactly-once is killed; another one sends records between stages behind
+    the open transaction, commits, and stops. Readers of committed records do not see the records
+    yet, so a run that began now would commit the group's offsets beyond them.
+
+    Changelogs are not waited for: each partition has one writer at a time, and what a dead one has
+    left open is fenced, or never counts.
+
+    Raises:
+        WorldError: a transaction stays open, or the brokers do not answer.
+    """
+    read = {topic for plan in topology.subtopologies for topic in plan.topics}
+    counts = await admin.partition_counts(cluster, read)
+    tps = [TopicPartition(topic, n) for topic in counts for n in range(counts[topic])]
+    own = [tp for tp in tps if tp.topic in topology.own]
+    patience_s = conf.transaction_timeout_s + BROKERS_LOOK_S
+    clock = SystemClock()
+    until = clock.now() + patience_s
+    while True:
+        _, why = await admin.committed_now(cluster, conf.id, tps)
+        ends = await admin.bounds(cluster, own)
+        stable = await admin.bounds(cluster, own, committed=True)
+        late = ", ".join(str(tp) for tp in own if stable[tp] != ends[tp])
+        if why is None and not late:
+            return
+        if clock.now() >= until:
+            raise WorldError(
+                f"a transaction stays open: {late or conf.id}: a worker has left it: brokers abort "
+                f"it after its transaction_timeout, and have not in {patience_s:g} s: try again"
+            ) from why
+        await asyncio.sleep(LOOK_S)
 
 
 async def commit_positions(

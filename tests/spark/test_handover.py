@@ -13,10 +13,12 @@ from confluent_kafka import Consumer
 
 from streamsx.app.lookup import app_named
 from streamsx.client import admin
+from streamsx.client.cluster import Cluster
 from streamsx.errors import GroupNotEmpty, SnapshotAhead, StateConflict, StateOnSpark
 from streamsx.model import TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.protocol.partitioner import partition_of
+from streamsx.protocol.wire import Api
 from streamsx.spark.bootstrap import bootstrap
 from streamsx.spark.checkout import discard_all
 from streamsx.spark.handover import handover
@@ -51,6 +53,18 @@ SLOW_ON_KAFKA = pytest.mark.parametrize(
 APP = "tests.unit.spark.apps:carried"
 """Reads sales, regroups them into three partitions, keeps totals."""
 LOG = "carried-totals-changelog"
+EXACTLY_ONCE = {
+    "PYTHONPATH": str(Path.cwd()), "STREAMSX_PROCESSING_GUARANTEE": "exactly_once",
+    "STREAMSX_TRANSACTION_TIMEOUT": "20",
+}  # fmt: skip
+
+
+async def removed(cluster: Cluster) -> None:
+    """As by an administrator, ahead of the end of the session."""
+    members = (await admin.describe_group(cluster, "carried")).members
+    connection = await cluster.open(await cluster.coordinator("carried"), "test")
+    gone = [{"member_id": member} for member, *_ in members]
+    await connection.ask(Api.LEAVE_GROUP, {"group_id": "carried", "members": gone})
 
 
 class Shop:
@@ -171,6 +185,54 @@ def test_state_moves_from_workers_to_spark_and_back(
         workers.start("c")
         workers.until(shop.finished, "all is committed")
         assert workers.stop("c") == [0]
+
+
+@SLOW_ON_KAFKA
+@pytest.mark.slow
+def test_transaction_of_a_killed_worker_is_waited_for(
+    shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
+) -> None:
+    """Offsets, changelog rows and records between stages of the killed worker never count."""
+
+    shop.sell(0, 20)
+    with Workers(either.bootstrap, tmp_path / "a", app=APP, env=EXACTLY_ONCE) as workers:
+        workers.start("a", fault="after_flush:2")
+        assert workers.code("a") == -9
+        SourceOptions(options_of(APP)).ask(removed)
+    inner = [TopicPartition(shop.inner, n) for n in range(3)]
+    assert shop.client.stable_ends(inner) != shop.client.ends(inner)
+    # Another worker has committed a record behind the open transaction, and was stopped.
+    for n in range(7):
+        key = b"u%d" % n
+        sale = json.dumps({"user": f"u{n}", "amount": 1000}).encode()
+        shop.client.send(TopicPartition(shop.inner, partition_of(key, 3)), [(key, sale)])
+        shop.truth[f"u{n}"] += 1000
+    shop.run(start="group")
+    assert shop.logged() == shop.truth
+
+
+@SLOW_ON_KAFKA
+@pytest.mark.slow
+def test_state_moves_to_workers_under_exactly_once_and_back(
+    shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
+) -> None:
+    """The worker begins with the snapshot, and is killed with its transaction open."""
+    shop.sell(0, 20)
+    shop.run()
+    handover(APP, shop.uri, scratch=str(shop.folder))
+    env = {**EXACTLY_ONCE, "STREAMSX_SNAPSHOT": shop.uri}
+    with Workers(either.bootstrap, tmp_path / "b", app=APP, env=env) as workers:
+        workers.start("b")
+        shop.sell(20, 20)
+        workers.until(lambda: shop.logged() == shop.truth, "all is committed")
+        assert workers.stop("b") == [0]
+        shop.sell(40, 20)
+        workers.start("b", fault="after_txn_offsets:2")
+        assert workers.code("b") == -9
+    SourceOptions(options_of(APP)).ask(removed)
+    shutil.rmtree(shop.uri)
+    shop.run(start="group")
+    assert shop.logged() == shop.truth
 
 
 @SLOW_ON_KAFKA
