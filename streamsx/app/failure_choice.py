@@ -5,15 +5,34 @@ from inspect import iscoroutinefunction, signature
 from typing import Any
 
 from streamsx.app.compat import users_line
-from streamsx.config import REACTIONS
+from streamsx.config import REACTIONS, RETRY, Retry, decode_reaction, retry_of
 from streamsx.errors import NotSupported, UsageError
 from streamsx.processing.failure_policy import Failure
 from streamsx.topology.nodes import OnFailure
 
 OfFaust = Callable[[Any, Any], Any]
 """Function of agent and error, as Faust's `on_error`; plain or async."""
-Reaction = str | Callable[[Failure], str | None]
-"""Word of the settings, or a function of the failure that returns one; None: the setting's."""
+Reaction = str | Retry | Callable[[Failure], str | Retry | None]
+"""Word of the settings, what `retry` returns, or a function of the failure that returns either;
+None: the setting's."""
+
+
+def retry(attempts: int = 3, backoff: object = "1s", then: str = "dlq") -> Retry:
+    """Return the reaction that tries a failed record again, for `on_error`.
+
+        app.flow("orders", on_error=streamsx.retry(attempts=5, backoff="2s", then="log"))
+
+    The record is tried `attempts` times in all. Its task alone waits between two tries: `backoff`,
+    then twice that, and so on, up to a minute. What the failed try did in tables and outputs is
+    undone. After the last try `then` follows: `log`, `dlq`, `stop_task`, `stop` or `stop_app`.
+
+    Raises:
+        UsageError: an argument is wrong.
+    """
+    try:
+        return retry_of(attempts, backoff, then)
+    except ValueError as error:
+        raise UsageError(f"not a retry: {error} ({users_line()})") from None
 
 
 def of_agent(error: Any, decode_error: Any) -> tuple[OnFailure, OfFaust | None]:
@@ -34,10 +53,17 @@ def on_failure(error: Any, decode_error: Any) -> OnFailure:
 
 
 def _checked(name: str, given: Any) -> Any:
-    if given is None or given in REACTIONS:
+    if name == "on_decode_error" and (given == RETRY or isinstance(given, Retry)):
+        try:
+            decode_reaction(given)
+        except ValueError as error:
+            raise UsageError(f"not a reaction: {name}={error} ({users_line()})") from None
+    if given == RETRY:
+        return Retry()
+    if given is None or isinstance(given, Retry) or given in REACTIONS:
         return given
     if not callable(given):
-        words = ", ".join(REACTIONS)
+        words = ", ".join((*REACTIONS, RETRY))
         raise UsageError(
             f"not a reaction to a failure: {name}={given!r} ({users_line()}): write one of "
             f"{words}, or a function of the failure that returns one"

@@ -35,8 +35,8 @@ def reader_name(agent: str) -> str:
 class OnFailure(NamedTuple):
     """Reactions of one agent or flow to records that fail, and that cannot be decoded.
 
-    Each is a word of the settings `on_error` and `on_decode_error`, or a function of the failure
-    that returns one; None for the app's.
+    Each is a word of the settings `on_error` and `on_decode_error`, a Retry, or a function of the
+    failure that returns either; None for the app's.
     """
 
     error: Any = None

@@ -164,5 +164,6 @@ def test_each_failed_record_is_in_the_events_file_and_not_in_the_log(
     assert about == {
         "instance": "w", "event": "failed", "task": "0_1", "topic": "lines", "partition": 1,
         "offset": 7, "operator": "split", "exception": "ValueError", "action": "dlq",
+        "attempt": 1,
     }  # fmt: skip
     assert caplog.messages == []
