@@ -459,6 +459,7 @@ class CachedStore:
             return False
         self.complete = False
         self._forget_warm()
+        self._lacks = True  # a preload may be under way
         return True
 
     def take_out(self) -> OfRecord:
@@ -545,12 +546,13 @@ class CachedStore:
     def renew(self, key: Any) -> None:
         """Drop the warm object of a key, which may have been changed in place.
 
-        A complete cache reads the row again, and stays complete.
+        A complete cache reads the row again, and stays complete. So does one that is on its way to
+        be complete: the scan of its preload may be behind the row.
         """
         young = self.young.pop(key, None)
         old = self.old.pop(key, None)
         self._large.pop(key, None)
-        if self.complete and (young is not None or old is not None):
+        if (self.complete or self._below is not None) and (young is not None or old is not None):
             self._load_row(key)
 
     def check(self, key: Any, value: Any) -> bytes:
