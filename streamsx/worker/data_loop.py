@@ -306,7 +306,7 @@ class DataLoop:
             return 0
         if active.suspended or active.paused or task.id == self._committer.sealing or task.busy:
             return 0
-        if task.waits(self._clock.now()):
+        if task.wait_s and task.waits(self._clock.now()):
             return 0
         more = self._feed(active)
         several = len(active.sources) > 1  # a task of one topic needs no order of its sources

@@ -8,6 +8,7 @@ import pytest
 import streamsx
 from streamsx import App
 from streamsx.errors import TaskStopped, UsageError
+from streamsx.model import TopicPartition
 from streamsx.testing import TestDriver
 
 THREE = streamsx.retry(attempts=3, backoff="1s", then="dlq")
@@ -293,3 +294,26 @@ def test_output_that_its_topic_refuses_is_not_tried_again() -> None:
 
         assert len(driver.read("x-dlq")) == 1
         assert len(calls) == 2, "once as it failed, once by itself"
+
+
+@pytest.mark.parametrize("made", KINDS)
+def test_reset_of_the_topic_ends_the_wait(made: Callable[..., App]) -> None:
+    with TestDriver(made({5: 1, 13: 99}, THREE), raises=False) as driver:
+        piped(driver, [5])
+        (task,) = driver._tasks.values()
+        tp = TopicPartition("numbers", 0)
+        piped_only = driver.to("numbers", 0)
+        for number in (13, 2):
+            piped_only(b'"k"', b"%d" % number, driver.now_ms(), None)
+        batch = driver._logs.batch(tp, 1)
+        assert batch is not None
+        task.offer(batch)
+        driver._offered[tp] = batch.next_offset
+        driver._loop.call(lambda: task.run(10, ["numbers"]))
+        assert (task.wait_s > 0, task.positions) == (True, {"numbers": 1})
+        assert driver._loop.call(lambda: task.run(10, ["numbers"])) == 0
+
+        driver._loop.call(lambda: task.reset("numbers", 3))
+        assert (task.wait_s, task.positions) == (0, {"numbers": 3})
+        piped(driver, [7])
+        assert values(driver, "out") == [10, 14]
