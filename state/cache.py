@@ -459,6 +459,7 @@ class CachedStore:
             return False
         self.complete = False
         self._forget_warm()
+        self._lacks = True  # a preload may be under way
         return True
 
     def take_out(self) -> OfRecord:

@@ -16,6 +16,7 @@ from ssl import SSLContext
 from types import NoneType
 from typing import Any, Final, TypeVar, get_args
 from urllib.parse import urlsplit
+from zlib import crc32
 
 T = TypeVar("T")
 
@@ -260,11 +261,14 @@ linger_seconds: Final = within(
     "0ms", "1m", "0 to 100ms is sensible: so long a record waits for others in its batch"
 )
 
+backoff_seconds: Final = within(
+    "1ms", "1m", "100ms to 10s is sensible: so long a task stands before it tries its record again"
+)
 slice_seconds: Final = within(
     "0.1ms", "1s", "1ms to 20ms is sensible: so long records wait for a task that is restored"
 )
 
-# -- the table
+# -- reactions
 
 
 REACTIONS: Final = ("log", "dlq", "stop_task", "stop", "stop_app")
@@ -278,11 +282,83 @@ RETRIED: Final = (
 """Reason why `retry` is no reaction to a refused output."""
 
 
+RETRY: Final = "retry"
+_RETRY = re.compile(rf"{RETRY}\((.*)\)")
+BACKOFF_MAX_S: Final = 60.0
+DOUBLINGS_MAX: Final = 30
+JITTER: Final = 0.2
+"""Largest part by which a wait is longer or shorter than said, so that tasks do not try at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Reaction to a record that failed: try it `attempts` times in all, then react with a word.
+
+    The first wait takes `backoff_s`, and each further one twice the time, up to BACKOFF_MAX_S.
+    """
+
+    attempts: int = 3
+    backoff_s: float = 1.0
+    then: str = "dlq"
+
+    def wait_s(self, attempt: int, place: str) -> float:
+        """Return the wait behind a try, in seconds; the record's place decides the jitter."""
+        wait_s = min(self.backoff_s * 2.0 ** min(attempt - 1, DOUBLINGS_MAX), BACKOFF_MAX_S)
+        part = crc32(f"{place} {attempt}".encode()) / (1 << 32)
+        return min(wait_s * (1 - JITTER + 2 * JITTER * part), BACKOFF_MAX_S)
+
+    def __str__(self) -> str:
+        return f"{RETRY}({self.attempts}, {self.backoff_s:g}s, {self.then})"
+
+
+def retry_of(attempts: object = 3, backoff: object = "1s", then: object = "dlq") -> Retry:
+    """Return a Retry, checked.
+
+    Raises:
+        ValueError: a part is wrong.
+    """
+    return Retry(whole(1)(attempts), backoff_seconds(backoff), one_of(*REACTIONS)(then))
+
+
+def reaction(value: object) -> str | Retry:
+    """Parse a reaction: a word, a Retry, or the text of one as in `retry(5, 2s, log)`."""
+    if isinstance(value, Retry):
+        return value
+    word = str(getattr(value, "value", value)).strip()
+    if word == RETRY:
+        return Retry()
+    if found := _RETRY.fullmatch(word):
+        parts = [part.strip() for part in found[1].split(",")]
+        if len(parts) > len(fields(Retry)) or not all(parts):
+            raise ValueError(f"{word!r}: a retry is written retry, or {RETRY}(5, 2s, log)")
+        return retry_of(*parts)
+    return one_of(*REACTIONS, RETRY)(word)
+
+
+def decode_reaction(value: object) -> str:
+    """Parse a reaction to bytes that cannot be decoded."""
+    if _is_retry(value):
+        raise ValueError(f"{value}: bytes do not get better: use {' or '.join(REACTIONS)}")
+    return one_of(*REACTIONS)(value)
+
+
 def produce_reaction(value: object) -> str:
     """Parse the reaction to an output that a broker refused."""
-    if value == "retry":
-        raise ValueError(f"retry: {RETRIED}")
+    if _is_retry(value):
+        raise ValueError(f"{value}: {RETRIED}")
     return one_of(*PRODUCE_REACTIONS)(value)
+
+
+def _is_retry(value: object) -> bool:
+    return isinstance(value, Retry) or str(value).strip().partition("(")[0] == RETRY
+
+
+def last_word(choice: object) -> object:
+    """Return a reaction, or that which follows the last try."""
+    return choice.then if isinstance(choice, Retry) else choice
+
+
+# -- the table
 
 
 def setting(
@@ -312,7 +388,7 @@ class Config:
 
     `on_error`, `on_decode_error`: the reaction to a record that fails, or cannot be decoded. `log`
     skips it, `dlq` sends it to `dlq_topic` too, `stop_task` stops its task, `stop` the worker,
-    and `stop_app` all workers of the app.
+    and `stop_app` all workers of the app. `retry` tries it again first; not for `on_decode_error`.
 
     `on_produce_error`: the reaction to an output that a broker refuses for good: too large for its
     topic, say. `stop_task` stops the task that sent it at the task's last commit, `stop` the
@@ -353,8 +429,8 @@ class Config:
         1.0, commit_seconds, faust="broker_commit_interval"
     )  # default with exactly_once: 100ms
     transaction_timeout_s: float = setting(10.0, broker_seconds)
-    on_error: str = setting("log", one_of(*REACTIONS, later=("retry",)))
-    on_decode_error: str = setting("log", one_of(*REACTIONS, later=("retry",)))
+    on_error: str | Retry = setting("log", reaction)  # noqa: RUF009  # a field, as all others
+    on_decode_error: str = setting("log", decode_reaction)
     dlq_topic: str | None = setting(None, or_none(legal))  # default: {id}-dlq
     consecutive_failures_max: int | None = setting(10, or_none(whole(1)))
     on_produce_error: str = setting("stop_task", produce_reaction)

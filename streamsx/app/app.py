@@ -27,7 +27,7 @@ from streamsx.app.services import Job
 from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.app.table import Table
 from streamsx.app.table_flow import GlobalTable, TableFlow
-from streamsx.config import Config, seconds
+from streamsx.config import Config, last_word, seconds
 from streamsx.errors import NameClash, UsageError
 from streamsx.processing.inbox import Done, Host, wrong_thread
 from streamsx.state.cache import CachedStore
@@ -373,7 +373,7 @@ class App(FaustNames):
         for source in (source for stage in stages for source in stage.sources):
             chosen += chain.from_iterable(source.on_failures)
         buries = any(each.buries for stage in stages for each in stage.operators)
-        if not buries and not any(each == "dlq" or callable(each) for each in chosen):
+        if not buries and not any(last_word(each) == "dlq" or callable(each) for each in chosen):
             return topics
         name = dead_letters_name(self.conf)
         if any(spec.config for spec in topics if spec.name == name):

@@ -1,19 +1,47 @@
 """Reactions to failures that a user gives to one agent or flow, checked where they are given."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction, signature
-from typing import Any
+from typing import Any, Final
 
 from streamsx.app.compat import users_line
-from streamsx.config import PRODUCE_REACTIONS, REACTIONS, RETRIED
+from streamsx.config import (
+    PRODUCE_REACTIONS,
+    REACTIONS,
+    RETRY,
+    Retry,
+    decode_reaction,
+    produce_reaction,
+    reaction,
+    retry_of,
+)
 from streamsx.errors import NotSupported, UsageError
 from streamsx.processing.failure_policy import Failure
 from streamsx.topology.nodes import OnFailure
 
 OfFaust = Callable[[Any, Any], Any]
 """Function of agent and error, as Faust's `on_error`; plain or async."""
-Reaction = str | Callable[[Failure], str | None]
-"""Word of the settings, or a function of the failure that returns one; None: the setting's."""
+Reaction = str | Retry | Callable[[Failure], str | Retry | None]
+"""Word of the settings, what `retry` returns, or a function of the failure that returns either;
+None: the setting's."""
+
+
+def retry(attempts: int = 3, backoff: object = "1s", then: str = "dlq") -> Retry:
+    """Return the reaction that tries a failed record again, for `on_error`.
+
+        app.flow("orders", on_error=streamsx.retry(attempts=5, backoff="2s", then="log"))
+
+    The record is tried `attempts` times in all. Its task alone waits between two tries: `backoff`,
+    then twice that, and so on, up to a minute. What the failed try did in tables and outputs is
+    undone. After the last try `then` follows: `log`, `dlq`, `stop_task`, `stop` or `stop_app`.
+
+    Raises:
+        UsageError: an argument is wrong.
+    """
+    try:
+        return retry_of(attempts, backoff, then)
+    except ValueError as error:
+        raise UsageError(f"not a retry: {error} ({users_line()})") from None
 
 
 def of_agent(error: Any, decode_error: Any, produce_error: Any) -> tuple[OnFailure, OfFaust | None]:
@@ -30,28 +58,39 @@ def on_failure(error: Any, decode_error: Any, produce_error: Any) -> OnFailure:
         UsageError: it is neither a word nor a function of the failure.
         NotSupported: it is async, or takes other arguments, as Faust's of agent and error does.
     """
-    if produce_error == "retry":
-        raise UsageError(f"on_produce_error='retry' ({users_line()}): {RETRIED}")
     return OnFailure(
         _checked("on_error", error),
         _checked("on_decode_error", decode_error),
-        _checked("on_produce_error", produce_error, PRODUCE_REACTIONS),
+        _checked("on_produce_error", produce_error),
     )
 
 
-def _checked(name: str, given: Any, reactions: Collection[str] = REACTIONS) -> Any:
-    if given is None or given in reactions:
-        return given
+WORDS: Final[Mapping[str, tuple[Callable[[object], Any], tuple[str, ...]]]] = {
+    "on_error": (reaction, (*REACTIONS, RETRY)),
+    "on_decode_error": (decode_reaction, REACTIONS),
+    "on_produce_error": (produce_reaction, PRODUCE_REACTIONS),
+}
+"""Parser and words of each reaction."""
+
+
+def _checked(name: str, given: Any) -> Any:
+    parse, words = WORDS[name]
+    if given is None:
+        return None
     if not callable(given):
-        words = ", ".join(reactions)
-        raise UsageError(
-            f"not a reaction to a failure: {name}={given!r} ({users_line()}): write one of "
-            f"{words}, or a function of the failure that returns one"
-        )
+        try:
+            return parse(given)
+        except ValueError as error:
+            or_words = f"write one of {', '.join(words)}, or a function of the failure"
+            why = str(error) if RETRY in str(given) else f"{or_words} that returns one"
+            raise UsageError(
+                f"not a reaction to a failure: {name}={given!r} ({users_line()}): {why}"
+            ) from None
     if iscoroutinefunction(given) or not _takes(given, 1):
         raise NotSupported(
-            f"not in this version: {name}={given!r} ({users_line()}): let it be a plain function "
-            "of the failure, which has error, topic, partition, offset, operator and record"
+            f"not a reaction to a failure: {name}={given!r} ({users_line()}): let it be a plain "
+            "function of the failure, which has error, topic, partition, offset, operator and "
+            "record; on_error of an agent may be a function of agent and error, too"
         )
     return given
 

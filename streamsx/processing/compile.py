@@ -37,8 +37,16 @@ CommitFailed = Callable[[Exception, int], None]
 """Callback for a result that failed at a commit: the exception, number of the branch."""
 Bury = Callable[[int | None, Exception], None]
 """Callback for a late record: its index in the input, None for a result; and the reason."""
-StepFailed = Callable[[int, Exception, int | None], None]
-"""Callback as `LoopFailed`, for steps, of which none gives results outside of its block."""
+
+
+class StepFailed(Protocol):
+    """Callback as `LoopFailed`, for steps, of which none gives results outside of its block."""
+
+    def __call__(
+        self, index: int, error: Exception, branch: int | None, /, *, again: bool = False
+    ) -> None: ...
+
+
 Steps = Callable[[Iterable[tuple[Any, ...]], StepFailed], Iterator[tuple[int, bytes | None, Any]]]
 """Compiled loop that ends in a body: a generator of index, key and value."""
 
@@ -48,19 +56,28 @@ class LoopFailed(Protocol):
 
     The number is None for all branches, when the value cannot be decoded. `result`: whether it was
     a result that left at the record, outside of the record's own block. The loop goes on with the
-    next record, or result, unless the callback raises.
+    next record, or result, unless the callback raises. `again`: whether the loop can try the record
+    again; it does so, behind a pause, if the callback returns True.
     """
 
     def __call__(
-        self, index: int, error: Exception, branch: int | None, /, *, result: bool = False
-    ) -> None: ...
+        self,
+        index: int,
+        error: Exception,
+        branch: int | None,
+        /,
+        *,
+        result: bool = False,
+        again: bool = False,
+    ) -> bool: ...
 
 
 class Loop(NamedTuple):
     """Compiled loop of a source.
 
     `run` takes records as (key, value, timestamp, headers). A loop in which much may close at one
-    record is a generator, which pauses between slices of results. `commit` gives on the results
+    record is a generator, which pauses between slices of results. The loop of a careful task is one
+    too, which pauses ahead of each further try of a record. `commit` gives on the results
     that waited for a commit; None if no operator keeps any. `advance` closes what the clocks have
     reached without a record, or some operators, by their numbers, up to a later time, with results
     that are no newer than `newest`; a generator too, None if nothing depends on time.
@@ -179,8 +196,28 @@ BRANCH: Final = """\
         try:
 {lines}
         except Exception as error:
-{drops}            failed(index, error, {number})
+{drops}            failed(index, error, {number}{again})
 """
+AGAIN: Final = ", again=True"
+UNIT_BRANCH: Final = """\
+        again = False
+        while True:
+            try:
+{decode}{lines}
+                again = False
+            except Exception as error:
+{drops}                again = failed(index, error, {number}, again=True)
+            if not again:
+                break
+{ends}            yield
+{binds}"""
+"""Block of a branch in a careful task. A commit may pass while it pauses, so the variables of the
+loop go to the stores and clocks ahead of the pause, and come anew behind it."""
+DECODE_AGAIN: Final = """\
+                if again:
+                    value = decode_value(raw)
+"""
+"""Decodes for a further try, because the one that failed may have changed the value in place."""
 COMMIT: Final = "\n\ndef commit(failed):\n"
 ADVANCE: Final = "\n\ndef advance(ahead, failed, newest):\n"
 TRIED: Final = """\
@@ -270,15 +307,34 @@ class LoopText:
     def text(self) -> str:
         """Return the text of the generated module; `names` defines the names in the text."""
         branches = [
-            BRANCH.format(lines="\n".join(lines), number=n, drops=self._drops(n, " " * 12))
+            block
             for n, branch in enumerate(self._branches)
-            for lines in (self._branch(n, branch.first), self._behind(n, branch.first))
-            if lines
+            for block in (
+                self._block(n, self._branch(n, branch.first), AGAIN),
+                self._block(n, self._behind(n, branch.first)),
+            )
         ]
         text = RUN + self._binds() + LOOP + self._decode() + "".join(branches)
         text += self._ends() + self._advance()
         commits = [line for _, lines in sorted(self._commits.items()) for line in lines]
         return text + (COMMIT + self._binds() + "\n".join(commits) + "\n" if commits else "")
+
+    def _block(self, branch: int, lines: list[str], again: str = "") -> str:
+        """Return the block of a branch; `again` if its record can be tried again."""
+        if not lines:
+            return ""
+        drops = self._drops(branch, INDENT)
+        if not (again and self._careful):
+            text = "\n".join(lines)
+            return BRANCH.format(lines=text, number=branch, drops=drops, again=again)
+        return UNIT_BRANCH.format(
+            decode=DECODE_AGAIN if self._decode() else "",
+            lines="\n".join(f"    {line}" for line in lines),
+            drops=self._drops(branch, INDENT + "    "),
+            number=branch,
+            ends=indented(self._ends(), 8),
+            binds=indented(self._binds(), 8),
+        )
 
     def _ends(self) -> str:
         """Return the lines behind the loop."""

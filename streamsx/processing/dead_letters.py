@@ -3,7 +3,8 @@
 A dead letter has the key, the value, the timestamp and the headers of its record, as bytes. Further
 headers say where it comes from and why it failed. Six of them have Kafka Streams' names (KIP-1034,
 Kafka 4.2): `__streams.errors.` with `exception`, `message`, `stacktrace`, `topic`, `partition` and
-`offset`. Two are ours: `__streamsx.task` and `__streamsx.operator`. All values are text in UTF-8.
+`offset`. Three are ours: `__streamsx.task`, `__streamsx.operator` and `__streamsx.attempt`, the
+number of tries. All values are text in UTF-8.
 
 A failure outside of its record has no dead letter: when a window closes, the record at hand is not
 to blame. Nor has a record of the dead-letter topic itself, which would come again for ever. Records
@@ -114,6 +115,7 @@ def headers_of(failure: Failure, record: FailedRecord) -> Headers:
         "__streams.errors.offset": str(failure.offset),
         "__streamsx.task": str(failure.task),
         "__streamsx.operator": failure.operator,
+        "__streamsx.attempt": str(failure.attempt),
     }
     return _with(record, about)
 

@@ -6,6 +6,8 @@ of them stop their task, so that repaired code finds all of them again. A row at
 poison too, once no record has followed for QUIET_S: else the row would hold the position, and be
 reported at each start, for as long as the log is quiet.
 
+A record that is tried again counts once, after its last try.
+
 Not here: logging and the clock. The driver limits and counts the reports, and measures time.
 """
 
@@ -14,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
+from streamsx.config import Retry, decode_reaction, reaction
+from streamsx.errors import RecordRefused, RecordTooLarge, ValueRefused
 from streamsx.model import Headers, TaskId
 from streamsx.operators.operator import Counts
 from streamsx.topology.nodes import AS_THE_APP, OnFailure
@@ -22,14 +26,38 @@ QUIET_S: Final = 5.0
 """Seconds without a record after which a task passes over the failures at the end of a topic."""
 
 
+HOPELESS: Final = (ValueRefused, RecordRefused, RecordTooLarge)
+"""Errors of a record whose results cannot be kept; another try would make the same results."""
+
+
 class FailureAction(Enum):
     """Reaction to a failure; values are those of the settings `on_error` and `on_decode_error`."""
 
     LOG = "log"
     DLQ = "dlq"
+    RETRY = "retry"
     STOP_TASK = "stop_task"
     STOP = "stop"
     STOP_APP = "stop_app"
+
+
+FailureReaction = FailureAction | Retry
+
+
+def reaction_of(choice: str | Retry) -> FailureReaction:
+    """Return the reaction of a setting or an answer."""
+    return choice if isinstance(choice, Retry) else FailureAction(choice)
+
+
+class FailureVerdict(NamedTuple):
+    """Decision about a failure. `wait_s`: the wait ahead of the next try, for the action RETRY.
+
+    `clean`: whether nothing of the try may stay, in tables or outputs.
+    """
+
+    action: FailureAction
+    wait_s: float = 0.0
+    clean: bool = False
 
 
 class FailedRecord(NamedTuple):
@@ -48,8 +76,9 @@ class Failure:
     `operator` is the agent that processed the record. `decode` is True if the record's bytes could
     not be decoded. `record` is None for a result that failed outside of its record: when its window
     closed, say. `kept` says whether the record is in the dead-letter topic; empty if it is not
-    meant to be there. `action` is the reaction, once it is chosen. An output that a broker refused
-    has the topic and partition that it was for, and the offset -1.
+    meant to be there. `action` is the reaction, once it is chosen. `attempt` is the number of the
+    try, from 1; `wait_s` the wait ahead of the next one, 0 if there is none. An output that a
+    broker refused has the topic and partition that it was for, and the offset -1.
     """
 
     task: TaskId
@@ -62,6 +91,8 @@ class Failure:
     record: FailedRecord | None = None
     kept: str = ""
     action: FailureAction | None = None
+    attempt: int = 1
+    wait_s: float = 0.0
 
     @property
     def exception(self) -> str:
@@ -105,7 +136,7 @@ class Policy:
     so that a record that fails leaves nothing in stores.
     """
 
-    on_error: FailureAction = FailureAction.LOG
+    on_error: FailureReaction = FailureAction.LOG
     on_decode_error: FailureAction = FailureAction.LOG
     report: Callable[[Failure], None] = nobody
     consecutive_failures_max: int | None = 10
@@ -117,6 +148,9 @@ class Policy:
     noted: Callable[[Failure], None] = nobody
     """Callback for each failure, with its action and ahead of it, also if it ends the worker."""
 
+    retried: Callable[[Failure], None] = nobody
+    """Callback for each try that another one follows."""
+
     undoes: bool = False
     whole: bool = False
     """Whether outputs are undone with their record, and those of an interval with the interval,
@@ -124,7 +158,24 @@ class Policy:
     choices: OnFailure = AS_THE_APP
     """What one agent or flow has chosen in place of `on_error` and `on_decode_error`."""
 
-    def action(self, failure: Failure) -> FailureAction:
+    def verdict(self, failure: Failure, *, again: bool, known: bool = False) -> FailureVerdict:
+        """Return the decision about a failure. `again`: whether its reader can stand before it.
+
+        `known`: whether the last try of the record was told before its task went back.
+
+        A driver that does not undo tries nothing again: what the failed try has done would stay.
+        """
+        chosen = self._reaction(failure)
+        if isinstance(chosen, FailureAction):
+            return FailureVerdict(chosen)
+        clean = again and self.undoes
+        last = known or failure.attempt >= chosen.attempts or isinstance(failure.error, HOPELESS)
+        if last or not clean:
+            return FailureVerdict(FailureAction(chosen.then), clean=clean)
+        wait_s = chosen.wait_s(failure.attempt, failure.place)
+        return FailureVerdict(FailureAction.RETRY, wait_s, clean=True)
+
+    def _reaction(self, failure: Failure) -> FailureReaction:
         """Return the reaction to a failure.
 
         A function of the user that raises, or returns anything else, stops the task: the record is
@@ -135,10 +186,11 @@ class Policy:
         if choice is None:
             return usual
         if not callable(choice):
-            return FailureAction(choice)
+            return reaction_of(choice)
+        parse = decode_reaction if failure.decode else reaction
         try:
             word = choice(failure)
-            return usual if word is None else FailureAction(word)
+            return usual if word is None else reaction_of(parse(word))
         except Exception as error:  # of the user's function
             failure.error.add_note(f"its reaction failed: {type(error).__name__}: {error}")
             return FailureAction.STOP_TASK

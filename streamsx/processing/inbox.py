@@ -314,8 +314,8 @@ class Inbox:
     def __init__(
         self,
         position: int,
-        undecodable: Callable[[Exception], None],
-        failed: Callable[[Exception], None] | None = None,
+        undecodable: Callable[[Exception], object],
+        failed: Callable[[Exception], object] | None = None,
     ) -> None:
         self.chunks: deque[Chunk] = deque()
         self.batch: Batch | None = None
@@ -443,7 +443,7 @@ class Inbox:
             self._report(self.undecodable, error)
             return SKIPPED
 
-    def _report(self, report: Callable[[Exception], None], error: Exception) -> None:
+    def _report(self, report: Callable[[Exception], object], error: Exception) -> None:
         self.ended = True
         report(error)
         self.ended = False
@@ -456,8 +456,13 @@ class Inbox:
         raws = self.steps(self._raws)
         return zip(batch.keys[cut], raws, batch.timestamps[cut], headers, strict=False)
 
-    def step_failed(self, index: int, error: Exception, branch: int | None) -> None:
-        """Report a record of `records()`; a `branch` of None stands for an undecodable value."""
+    def step_failed(
+        self, index: int, error: Exception, branch: int | None, *, again: bool = False
+    ) -> None:
+        """Report a record of `records()`; a `branch` of None stands for an undecodable value.
+
+        The loop goes on with the next record whatever `again` says.
+        """
         self.index = self._start + index
         self._report(self.undecodable if branch is None else self.failed, error)
 
@@ -537,6 +542,18 @@ class Inbox:
         self._done = batch.following(after)
         if after < self._stop:
             self.chunks.appendleft(Chunk(batch, after, self._stop, self._chunk.times))
+
+    def take_back(self) -> None:
+        """Take back the record at hand with all behind it, until `give_back`."""
+        assert self.batch is not None, "nothing at hand to take back"
+        rest = Chunk(self.batch, self.index, self._stop, self._chunk.times)
+        self._passed += self.index - self._start
+        self._done = self.batch.offsets[self.index]
+        self.batch = None
+        self._empty_columns()
+        self._raws = []
+        self._withheld = [rest, *self._withheld, *self.chunks]
+        self.chunks.clear()
 
     def _empty_columns(self) -> None:
         """Empty both columns, so that an iterator over the chunk is at the end.

@@ -7,7 +7,9 @@ records on which it failed. A reader goes on behind a record that failed, unless
 the task.
 
 In a careful task a record is a unit of its reader, which is kept or undone as a whole (`careful`).
-The text of a loop has the calls for that; of a body, each step to its next record is one.
+The text of a loop has the calls for that; of a body, each step to its next record is one. A record
+that is to be tried again stays in front of its reader: the loop pauses at its branch, and the inbox
+takes it back for the body that follows. It is the task that waits, and lets the reader go on.
 
 Not here: the order of records, and the decision whether a failure ends the task (`task`).
 """
@@ -137,12 +139,26 @@ class AgentProgress:
         self.begin = position if back else max(self.begin, position)
 
     def failed(
-        self, batch: Batch, index: int, ordinal: int, error: Exception, *, decode: bool
-    ) -> None:
-        """Report a failed record. Raise the error if the failure ends the task."""
+        self,
+        batch: Batch,
+        index: int,
+        ordinal: int,
+        error: Exception,
+        *,
+        decode: bool,
+        again: bool = False,
+    ) -> bool:
+        """Report a failed record. Raise the error if the failure ends the task.
+
+        `again`: whether the reader can stand before the record. Return whether it has to.
+        """
         record = failed_record(batch, index)
-        failure = self._failure(batch.offsets[index], error, decode=decode, record=record)
-        self._decide(failure, self._streak, ordinal, writes=self._writes)
+        offset = batch.offsets[index]
+        failure = self._failure(offset, error, decode=decode, record=record)
+        if not decode:
+            attempt = self._task.attempt(self._topic, self._agent, offset)
+            failure = replace(failure, attempt=attempt)
+        return self._decide(failure, self._streak, ordinal, writes=self._writes, again=again)
 
     def result_failed(self, offset: int, error: Exception) -> None:
         """Report a failed result as of the record at an offset; raise if the task ends."""
@@ -150,14 +166,27 @@ class AgentProgress:
         self._decide(failure, self.results, 0, writes=self._results_write)
 
     def _decide(
-        self, failure: Failure, streak: FailureStreak, ordinal: int, *, writes: bool
-    ) -> None:
-        """Let the task decide about a failure, and note that it was told."""
+        self,
+        failure: Failure,
+        streak: FailureStreak,
+        ordinal: int,
+        *,
+        writes: bool,
+        again: bool = False,
+    ) -> bool:
+        """Let the task decide about a failure, and note that it was told, unless it is tried again.
+
+        Return whether it is.
+        """
         place = failure.offset, streak is self.results
         known = self._known[place] > 0
-        self._task.failed(failure, streak, ordinal, self._policy, writes=writes, known=known)
+        decide = self._task.failed
+        about = failure, streak, ordinal, self._policy
+        if decide(*about, writes=writes, known=known, again=again):
+            return True
         self._known[place] -= known
         self.told[place] += 1
+        return False
 
     def committed(self, position: int) -> None:
         """Forget what was told of records below a position."""
@@ -334,18 +363,23 @@ class AgentRun:
             self._task.end(error, where)
             return False
         try:
-            self._tell(error, decode=False)
+            again = self._tell(error, decode=False, again=True)
         except StreamsxError as fatal:
             self._task.end(fatal, where)
             return False
-        self._inbox.skip()
+        if again:
+            self._unit = None
+            self._inbox.take_back()
+        else:
+            self._inbox.skip()
         return True
 
-    def _tell(self, error: Exception, *, decode: bool) -> None:
+    def _tell(self, error: Exception, *, decode: bool, again: bool = False) -> bool:
         batch = self._inbox.batch
         index = self._inbox.index
         assert batch is not None, "a failure without a record"
-        self._scope.failed(batch, index, self._inbox.ordinal, error, decode=decode)
+        ordinal = self._inbox.ordinal
+        return self._scope.failed(batch, index, ordinal, error, decode=decode, again=again)
 
 
 class LoopRun:
@@ -619,20 +653,28 @@ class LoopRun:
         """Run records `start` to `stop`: a single one if some values cannot be read."""
 
         def failed(
-            index: int, error: Exception, branch: int | None, *, result: bool = False
-        ) -> None:
+            index: int,
+            error: Exception,
+            branch: int | None,
+            *,
+            result: bool = False,
+            again: bool = False,
+        ) -> bool:
+            at = start + index
             if result:
                 assert branch is not None
-                self._result_at = batch, start + index, numbers[branch]
-                self.scopes[numbers[branch]].result_failed(batch.offsets[start + index], error)
+                self._result_at = batch, at, numbers[branch]
+                self.scopes[numbers[branch]].result_failed(batch.offsets[at], error)
                 self._result_at = None
-                return
+                return False
+            about = batch, at, self._passed + index
             for number in numbers if branch is None else [numbers[branch]]:
-                at = start + index
-                ordinal = self._passed + index
-                self._failing = batch, at, ordinal, number
-                self.scopes[number].failed(batch, at, ordinal, error, decode=branch is None)
+                self._failing = *about, number
+                decode = branch is None
+                if self.scopes[number].failed(*about, error, decode=decode, again=again):
+                    return True  # the reader stands there: the branches ahead are done
             self._failing = None
+            return False
 
         self._part = batch, start, numbers
         if (error := batch.error(start)) is not None:
@@ -643,8 +685,9 @@ class LoopRun:
             headers = batch.headers[start:stop] if batch.headers else repeat(None)
             cut = (column[start:stop] for column in columns)
             pauses = loop.run(zip(*cut, headers, strict=False), failed)  # headers may be endless
-            if pauses is not None:
-                yield from pauses
+            for pause in pauses or ():
+                yield pause
+                self._failing = None
         self._passed = self._passed + stop - start
         self._reached = batch.following(stop)
         if self._muting:
@@ -659,7 +702,9 @@ class LoopRun:
                 pass  # a loop that pauses between slices does not pause here
 
     def reset(self, position: int, *, back: bool) -> None:
-        """Continue as `AgentProgress.reset` does."""
+        """Continue as `AgentProgress.reset` does; a record that waits for a try is gone."""
+        if self._failing is not None:
+            self._left = self._failing = None
         self._reached = position
         self._mute(position)
         for scope in self.scopes:

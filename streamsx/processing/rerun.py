@@ -39,6 +39,8 @@ Failures = Mapping[tuple[int, bool], int]
 """Numbers of failures, by the offset of the record and whether it was a result that failed."""
 ToldFailures = Mapping[str, Mapping[str, Failures]]
 """Per topic and reader, failures that were told."""
+Tries = Mapping[tuple[str, str], tuple[int, int]]
+"""By topic and operator, the offset of the record that is tried again, and the tries so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Rerun:
     the log has the reason. `rows`: per store, the committed values of the rows that have left for
     the changelog since. A restore reads the later values, so the next commit puts these back. Only
     a task that begins at the same commit may do so: behind it, the rows of the interval are
-    committed. `begins`: per topic, the positions of all readers at that commit.
+    committed. `begins`: per topic, the positions of all readers at that commit. `tries`: records
+    that are tried again, and `wait_s`: the wait ahead of the run for that.
     """
 
     until: Mapping[str, int] = field(default_factory=dict)
@@ -65,6 +68,8 @@ class Rerun:
     reached: Reached = field(default_factory=dict)
     high: Mapping[str, int] = field(default_factory=dict)
     told: ToldFailures = field(default_factory=dict)
+    tries: Tries = field(default_factory=dict)
+    wait_s: float = 0.0
 
     def rows_at(self, begins: Begins) -> StoreRows:
         """Return the rows to put back, for a task that begins at a place."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from streamsx.config import last_word
 from streamsx.errors import (
     STORE_FAULTS,
     AppStopped,
@@ -35,6 +36,7 @@ from streamsx.processing.failure_policy import (
     Failure,
     FailureAction,
     FailureStreak,
+    FailureVerdict,
     Policy,
     ResultStreak,
 )
@@ -115,6 +117,9 @@ class Task:
     for a reason other than a record; UsageError when a body uses a topic or table that its app was
     not wired for; RecordUndone, under a policy that undoes, when the first record has failed that
     may have changed a store.
+
+    A task that waits to try a record again runs nothing, and can be sealed. The driver measures the
+    wait: it asks `waits` ahead of each `run`.
 
     `rerun` is the order of the task that ended before this one at the same commit, if any. A task
     does not obey its `stop`: the driver does. `tables` are the global tables by
@@ -203,6 +208,11 @@ class Task:
         """Readers of a careful task that have not been given the chunk at hand yet."""
         self._unit: AgentRun | None = None
         """Reader of a careful task that has been given the chunk at hand last."""
+        self._tries = dict(self.order.tries)
+        self.wait_s = self.order.wait_s
+        """Duration of the wait ahead of the next try of a record, in seconds; 0 without one."""
+        self.wait_ends: float | None = None
+        """Time of the driver at which the wait is over; None until the driver has asked."""
         for store in self.stores.values():
             store.check_values(checking=self._careful, at_set=not self.order.lasts)
 
@@ -282,9 +292,11 @@ class Task:
         self._queues[topic].clear()
         if self.at_hand is not None and self.at_hand.batch.topic == topic:
             self._waiting.clear()
+            self._end_wait()
         self.taken[topic] = offset
         if topic_id is not None:
             self.topic_ids[topic] = topic_id
+        self._tries = {place: each for place, each in self._tries.items() if place[0] != topic}
         self.uncommitted()
         for reader in self._readers[topic]:
             reader.reset(offset, back=back)
@@ -294,7 +306,7 @@ class Task:
         taken = self.taken[topic]
         readers = self._readers[topic]
         held = any(place.position < taken for reader in readers for place in reader.places)
-        held = held and not self._waiting
+        held = held and not self._waiting and not self.wait_s
         return held and self.ended is None and not self.busy and not self._queues[topic]
 
     def give_up(self, topic: str) -> None:
@@ -319,7 +331,8 @@ class Task:
         """
         if not self._idles:
             return False
-        if caught_up is None or self._unit is not None:  # closing would keep half of a record
+        # Closing would keep half of a record, and a task that waits is not idle.
+        if caught_up is None or self._unit is not None or self.wait_s:
             for each in self._quiet.values():
                 each.pause()
             return False
@@ -386,15 +399,15 @@ class Task:
         done = 0
         if self.ended is not None:
             raise self.ended
+        if self.wait_s:
+            return 0
         if self._withholds:
             self._give_back()
         if self._loops and not self.busy and self._go_on():
             return SLICE_ROWS
         if self.care is not None:
             done = self._give_on()
-            if self.ended is not None:
-                raise self.ended
-        while done < limit and not self.busy:
+        while done < limit and not (self.wait_s or self.busy):
             chunk = self._merge.next(limit - done, caught_up)
             if chunk is None:
                 break
@@ -406,13 +419,42 @@ class Task:
                 return max(done, 1)
         return done
 
+    def waits(self, now: float) -> bool:
+        """Return whether the task still waits to try a record again; let it go on if not.
+
+        `now` is the driver's time in seconds. A wait begins when the driver asks first.
+        """
+        if not self.wait_s:
+            return False
+        if self.wait_ends is None:
+            self.wait_ends = now + self.wait_s
+        if now < self.wait_ends:
+            return True
+        self._end_wait()
+        self._withholds = True  # the inbox of an agent holds the record
+        return False
+
+    def _end_wait(self) -> None:
+        self.wait_s = 0.0
+        self.wait_ends = None
+
+    def attempt(self, topic: str, operator: str, offset: int) -> int:
+        """Return the number of the try of a record, from 1."""
+        at, tries = self._tries.get((topic, operator), (-1, 0))
+        return tries + 1 if at == offset else 1
+
     @property
     def paused(self) -> bool:
-        """Return whether a chunk is not finished, because many results leave at one record."""
+        """Return whether a chunk is not finished.
+
+        Many results leave at one record, or a record is to be tried again.
+        """
         return bool(self._loops) and any(loop.paused for loop in self._loops)
 
     def _go_on(self) -> bool:
-        """Go on with a paused chunk; return False if there is none."""
+        """Go on with a paused chunk; return False if there is none, or if it waits for a try."""
+        if self.wait_s:
+            return False
         paused = next((loop for loop in self._loops if loop.paused), None)
         if paused is None:
             return False
@@ -500,9 +542,10 @@ class Task:
     def again(self) -> Rerun:
         """Return the order for a task that begins anew here although this one has not failed."""
         if self.care is None:
-            return self.order
+            return replace(self.order, tries={}, wait_s=0.0)
         begins = self.committed_at.begins
-        return Rerun(dict(self.taken), careful=True, begins=begins, lasts=self.order.lasts)
+        order = Rerun(dict(self.taken), careful=True, begins=begins, lasts=self.order.lasts)
+        return replace(order, tries=self._tries, wait_s=self.wait_s)
 
     def _run(self, chunk: Chunk) -> None:
         batch, start, stop, _ = chunk
@@ -532,9 +575,12 @@ class Task:
 
         Returns:
             Whether a reader has run.
+
+        Raises:
+            StreamsxError: the task has ended.
         """
         given = 0
-        while self.ended is None and not (self.busy or self.paused):
+        while self.ended is None and not (self.wait_s or self.busy or self.paused):
             if self._unit is not None:
                 self._unit.end_unit()
                 self._unit = None
@@ -547,6 +593,8 @@ class Task:
                     self._unit = reader
             else:
                 break
+        if self.ended is not None:
+            raise self.ended
         return given
 
     def _stream_time(self, positions: Mapping[str, int]) -> int:
@@ -572,13 +620,18 @@ class Task:
         *,
         writes: bool = False,
         known: bool = False,
-    ) -> None:
-        """Decide about a failed record: count it, pass over it, or end the task.
+        again: bool = False,
+    ) -> bool:
+        """Decide about a failed record: try it again, count it, pass over it, or end the task.
 
         `streak` and `policy` are those of the reader, and `ordinal` the record's number with that
         reader. `writes`: whether the reader may have changed stores. A careful task undoes that.
         Another one ends, if it may go back, and nobody is told: the record will fail again.
-        `known`: whether the failure was told by the task before this one.
+        `known`: whether the failure was told by the task before this one. `again`: whether the
+        reader can stand in front of the record.
+
+        Returns:
+            Whether the reader has to do that, and to try it again when the wait is over.
 
         Raises:
             StreamsxError: the error that ends the task.
@@ -588,7 +641,7 @@ class Task:
         if isinstance(failure.error, NoValue):
             streak.passed(ordinal)
             self.policy.passed(failure)
-            return
+            return False
         error = no_records_fault(failure.error) or failure.error
         if isinstance(error, WIRING_FAULTS):
             kind = UsageError if isinstance(error, NotFound) else type(error)
@@ -596,16 +649,31 @@ class Task:
         elif isinstance(error, STORE_FAULTS):
             self.ended = error
         else:
-            action = policy.action(failure)
-            seen = (writes or policy.whole) and not failure.decode  # else nobody has seen it
-            if seen and self._has_to_go_back(action, policy):
+            verdict = policy.verdict(failure, again=again, known=known)
+            failed_again = verdict.action is FailureAction.RETRY
+            seen = writes or policy.whole or verdict.clean
+            seen = seen and not failure.decode  # else nobody has seen it
+            if failed_again:
+                self._begin_wait(failure, verdict)
+            if seen and self._has_to_go_back(verdict, policy):
                 self.ended = RecordUndone(str(failure))
+            elif failed_again:
+                return True
             else:
-                self._react(failure, streak, ordinal, action, known=known)
+                self._react(failure, streak, ordinal, verdict.action, known=known)
         if self.ended is not None:
             raise self.ended from (None if self.ended is error else error)
+        return False
 
-    def _has_to_go_back(self, action: FailureAction, policy: Policy) -> bool:
+    def _begin_wait(self, failure: Failure, verdict: FailureVerdict) -> None:
+        """Wait for the next try of a record, here or in the task that follows this one."""
+        self.wait_s = verdict.wait_s
+        self._tries[failure.topic, failure.operator] = failure.offset, failure.attempt
+        failure = replace(failure, action=verdict.action, wait_s=verdict.wait_s)
+        self.policy.noted(failure)
+        self.policy.retried(failure)
+
+    def _has_to_go_back(self, verdict: FailureVerdict, policy: Policy) -> bool:
         """Undo what a failed record has done in stores; return whether that takes going back.
 
         It does not in a careful task, nor where no row has changed since the last commit, unless
@@ -614,9 +682,9 @@ class Task:
         if self.care is not None:
             self.care.undo()
             return False
-        if not policy.undoes or action is FailureAction.STOP:
+        if not policy.undoes or verdict.action is FailureAction.STOP:
             return False
-        if policy.whole:
+        if policy.whole or verdict.clean:
             return True
         return any(self.pending.values()) or not all(
             store.drop_clean() for store in self.stores.values()
@@ -789,7 +857,8 @@ class Task:
 
     def _stays_careful(self, positions: Mapping[str, int]) -> bool:
         """Return whether the next records are run carefully too."""
-        if self.order.careful_at(positions) or self._unit is not None or self._waiting:
+        at_work = self._unit is not None or self._waiting or self.wait_s
+        if at_work or self.order.careful_at(positions):
             return True
         return self.order.lasts and self.care is not None and self.care.calm < CALM_RECORDS
 
@@ -819,8 +888,9 @@ class Task:
         since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
         what = f"{error} (task {self.id}, set since {', '.join(since)})"
         own = any(each.error for source in self.plan.sources for each in source.on_failures)
-        if not own and (end := ENDS.get(self.policy.on_error)):
-            return end(f"{what}: its policy is {self.policy.on_error.value}")
+        last = FailureAction(last_word(self.policy.on_error))
+        if not own and (end := ENDS.get(last)):
+            return end(f"{what}: its policy is {last.value}")
         if searched:
             return TaskStopped(
                 f"task stopped: {what}: it was changed in place, after it had been set: mend the "
@@ -862,6 +932,9 @@ class Task:
                 name: {**store.committed_rows(), **self._put_back.get(name, {})}
                 for name, store in self.stores.items()
             }
+        return replace(self._order_after(why, rows), tries=self._tries, wait_s=self.wait_s)
+
+    def _order_after(self, why: ValueRefused | TaskStopped, rows: StoreRows) -> Rerun:
         begins = self.committed_at.begins
         if self.policy.whole:  # nothing has left, and nobody was told
             return rerun_after(why, self.taken, rows, begins, high=self._committed_high)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from streamsx.app.agent import Agent, BodyUses
 from streamsx.app.app import App
 from streamsx.app.discovery import reached, sends_to
+from streamsx.config import Retry
 from streamsx.errors import NotOnSpark, PartitionCountChanged, PartitionMismatch
 from streamsx.model import TopicPartition
 from streamsx.operators.foreign_join import FOREIGN_LEFT
@@ -42,6 +43,7 @@ STORES_MAX: Final = 64
 """Limit of the stores of a task. A process keeps this many databases open and closes the least
 recently used one beyond the limit, so that no database in use is closed."""
 LOOP: Final = "needs a worker's event loop: run it in a worker"
+RETRIES: Final = "retry would hold up a whole batch: give another reaction, or run it in a worker"
 LATE: Final = "which was read before it: name the topic in the body"
 
 
@@ -197,6 +199,11 @@ def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
         for operator in source.operators
         if operator.kind == FOREIGN_LEFT
     ]
+    chosen = [app.conf.on_error]
+    for source in (source for each in topology.subtopologies for source in each.sources):
+        chosen += [each.error for each in source.on_failures]
+    if any(isinstance(each, Retry) for each in chosen):
+        reasons.append(Reason(f"app {topology.app_id!r}", "its on_error", RETRIES))
     try:
         made = stages(topology, found or {}, app.conf.topic_partitions)
     except (PartitionMismatch, PartitionCountChanged) as error:

@@ -49,6 +49,12 @@ class FailureReports:
             "Failures on records that did not end the worker.",
             labels=("operator",),
         )
+        self._retried = registry.counter(
+            "records_retried_total",
+            "Tries of records that failed and were followed by another try.",
+            labels=("operator",),
+        )
+        self._retry_logged_at: dict[str, float] = {}
         self._logged_at: dict[str, float] = {}
         self._logged: dict[str, int] = {}
         """Failures of each operator that the log has, alone or in a number."""
@@ -82,6 +88,7 @@ class FailureReports:
             operator=failure.operator,
             exception=failure.exception,
             action=failure.action and failure.action.value,
+            attempt=failure.attempt,
         )
 
     def report(self, failure: Failure) -> None:
@@ -95,6 +102,17 @@ class FailureReports:
         self._logged_at[operator] = now
         self._logged[operator] = self._logged.get(operator, 0) + 1
         LOG.warning("record_failed %s: %s", failure, LATER, exc_info=error)
+
+    def retried(self, failure: Failure) -> None:
+        """Count a try that another one follows; log the first of a record, one a second at most."""
+        operator = failure.operator
+        self._retried.add(1, operator)
+        now = self._clock.now()
+        since_s = now - self._retry_logged_at.get(operator, -LOG_EVERY_S)
+        if failure.attempt > 1 or since_s < LOG_EVERY_S:
+            return
+        self._retry_logged_at[operator] = now
+        LOG.warning("record_retried %s: tried again in %.2g s", failure, failure.wait_s)
 
     def passed(self, failure: Failure) -> None:
         """Log once per agent that a record without a value was passed over."""

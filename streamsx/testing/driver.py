@@ -30,6 +30,7 @@ real time.
 A closed driver leaves its app unchanged. An app has one driver at a time.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -44,7 +45,7 @@ from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
-from streamsx.processing.failure_policy import QUIET_S, Failure, FailureAction, Policy
+from streamsx.processing.failure_policy import QUIET_S, Failure, FailureAction, Policy, reaction_of
 from streamsx.processing.inbox import Done, Host, Outbox, Send, SendRows, SentRecord, sent_to
 from streamsx.processing.rerun import NO_RERUN, RecordUndone, Rerun
 from streamsx.processing.task import Task, TaskMetadata
@@ -587,7 +588,8 @@ class TestDriver:
                 self._offered[tp] = batch.next_offset
                 self._fed_s[tp] = self._loop.now_s
         try:
-            return task.run(SLICE_ROWS, task.plan.topics) > 0
+            task.waits(math.inf)  # a record is tried again at once
+            return task.run(SLICE_ROWS, task.plan.topics) > 0 or task.wait_s > 0
         except RecordUndone as why:
             self._failed_first.append((id_, why))
             return False
@@ -600,7 +602,7 @@ class TestDriver:
 
     def _policy_of(self, config: Config) -> Policy:
         return Policy(
-            FailureAction(config.on_error),
+            reaction_of(config.on_error),
             FailureAction(config.on_decode_error),
             self._failed,
             config.consecutive_failures_max,

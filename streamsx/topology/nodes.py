@@ -36,8 +36,8 @@ class OnFailure(NamedTuple):
     """Reactions of one agent or flow to records that fail, or cannot be decoded, and to outputs
     that brokers refuse.
 
-    Each is a word of the settings `on_error`, `on_decode_error` and `on_produce_error`, or a
-    function of the failure that returns one; None for the app's.
+    Each is a word of the settings `on_error`, `on_decode_error` and `on_produce_error`, a Retry
+    (of `on_error`), or a function of the failure that returns either; None for the app's.
     """
 
     error: Any = None

@@ -253,6 +253,8 @@ class DataLoop:
             due.append(self._committer.due_at)
         if len(self._restorer):
             due.append(self._report_at)
+        actives = self._tasks.actives.values()
+        due += [each.task.wait_ends for each in actives if each.task.wait_ends is not None]
         return max(IDLE_MIN_S, min(due) - now)
 
     # -- tasks
@@ -303,6 +305,8 @@ class DataLoop:
         if task.id in self._crowding:
             return 0
         if active.suspended or active.paused or task.id == self._committer.sealing or task.busy:
+            return 0
+        if task.wait_s and task.waits(self._clock.now()):
             return 0
         more = self._feed(active)
         several = len(active.sources) > 1  # a task of one topic needs no order of its sources

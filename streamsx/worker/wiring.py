@@ -32,7 +32,7 @@ from streamsx.group.subscription_builder import SubscriptionBuilder
 from streamsx.journal import LOG, Journal
 from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId, TopicPartition
-from streamsx.processing.failure_policy import FailureAction, Policy
+from streamsx.processing.failure_policy import FailureAction, Policy, reaction_of
 from streamsx.state.directory import StateDirectory
 from streamsx.tasks.active_tasks import ActiveTasks
 from streamsx.tasks.committer import CommitLimits, CommitOutcomes, Committer, patient_until
@@ -447,7 +447,7 @@ def purge_of(context: WorkerContext) -> RepartitionPurge:
 def policy_of(config: Config, failures: FailureReports) -> Policy:
     """Return the consequences of records that fail."""
     return Policy(
-        FailureAction(config.on_error),
+        reaction_of(config.on_error),
         FailureAction(config.on_decode_error),
         failures.report,
         config.consecutive_failures_max,
@@ -455,6 +455,7 @@ def policy_of(config: Config, failures: FailureReports) -> Policy:
         failures.untaken,
         dead_letters_name(config),
         failures.note,
+        failures.retried,
         undoes=True,
         whole=is_exact(config),
     )

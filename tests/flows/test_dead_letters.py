@@ -79,6 +79,7 @@ def test_record_that_fails_is_kept_with_where_and_why(of: Any, operator: str) ->
         f"{ERRORS}offset": b"1",
         "__streamsx.task": b"0_0",
         "__streamsx.operator": operator.encode(),
+        "__streamsx.attempt": b"1",
     }
 
 

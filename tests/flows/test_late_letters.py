@@ -84,6 +84,7 @@ def test_late_record_is_a_dead_letter_with_where_and_why(app: App, step: str) ->
         f"{ERRORS}partition": "0",
         f"{ERRORS}offset": "1",
         "__streamsx.task": "0_0",
+        "__streamsx.attempt": "1",
     }
 
 

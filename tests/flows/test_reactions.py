@@ -174,9 +174,9 @@ def test_reaction_behind_a_topic_in_between_is_that_of_its_flow() -> None:
         assert letter.headers["__streams.errors.topic"] == b"x-r-repartition"
 
 
-@pytest.mark.parametrize("given", ["retry", "skip", 3])
+@pytest.mark.parametrize("given", ["retries", "skip", 3])
 def test_unknown_word_is_refused_with_the_line(made_app: Callable[..., App], given: Any) -> None:
-    words = "log, dlq, stop_task, stop, stop_app"
+    words = "log, dlq, stop_task, stop, stop_app, retry"
     where = rf"on_error={given!r} .*test_reactions.py:\d+\): write one of {words}"
     with pytest.raises(UsageError, match=where):
         made_app(given)

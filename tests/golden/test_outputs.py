@@ -67,7 +67,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "metrics": METRICS,
     "failed": {
         "task": "str", "topic": "str", "partition": "int", "offset": "int", "operator": "str",
-        "exception": "str", "action": "str",
+        "exception": "str", "action": "str", "attempt": "int",
     },
     "leaving": {"deadline": "float|null"},
     "stays": {},

@@ -37,7 +37,7 @@ TRACE = ("trace", "empty")
 PLACE = ("topic", "partition", "offset")
 KEPT_HEADERS = {
     *(f"__streams.errors.{each}" for each in ("exception", "message", "stacktrace", *PLACE)),
-    "__streamsx.task", "__streamsx.operator",
+    "__streamsx.task", "__streamsx.operator", "__streamsx.attempt",
 }  # fmt: skip
 KEPT = sorted(KEPT_HEADERS)
 BEGIN_MS = 1_700_000_000_000

@@ -114,7 +114,7 @@ def failing() -> App:
 
     Words have no keys, and the bad ones come late.
     """
-    app = app_of(on_produce_error="log")
+    app = app_of(on_produce_error="log", on_error="retry(2, 10ms, log)")
     out = app.topic("out", partitions=1, value_type=str, value_serializer="raw")
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
 

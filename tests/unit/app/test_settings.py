@@ -93,11 +93,13 @@ def test_revoke_timeout_defaults_to_the_rebalance_timeout() -> None:
     [
         ({"comit_interval": 1}, r"unknown setting: comit_interval .*did you mean commit_interval"),
         ({"commit_interval": "soon"}, r"bad setting: commit_interval \(app shop\): 'soon': a dur"),
-        (
-            {"on_error": "retry"},
-            r"on_error .*not in this version: retry: use log or dlq",
-        ),
-        ({"on_decode_error": "retry"}, "not in this version: retry"),
+        ({"on_error": "skip"}, "on_error .*not one of log, dlq, stop_task, stop, stop_app, retry"),
+        ({"on_error": "retry(3, 1s, dlq, 4)"}, r"a retry is written retry, or retry\(5, 2s, log\)"),
+        ({"on_error": "retry()"}, r"a retry is written retry, or retry\(5, 2s, log\)"),
+        ({"on_error": "retry(3, 1h)"}, "'1h': give 1ms to 1m"),
+        ({"on_error": "retry(3, 1s, retry)"}, "not one of log, dlq"),
+        ({"on_decode_error": "retry"}, "retry: bytes do not get better: use log or dlq"),
+        ({"on_decode_error": "retry(5)"}, "bytes do not get better"),
         ({"on_produce_error": "retry"}, r"on_produce_error .*the producer has retried what can be"),
         ({"on_produce_error": "skip"}, "not one of stop_task, stop, stop_app, log, dlq: 'skip'"),
         ({"processing_guarantee": "twice"}, "not one of at_least_once, exactly_once: 'twice'"),

@@ -50,9 +50,18 @@ def ran(source: Source, *words: bytes) -> tuple[Sent, list[tuple[int, str, int |
     loop = compiled(source, 0, wiring(send_to)).run
     records = [(b"k", word, 70 + n, None) for n, word in enumerate(words)]
 
-    def failed(index: int, error: Exception, branch: int | None, *, result: bool = False) -> None:
+    def failed(
+        index: int,
+        error: Exception,
+        branch: int | None,
+        *,
+        result: bool = False,
+        again: bool = False,
+    ) -> bool:
         assert not result
+        assert again is (branch is not None)
         failures.append((index, type(error).__name__, branch))
+        return False
 
     loop(records, failed)
     return sent, failures
@@ -81,7 +90,7 @@ def test_undecodable_value_fails_before_any_branch() -> None:
 
 
 def test_error_raised_by_failure_handler_ends_the_loop() -> None:
-    def fails(_index: int, error: Exception, _branch: int | None, *, result: bool = False) -> None:
+    def fails(_index: int, error: Exception, _branch: int | None, **_how: bool) -> bool:
         raise LookupError from error
 
     loop = compiled(TREE, 0, wiring(lambda _topic: print)).run
@@ -93,9 +102,9 @@ def test_traceback_shows_the_line_of_the_generated_loop() -> None:
     failures: list[Exception] = []
     loop = compiled(TREE, 3, wiring(lambda _topic: print)).run
 
-    def failed(_index: int, error: Exception, _branch: int | None, *, result: bool = False) -> None:
-        assert not result
+    def failed(_index: int, error: Exception, _branch: int | None, **_how: bool) -> bool:
         failures.append(error)
+        return False
 
     loop([(b"k", b"", 0, None)], failed)
     frame = failures[0].__traceback__

@@ -1,8 +1,13 @@
 """processing/failure_policy.py: records in a row that fail."""
 
+from typing import Any
+
 import pytest
 
-from streamsx.processing.failure_policy import FailureStreak
+from streamsx.config import Retry
+from streamsx.errors import RecordTooLarge, ValueRefused
+from streamsx.model import TaskId
+from streamsx.processing.failure_policy import Failure, FailureAction, FailureStreak, Policy
 
 
 def failed(streak: FailureStreak, *records: tuple[int, int]) -> list[bool]:
@@ -52,3 +57,47 @@ def test_reset_streak_holds_no_position() -> None:
     assert not streak.lasts(1)
     assert failed(streak, (1, 6)) == [False]
     assert streak.first == 6
+
+
+def verdict_of(on_error: Any, attempt: int = 1, error: Exception | None = None, **how: Any) -> Any:
+    undoes = how.pop("undoes", True)
+    failure = Failure(
+        TaskId(0, 0), "t", 0, 7, "op", False, error or ValueError("x"), attempt=attempt
+    )
+    return Policy(on_error, undoes=undoes).verdict(failure, **{"again": True, **how})
+
+
+def test_record_is_tried_again_until_its_last_try() -> None:
+    actions = [verdict_of(Retry(3), attempt).action.value for attempt in (1, 2, 3, 4)]
+    assert actions == ["retry", "retry", "dlq", "dlq"]
+
+
+def test_each_wait_is_about_twice_the_one_before_up_to_a_minute() -> None:
+    waits = [verdict_of(Retry(99, 1.0), attempt).wait_s for attempt in (1, 2, 3, 7, 98)]
+    for wait_s, about_s in zip(waits, (1, 2, 4, 60, 60), strict=True):
+        assert 0.8 * about_s <= wait_s <= min(1.2 * about_s, 60)
+
+
+def test_jitter_depends_on_the_place() -> None:
+    retry = Retry()
+    assert len({retry.wait_s(1, f"t-{partition} offset 7") for partition in range(8)}) == 8
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"again": False},
+        {"known": True},
+        {"undoes": False},
+        {"error": ValueRefused("set")},
+        {"error": RecordTooLarge("x")},
+    ],
+)
+def test_record_is_not_tried_again_in_vain(how: Any) -> None:
+    found = verdict_of(Retry(3, then="stop_task"), **how)
+    assert (found.action, found.wait_s) == (FailureAction.STOP_TASK, 0)
+
+
+def test_try_is_undone_whether_or_not_another_follows() -> None:
+    assert [verdict_of(Retry(2), attempt).clean for attempt in (1, 2)] == [True, True]
+    assert not verdict_of(FailureAction.LOG).clean

@@ -226,6 +226,23 @@ def test_body_catching_the_terminating_failure_goes_on_behind_the_record(
     assert seen == ["failed", b"a", "failed", b"a", "failed", b"a", None]
 
 
+def test_record_that_is_taken_back_comes_again_with_all_behind_it() -> None:
+    inbox, _ = inbox_of(Chunk(batch(5, b"a", b"b", b"c"), 0, 3), Chunk(batch(8, b"d"), 0, 1))
+    codec = coded(lambda raw: raw)
+    values = Values(inbox, Source("t", codec, codec))
+    stream = aiter(values)
+    assert [step(stream), step(stream)] == [b"a", b"b"]
+    inbox.take_back()
+
+    assert (inbox.position, inbox.ordinal) == (6, 1)
+    stream = aiter(values)
+    assert step(stream) is None, "it waits"
+    assert inbox.give_back()
+    stream = aiter(values)
+    assert [step(stream) for _ in range(3)] == [b"b", b"c", b"d"]
+    assert (inbox.position, inbox.ordinal) == (8, 3)
+
+
 class Known:
     """As a table is: what its class says holds for whoever is not at work."""
 

@@ -139,6 +139,14 @@ def test_app_with_a_global_table_is_refused() -> None:
     assert str(reason).startswith("global table 'towns' (its topic): nobody reads it there")
 
 
+@pytest.mark.parametrize("of_flow", [False, True])
+def test_retry_is_refused(*, of_flow: bool) -> None:
+    app = App("again") if of_flow else App("again", on_error="retry")
+    app.flow("orders", on_error="retry" if of_flow else None).map_values(str).to("out")
+    (reason,) = check(app)
+    assert str(reason).startswith("app 'again' (its on_error): retry would hold up a whole batch")
+
+
 def test_join_by_a_foreign_key_is_refused() -> None:
     app = App("foreign")
     towns = app.table("towns")

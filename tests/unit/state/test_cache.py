@@ -359,6 +359,25 @@ def test_undecodable_row_is_skipped_until_read() -> None:
     assert cached.get("00001") == 1
 
 
+def test_row_that_is_renewed_during_a_preload_is_still_there_behind_it() -> None:
+    """A record fails while a store is warmed up: the row that it had changed read as absent."""
+    cached = numbered(filled(3))
+    assert not cached.preload_some(3)
+    cached.renew("00001")
+    while not cached.preload_some(3):
+        pass
+    assert [cached.get(f"{n:05}") for n in range(3)] == [0, 1, 2]
+
+
+def test_rows_that_are_dropped_during_a_preload_are_still_there_behind_it() -> None:
+    cached = numbered(filled(3))
+    assert not cached.preload_some(3)
+    assert cached.drop_clean()
+    while not cached.preload_some(3):
+        pass
+    assert [cached.get(f"{n:05}") for n in range(3)] == [0, 1, 2]
+
+
 def test_slices_are_small_for_large_values() -> None:
     cached = numbered(MemoryRows())
     for n in range(100):

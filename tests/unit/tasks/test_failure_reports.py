@@ -164,5 +164,25 @@ def test_each_failed_record_is_in_the_events_file_and_not_in_the_log(
     assert about == {
         "instance": "w", "event": "failed", "task": "0_1", "topic": "lines", "partition": 1,
         "offset": 7, "operator": "split", "exception": "ValueError", "action": "dlq",
+        "attempt": 1,
     }  # fmt: skip
     assert caplog.messages == []
+
+
+def test_record_that_is_tried_again_is_logged_once_and_no_flood(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Still()
+    registry = MetricRegistry()
+    some = reports(clock, registry)
+    for offset in range(100):
+        for attempt in (1, 2):
+            some.retried(replace(failure("split", offset), attempt=attempt, wait_s=1.04))
+    clock.at = 2.0
+    some.retried(replace(failure("split", 100), wait_s=0.25))
+
+    lines = [message for message in caplog.messages if message.startswith("record_retried ")]
+    ends = [re.search(r"offset (\d+), .*: tried again in (.*)$", line) for line in lines]
+    assert [each and each.groups() for each in ends] == [("0", "1 s"), ("100", "0.25 s")]
+    counted = {each.name: each.value for each in registry.samples() if "retried" in each.name}
+    assert list(counted.values()) == [201]
