@@ -170,8 +170,8 @@ def one_of(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], str]:
 
 
 def guarantee(value: object) -> str:
-    """Parse a guarantee; Kafka Streams' name of its second form of exactly-once is one too."""
-    word = str(getattr(value, "value", value))
+    """Parse a guarantee, also in the spellings of Kafka Streams and of Quix Streams."""
+    word = str(getattr(value, "value", value)).replace("-", "_")
     return one_of(AT_LEAST_ONCE, EXACTLY_ONCE)(EXACTLY_ONCE if word == "exactly_once_v2" else word)
 
 
@@ -546,6 +546,12 @@ def contradictions(config: Config) -> Iterator[str]:
         )
     if config.on_stop == "stay" and not config.static_membership:
         yield "on_stop stay is of static_membership, which is false"
+    if is_exact(config) and config.transaction_timeout_s < 2 * config.commit_interval_s:
+        yield (
+            f"transaction_timeout {config.transaction_timeout_s:g} s is below twice the "
+            f"commit_interval {config.commit_interval_s:g} s, so brokers would abort transactions "
+            "ahead of their commit"
+        )
     if config.fetch_max_bytes < config.consumer_max_fetch_size_bytes:
         yield (
             f"fetch_max_bytes {config.fetch_max_bytes} is below consumer_max_fetch_size "

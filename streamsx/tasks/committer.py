@@ -259,16 +259,16 @@ class Committer:
 
     def _settle(self, now: float) -> None:
         for active, since in list(self._suspended.values()):
-            if active.id not in self._suspended:  # one before it has aborted the transaction of all
+            if active.task.busy and now < self._patient_until(since):
                 continue
-            if active.task.busy and (now < self._patient_until(since) or self._gives_up(active)):
-                continue
+            if active.task.busy and self._gives_up(active):
+                return  # all tasks are undone
             del self._suspended[active.id]
             self._enter({active.id: active})
             self._step(commit_cycle.Suspended(active.id, active.task.dirty))
 
     def _gives_up(self, active: Active) -> bool:
-        """Hear that a body is still at work; return whether the task is not committed for that."""
+        """Hear that a body is still at work; return whether nothing is committed for that."""
         return False
 
     def lose(self, task: TaskId) -> None:

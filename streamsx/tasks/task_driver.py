@@ -338,10 +338,10 @@ class TaskDriver:
             rerun = Rerun(stop=TaskStopped(beginnings.stop), stop_told=rerun.stop_told)
         active = self._active_tasks.run(task, found, self._stores.rows(task), rerun)
         self._sources.add(active)
-        if beginnings.chosen and not beginnings.stop:
-            self._committer.first(active)
         if rerun.stop is not None:
             self.stopped(task, rerun.stop, told=rerun.stop_told)
+        elif beginnings.chosen:
+            self._committer.first(active)
 
     def _stop(self, task: TaskId) -> None:
         """End an active task; committed rows may still have to be written before the close."""

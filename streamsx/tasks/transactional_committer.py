@@ -116,6 +116,7 @@ class TransactionalCommitter(Committer):
         at_work = [active.id for active in actives if active.task.busy]
         if not self._quiet:
             if not (at_work or any(active.task.dirty for active in actives)):
+                self._quiet_since = now
                 self._end_what_is_open(actives)
                 return True
             self._quiet = True
@@ -134,8 +135,9 @@ class TransactionalCommitter(Committer):
         A task tells others that its input is idle, and a body may send outside of a record. Without
         this their transaction is open until it times out, and what they have sent is lost.
         """
-        if self._transactional.unended and actives:
-            next(iter(actives)).task.uncommitted()
+        going = (active for active in actives if not active.why)
+        if self._transactional.unended and (active := next(going, None)) is not None:
+            active.task.uncommitted()
 
     def _release_overdue(self, now: float, at_work: Sequence[TaskId]) -> None:
         """Abort if a task waits for bodies of others longer than it may for its own.

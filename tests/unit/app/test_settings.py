@@ -105,6 +105,10 @@ def test_revoke_timeout_defaults_to_the_rebalance_timeout() -> None:
         ({"processing_guarantee": "twice"}, "not one of at_least_once, exactly_once: 'twice'"),
         ({"transaction_timeout": 0}, "transaction_timeout .*0: a broker takes 1ms to 24d"),
         ({"store": "aerospike://"}, "not one of rocksdb://, memory://"),
+        (
+            {"processing_guarantee": "exactly_once", "commit_interval": 6},
+            "transaction_timeout 10 s is below twice the commit_interval 6 s",
+        ),
         ({"session_timeout": 2}, "session_timeout 2 s is below 3 times heartbeat_interval 1 s"),
         ({"upgrade_from": "two"}, "upgrade_from .*'two': write the release you come from, such"),
         ({"revoke_before_join": "being_learned"}, "not in this version: being_learned: use none"),
@@ -165,7 +169,7 @@ def test_unknown_own_variable_gives_a_note() -> None:
     )
 
 
-@pytest.mark.parametrize("word", ["exactly_once", "exactly_once_v2"])
+@pytest.mark.parametrize("word", ["exactly_once", "exactly_once_v2", "exactly-once"])
 def test_exactly_once_commits_ten_times_a_second_unless_told_otherwise(word: str) -> None:
     exact = {"processing_guarantee": word}
     usual = resolve_config("shop", exact, {}, {}).config

@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from streamsx import App, Stream
+from streamsx.broker.api.served import answered
 from streamsx.model import TopicPartition
+from streamsx.protocol.error_codes import ErrorCode
+from streamsx.protocol.wire import Api
 from tests.unit.conftest import HOST, PORT, VirtualCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from streamsx.broker.groups.coordinator_events import ReplyBody
+    from streamsx.broker.net.client_connection import ServedRequest
+    from streamsx.broker.service import Service
 
 PARTITIONS = 4
 
@@ -138,3 +145,59 @@ def test_stopped_task_is_told_once_whatever_is_aborted_later(bench: VirtualClust
     bench.run(5)
     (told,) = station.told("error")
     assert told["where"] == "task 0_0"
+
+
+@pytest.mark.parametrize("quiet_s", [0.0, 20.0])
+def test_commit_of_what_no_record_has_sent_holds_up_no_later_one(
+    bench: VirtualCluster, quiet_s: float
+) -> None:
+    """The time since the last cycle, or since the start of the machine, counted as a stand."""
+    app = app_of()
+    out = app.topic("out", value_type=str, value_serializer="raw")
+
+    @app.agent(app.topic("in", value_type=str, value_serializer="raw"))
+    async def send_ahead(stream: Stream[str]) -> None:
+        if not quiet_s:
+            await out.send(value="of no record")
+        asyncio.get_running_loop().call_later(quiet_s, lambda: out.send(value="of no record"))
+        async for _ in stream:
+            pass
+
+    bench.run(60)
+    station = bench.station(app, "w0", by_hand=False)
+    bench.until(lambda: committed(bench) > 0, 30)
+    before = committed(bench)
+    feed(bench, "quick")
+    bench.until(lambda: committed(bench) > before, 0.5)
+    assert station.told("aborted") == []
+
+
+def test_stopped_task_ends_no_transaction_of_others(bench: VirtualCluster) -> None:
+    """Its offsets are denied again: each flush of another body was an abort, and was lost."""
+    app = app_of()
+    out = app.topic("out", value_type=str, value_serializer="raw")
+
+    @app.agent(app.topic("in", value_type=str, value_serializer="raw"))
+    async def send_later(stream: Stream[str]) -> None:
+        async for _ in stream:
+            asyncio.get_running_loop().call_later(1.0, lambda: out.send(value="of no record"))
+
+    def denies(service: Service, call: ServedRequest) -> ReplyBody | None:
+        topics = call.body.topics if call.api is Api.TXN_OFFSET_COMMIT else []
+        parts = [part.partition_index for topic in topics for part in topic.partitions]
+        if 0 not in parts:
+            return answered(service, call)
+        codes = {n: 0 if n else ErrorCode.TOPIC_AUTHORIZATION_FAILED for n in parts}
+        told = [{"partition_index": n, "error_code": code} for n, code in codes.items()]
+        return {"topics": [{"name": "in", "partitions": told}]}
+
+    station = bench.station(app, "w0", by_hand=False)
+    bench.until(lambda: len(station.told("task")) >= 2 * PARTITIONS, 30)
+    bench.answer = denies
+    feed(bench, "denied", "good")
+    bench.until(lambda: station.told("error"), 30)
+    bench.run(0.5)
+    before = len(station.told("aborted"))
+    at = committed(bench)
+    bench.until(lambda: committed(bench) >= at + 2, 10)  # what is sent later, and a marker
+    assert len(station.told("aborted")) == before
