@@ -34,17 +34,22 @@ CALM_RECORDS: Final = 10_000
 class HeldRecord:
     """Output that waits for the end of its record, and whose sender may wait for Kafka."""
 
-    __slots__ = ("__weakref__", "_outbox", "_topic", "done")
+    __slots__ = ("__weakref__", "_held", "_outbox", "_topic", "done")
 
     def __init__(self, outbox: "HeldOutbox", topic: str) -> None:
         self._outbox = outbox
+        self._held = outbox.held
         self._topic = topic
         self.done: Done | None = None
         """Answer of the outbox below, once the record has left."""
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait until Kafka has the record. The record leaves for that, with those before it."""
-        if self.done is None:
+        """Wait until Kafka has the record. The record leaves for that, with those before it.
+
+        The race without the look at the list: a job that record A has started awaits its send; A
+        has failed by then, and B is at hand; the outputs of B leave, and B fails.
+        """
+        if self.done is None and self._held is self._outbox.held:
             self._outbox.release()
         if self.done is None:
             raise RecordRefused(f"record not sent: topic {self._topic}: its source record failed")

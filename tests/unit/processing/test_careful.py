@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from streamsx.errors import RecordTooLarge, TaskStopped, ValueRefused
+from streamsx.errors import RecordRefused, RecordTooLarge, TaskStopped, ValueRefused
 from streamsx.processing.batch import Batch
 from streamsx.processing.careful import CALM_RECORDS, Care, HeldOutbox
 from streamsx.processing.failure_policy import Failure, FailureAction
@@ -337,6 +337,18 @@ def test_body_that_waits_for_kafka_lets_its_outputs_leave() -> None:
         done.result().__await__().send(None)
     held.drop()
     assert sent.by_topic == {"out": [(None, b"a")]}
+
+
+def test_wait_for_an_output_of_a_failed_record_lets_none_of_the_next_record_leave() -> None:
+    sent = Sent()
+    held = HeldOutbox(sent)
+    held.to("out")(None, b"a", 0, None)
+    done = held.last_sent("out", 0)
+    held.drop()
+    held.to("out")(None, b"b", 0, None)
+    with pytest.raises(RecordRefused, match="its source record failed"):
+        done.result().__await__().send(None)
+    assert sent.by_topic == {}
 
 
 def test_body_that_waits_for_kafka_lets_nothing_leave_in_a_transaction() -> None:
