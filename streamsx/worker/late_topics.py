@@ -127,18 +127,19 @@ class LateTopics:
             held = running.outbox.send_unrouted(late)
 
         async def later() -> Awaitable[RecordMetadata]:
-            try:
-                await asyncio.shield(found)
-                if inbox is not None and inbox.over:  # the next life of the task sends it
-                    return sent_to(spec.name, record.timestamp).result()
-                return (late.found() or held).result()
-            finally:
-                if release is not None:
-                    release()
-                self._arrived()
+            await asyncio.shield(found)
+            if inbox is not None and inbox.over:  # the next life of the task sends it
+                return sent_to(spec.name, record.timestamp).result()
+            return (late.found() or held).result()
 
-        loop = asyncio.get_running_loop()
-        return LateSend(loop.create_task(later(), name=f"send to {spec.name}"))
+        def over(_: object) -> None:
+            if release is not None:
+                release()
+            self._arrived()
+
+        job = asyncio.get_running_loop().create_task(later(), name=f"send to {spec.name}")
+        job.add_done_callback(over)  # `later` does not even begin if it is cancelled at once
+        return LateSend(job)
 
     def _found(self, spec: TopicSpec) -> asyncio.Future[None]:
         """Return the future of the only lookup of a topic."""

@@ -227,6 +227,23 @@ def test_send_waiting_for_a_topic_can_be_awaited_in_every_form(
         assert values(bench, "late") == [b"x"]
 
 
+def test_send_that_is_cancelled_at_once_holds_its_task_no_longer(bench: VirtualCluster) -> None:
+    """The asyncio task that waits for the topic has not begun then."""
+    app = app_of()
+    bench.answer = Withheld("late")
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def route(stream: Any) -> None:
+        async for word in stream:
+            if word == "a":
+                app.topic("late", partitions=1).send_soon(value=word).cancel()
+
+    station = bench.begun(app)
+    station.hand.plan(*TASKS)
+    bench.feed(0, "a", "stay")
+    bench.until(lambda: committed(bench) == 2)
+
+
 def test_topic_creation_delayed_by_the_controller_is_waited_for(bench: VirtualCluster) -> None:
     """Its record failed when 30 s were over, and the next one was read."""
     until_s = bench.scheduler.now + 150
