@@ -20,7 +20,7 @@ from weakref import ref
 
 from streamsx.errors import RecordRefused
 from streamsx.model import Headers
-from streamsx.processing.inbox import Done, Outbox, Send, SendRows, sent_to
+from streamsx.processing.inbox import Done, Outbox, Send, SendRows, UnroutedRecord, sent_to
 from streamsx.processing.waiting import WaitingResults
 from streamsx.state.cache import CachedStore
 
@@ -34,17 +34,22 @@ CALM_RECORDS: Final = 10_000
 class HeldRecord:
     """Output that waits for the end of its record, and whose sender may wait for Kafka."""
 
-    __slots__ = ("__weakref__", "_outbox", "_topic", "done")
+    __slots__ = ("__weakref__", "_held", "_outbox", "_topic", "done")
 
     def __init__(self, outbox: "HeldOutbox", topic: str) -> None:
         self._outbox = outbox
+        self._held = outbox.held
         self._topic = topic
         self.done: Done | None = None
         """Answer of the outbox below, once the record has left."""
 
     def __await__(self) -> Generator[Any, None, Any]:
-        """Wait until Kafka has the record. The record leaves for that, with those before it."""
-        if self.done is None:
+        """Wait until Kafka has the record. The record leaves for that, with those before it.
+
+        The race without the look at the list: a job that record A has started awaits its send; A
+        has failed by then, and B is at hand; the outputs of B leave, and B fails.
+        """
+        if self.done is None and self._held is self._outbox.held:
             self._outbox.release()
         if self.done is None:
             raise RecordRefused(f"record not sent: topic {self._topic}: its source record failed")
@@ -105,6 +110,26 @@ class HeldOutbox(Outbox):
         made = HeldRecord(self, topic)
         self._asked[len(self.held) - 1] = ref(made), topic, at_ms
         return Done(made)
+
+    def send_unrouted(self, record: UnroutedRecord, below: Outbox | None = None) -> Done:
+        """Hold a record whose topic is looked up, as an output of the record at hand.
+
+        The race without this: record A sends to an unknown topic, and ends; B begins; the topic is
+        found, and A's output is held with those of B; B fails, and the output is gone.
+        """
+        if self.muted:
+            return sent_to(record.topic, record.at_ms)
+        sender = below or self.below
+        made = HeldRecord(self, record.topic)
+
+        def leave(*_: Any) -> None:
+            made.done = record.leave(sender)
+
+        def check(*_: Any) -> None:
+            record.check(sender)
+
+        self.held.append((leave, check, None, None, record.at_ms, None, None))
+        return sent_to(record.topic, record.at_ms) if self._whole else Done(made)
 
     def release(self) -> None:
         """Send what is held, in order; nothing of it if a topic refuses a part."""
@@ -170,6 +195,9 @@ class HeldPart(Outbox):
 
     def last_sent(self, topic: str, at_ms: int) -> Done:
         return self._held.last_sent(topic, at_ms)
+
+    def send_unrouted(self, record: UnroutedRecord) -> Done:
+        return self._held.send_unrouted(record, self._below)
 
 
 class Care:

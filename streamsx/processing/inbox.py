@@ -144,6 +144,15 @@ class Outbox(Protocol):
         """Return the Done of the record that was sent last, to this topic."""
         return sent_to(topic, at_ms)
 
+    def send_unrouted(self, record: "UnroutedRecord") -> "Done":
+        """Let a record leave whose topic is looked up: by default now.
+
+        Returns:
+            The Done of a record that does not leave before its topic is found.
+        """
+        record.leave(self)
+        return sent_to(record.topic, record.at_ms)
+
 
 class Host(Protocol):
     """Services that timers and the app's own tasks use outside of stream tasks.
@@ -253,6 +262,37 @@ def sent_to(topic: str, at_ms: int, partition: int = UNKNOWN, offset: int = UNKN
 
 
 DONE: Final = sent_to("", UNKNOWN)
+
+
+class UnroutedRecord:
+    """Record for a topic that is looked up: sent when it has left and its topic is found."""
+
+    def __init__(self, topic: str, partition: int | None, record: SentRecord) -> None:
+        self.topic = topic
+        self.at_ms = record.timestamp
+        self._partition = partition
+        self._record = record
+        self._found = False
+        self._outbox: Outbox | Host | None = None
+        """Outbox by which the record has left; None until then."""
+
+    def check(self, outbox: Outbox) -> None:
+        """Raise what `leave` would raise, and send nothing."""
+        if self._found:
+            outbox.check(self.topic, self._partition)(*self._record)
+
+    def leave(self, outbox: Outbox | Host) -> Done | None:
+        """Let the record leave by an outbox; return its Done, None while the topic is not found."""
+        self._outbox = outbox
+        if not self._found:
+            return None
+        outbox.to(self.topic, self._partition)(*self._record)
+        return outbox.last_sent(self.topic, self.at_ms)
+
+    def found(self) -> Done | None:
+        """Note that the topic is found; return the record's Done, None if it has not left yet."""
+        self._found = True
+        return None if self._outbox is None else self.leave(self._outbox)
 
 
 class OwnedLock(Protocol):

@@ -3,7 +3,8 @@
 A router sends to `app.topic(name)` with a name from a record. The first record for a topic waits
 here until the metadata contain the topic; its body waits too, and other tasks go on. Whether the
 body awaits `send` or not, its task receives no more chunks meanwhile, and its position stays at
-that record. So a record that waits here is not committed.
+that record. So a record that waits here is not committed. In a careful task it leaves or is dropped
+with the record that has sent it (`UnroutedRecord`).
 
 A topic that is looked up while the broker is away is looked up again until there is an answer, like
 every other send.
@@ -29,6 +30,7 @@ from streamsx.processing.inbox import (
     Outbox,
     RecordMetadata,
     SentRecord,
+    UnroutedRecord,
     sent_to,
 )
 from streamsx.protocol.error_codes import RETRIABLE, ErrorCode, failure
@@ -117,21 +119,27 @@ class LateTopics:
         inbox = None if running is None or running.inbox.batch is None else running.inbox
         release = None if inbox is None else inbox.hold()
         found = self._found(spec)
+        late = UnroutedRecord(spec.name, partition, record)
+        held = sent_to(spec.name, record.timestamp)
+        if running is None:
+            late.leave(outbox)
+        else:
+            held = running.outbox.send_unrouted(late)
 
         async def later() -> Awaitable[RecordMetadata]:
-            try:
-                await asyncio.shield(found)
-                if inbox is not None and inbox.over:  # the next life of the task sends it
-                    return sent_to(spec.name, record.timestamp).result()
-                outbox.to(spec.name, partition)(*record)
-                return outbox.last_sent(spec.name, record.timestamp).result()
-            finally:
-                if release is not None:
-                    release()
-                self._arrived()
+            await asyncio.shield(found)
+            if inbox is not None and inbox.over:  # the next life of the task sends it
+                return sent_to(spec.name, record.timestamp).result()
+            return (late.found() or held).result()
 
-        loop = asyncio.get_running_loop()
-        return LateSend(loop.create_task(later(), name=f"send to {spec.name}"))
+        def over(_: object) -> None:
+            if release is not None:
+                release()
+            self._arrived()
+
+        job = asyncio.get_running_loop().create_task(later(), name=f"send to {spec.name}")
+        job.add_done_callback(over)  # `later` does not even begin if it is cancelled at once
+        return LateSend(job)
 
     def _found(self, spec: TopicSpec) -> asyncio.Future[None]:
         """Return the future of the only lookup of a topic."""

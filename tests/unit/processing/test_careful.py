@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from streamsx.errors import RecordTooLarge, TaskStopped, ValueRefused
+from streamsx.errors import RecordRefused, RecordTooLarge, TaskStopped, ValueRefused
 from streamsx.processing.batch import Batch
-from streamsx.processing.careful import CALM_RECORDS, HeldOutbox
+from streamsx.processing.careful import CALM_RECORDS, Care, HeldOutbox
 from streamsx.processing.failure_policy import Failure, FailureAction
-from streamsx.processing.inbox import DONE, RUNNING
+from streamsx.processing.inbox import DONE, RUNNING, Outbox, SentRecord, UnroutedRecord
 from streamsx.processing.rerun import RecordUndone, Rerun
 from streamsx.processing.task import Task
 from streamsx.topology.nodes import AgentNode, OnFailure, Source
@@ -339,6 +339,18 @@ def test_body_that_waits_for_kafka_lets_its_outputs_leave() -> None:
     assert sent.by_topic == {"out": [(None, b"a")]}
 
 
+def test_wait_for_an_output_of_a_failed_record_lets_none_of_the_next_record_leave() -> None:
+    sent = Sent()
+    held = HeldOutbox(sent)
+    held.to("out")(None, b"a", 0, None)
+    done = held.last_sent("out", 0)
+    held.drop()
+    held.to("out")(None, b"b", 0, None)
+    with pytest.raises(RecordRefused, match="its source record failed"):
+        done.result().__await__().send(None)
+    assert sent.by_topic == {}
+
+
 def test_body_that_waits_for_kafka_lets_nothing_leave_in_a_transaction() -> None:
     """The acknowledgement says nothing there, and the record may fail behind it."""
     sent = Sent()
@@ -365,6 +377,135 @@ def test_outputs_of_a_record_leave_all_or_none() -> None:
     held = HeldOutbox(sent)
     for value in (b"a", b"large"):
         held.to("out")(None, value, 0, None)
+    with pytest.raises(RecordTooLarge):
+        held.release()
+    assert sent.by_topic == {}
+
+
+def late(value: bytes) -> UnroutedRecord:
+    return UnroutedRecord("late", None, SentRecord(None, value, 0, None))
+
+
+def test_output_to_a_topic_found_behind_its_record_is_none_of_the_next_record() -> None:
+    """A sends and ends, B begins, the topic is found, B fails. Nor does B mute it."""
+    sent = Sent()
+    care = Care([], {}, sent, {})
+    record = late(b"a")
+    care.begin(muted=False)
+    _ = care.outbox.send_unrouted(record)
+    care.end()
+    care.begin(muted=True)
+    assert sent.by_topic == {}
+    assert record.found() is not None
+    care.undo()
+    assert sent.by_topic == {"late": [(None, b"a")]}
+
+
+def test_output_to_a_topic_found_within_its_record_leaves_with_it() -> None:
+    sent = Sent()
+    care = Care([], {}, sent, {})
+    record = late(b"a")
+    care.begin(muted=False)
+    _ = care.outbox.send_unrouted(record)
+    assert record.found() is None
+    assert sent.by_topic == {}
+    care.end()
+    assert sent.by_topic == {"late": [(None, b"a")]}
+
+
+@pytest.mark.parametrize("first", ["found", "undone"])
+def test_output_of_a_failed_record_to_a_late_topic_is_dropped(first: str) -> None:
+    sent = Sent()
+    care = Care([], {}, sent, {})
+    record = late(b"a")
+    care.begin(muted=False)
+    _ = care.outbox.send_unrouted(record)
+    if first == "found":
+        _ = record.found()
+    care.undo()
+    care.begin(muted=False)
+    if first == "undone":
+        _ = record.found()
+    care.end()
+    assert sent.by_topic == {}
+
+
+def test_late_output_of_a_reader_with_a_reaction_leaves_by_its_own_outbox() -> None:
+    own = Sent()
+
+    class Parted(Sent):
+        def of_reader(self, operator: str, reaction: Any) -> Outbox:
+            return own
+
+    held = HeldOutbox(Parted())
+    record = late(b"a")
+    _ = held.of_reader("count", "dlq").send_unrouted(record)
+    held.release()
+    _ = record.found()
+    assert own.by_topic == {"late": [(None, b"a")]}
+
+
+def test_output_to_a_late_topic_that_has_left_before_is_not_sent_again() -> None:
+    sent = Sent()
+    care = Care([], {}, sent, {})
+    record = late(b"a")
+    care.begin(muted=True)
+    _ = care.outbox.send_unrouted(record)
+    care.end()
+    _ = record.found()
+    assert sent.by_topic == {}
+
+
+def test_output_to_a_late_topic_stays_with_its_record_over_a_seal() -> None:
+    """A body waits in the middle of its record, and results leave at the seal."""
+    sent = Sent()
+    care = Care([], {}, sent, {})
+    record = late(b"a")
+    care.begin(muted=False)
+    _ = care.outbox.send_unrouted(record)
+
+    def result() -> None:
+        care.begin(muted=False)
+        care.outbox.to("out")(None, b"r", 0, None)
+        care.end()
+
+    care.interrupt(result, waits=True)
+    _ = record.found()
+    assert sent.by_topic == {"out": [(None, b"r")]}
+    care.undo()
+    assert sent.by_topic == {"out": [(None, b"r")]}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_body_that_waits_for_kafka_lets_a_late_output_leave_outside_of_transactions(
+    *, whole: bool
+) -> None:
+    sent = Sent()
+    held = HeldOutbox(sent, whole=whole)
+    record = late(b"a")
+    done = held.send_unrouted(record)
+    _ = record.found()
+    with pytest.raises(StopIteration):
+        done.result().__await__().send(None)
+    held.drop()
+    assert sent.by_topic == ({} if whole else {"late": [(None, b"a")]})
+
+
+def test_outputs_of_a_record_leave_all_or_none_with_a_late_one() -> None:
+    class Strict(Sent):
+        def check(self, topic: str, partition: int | None = None) -> Any:
+            def small(_: Any, value: Any, *__: Any) -> None:
+                if value == b"large":
+                    raise RecordTooLarge("too large")
+
+            return small
+
+    sent = Strict()
+    held = HeldOutbox(sent)
+    held.to("out")(None, b"a", 0, None)
+    record = late(b"large")
+    _ = held.send_unrouted(record)
+    _ = record.found()
     with pytest.raises(RecordTooLarge):
         held.release()
     assert sent.by_topic == {}

@@ -227,6 +227,23 @@ def test_send_waiting_for_a_topic_can_be_awaited_in_every_form(
         assert values(bench, "late") == [b"x"]
 
 
+def test_send_that_is_cancelled_at_once_holds_its_task_no_longer(bench: VirtualCluster) -> None:
+    """The asyncio task that waits for the topic has not begun then."""
+    app = app_of()
+    bench.answer = Withheld("late")
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def route(stream: Any) -> None:
+        async for word in stream:
+            if word == "a":
+                app.topic("late", partitions=1).send_soon(value=word).cancel()
+
+    station = bench.begun(app)
+    station.hand.plan(*TASKS)
+    bench.feed(0, "a", "stay")
+    bench.until(lambda: committed(bench) == 2)
+
+
 def test_topic_creation_delayed_by_the_controller_is_waited_for(bench: VirtualCluster) -> None:
     """Its record failed when 30 s were over, and the next one was read."""
     until_s = bench.scheduler.now + 150
@@ -249,3 +266,39 @@ def test_topic_creation_delayed_by_the_controller_is_waited_for(bench: VirtualCl
     bench.until(lambda: committed(bench) == 2, 60)
     assert values(bench, "to-a") == [b"a"]
     assert asked.count(Api.METADATA) < 150 * 20, "there is a pause between two questions"
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("bad", ["a", "b"])
+def test_output_of_a_careful_task_to_a_late_topic_ends_as_its_own_source_record(
+    bench: VirtualCluster, guarantee: str, bad: str
+) -> None:
+    """Record a sends it, and its topic is found while the body waits in record b."""
+    app = app_of(processing_guarantee=guarantee)
+    counts = app.Table("counts", default=int, key_type=str, value_type=int)
+    bench.answer = withheld = Withheld("to-a")
+    release = asyncio.Event()
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def route(stream: Any) -> None:
+        async for word in stream:
+            counts[word] += 1
+            if word == "a":
+                _ = app.topic("to-a", partitions=1, value_serializer="raw").send_soon(value=word)
+            if word == "b":
+                await release.wait()
+            if word in {bad, "poison"}:
+                raise ValueError(word)
+
+    bench.create("to-a", 1)
+    station = bench.station(app, by_hand=False)
+    bench.feed(0, "poison", "stay", "a", "b", "stay")
+    bench.until(lambda: withheld.asked)
+    bench.run(1)
+    withheld.shown = True
+    bench.run(2)
+    release.set()
+    bench.until(lambda: len(station.told("failed")) == 2)
+    bench.run(5)
+    assert values(bench, "to-a") == [b"a"] * (bad == "b")
+    assert bench.counted() == {"stay": 2, ({"a", "b"} - {bad}).pop(): 1}
