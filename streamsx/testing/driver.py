@@ -27,6 +27,9 @@ real time.
         driver.advance("5s")
         assert driver.table("totals") == {"ann": 2.0}
 
+Under `exactly_once` the outputs of tasks are read once they are committed, by a test and by other
+tasks. `pipe` and `advance` commit, unless `commit` is False.
+
 A closed driver leaves its app unchanged. An app has one driver at a time.
 """
 
@@ -40,8 +43,8 @@ from typing import Any, Final, NamedTuple, Self
 from streamsx.app.app import App
 from streamsx.app.channel import Topic
 from streamsx.client.record_accumulator import OutputPartition
-from streamsx.config import Config, seconds
-from streamsx.errors import NotFound, StreamsxError, UsageError, ValueRefused
+from streamsx.config import Config, is_exact, seconds
+from streamsx.errors import NotFound, StreamsxError, TaskFailed, UsageError, ValueRefused
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
@@ -85,6 +88,8 @@ class Record(NamedTuple):
 
 _Row = tuple[bytes | None, bytes | None, int, Headers | None]
 """Key, value, timestamp in ms, headers. The offset is the row's place in the list."""
+_Write = Callable[[TopicPartition, _Row], None]
+"""Function that takes a record which its topic accepts."""
 
 
 class _Logs(Outbox):
@@ -97,8 +102,8 @@ class _Logs(Outbox):
         self._last: tuple[int, int]
         """Partition and offset of the record that was sent last."""
 
-    def to(self, topic: str, partition: int | None = None) -> Send:
-        """Return a function that sends to a topic.
+    def to(self, topic: str, partition: int | None = None, write: _Write | None = None) -> Send:
+        """Return a function that sends to a topic, or that hands accepted records to `write`.
 
         The function raises the same errors as a worker's: for a record that is too large, or for a
         header that is not bytes.
@@ -109,6 +114,7 @@ class _Logs(Outbox):
         """
         partitions = self._counts.get(topic, 0)
         check_place(topic, partition, partitions)
+        taken = write or self.write
 
         def send(
             key: bytes | None,
@@ -126,10 +132,15 @@ class _Logs(Outbox):
             OutputPartition(tp, BatchFormat(), _nothing).open(
                 at_ms, key, value, headers or NO_HEADERS
             )
-            self._last = chosen, len(self._rows[tp])
-            self._rows[tp].append((key, value, at_ms, headers))
+            taken(tp, (key, value, at_ms, headers))
 
         return send
+
+    def write(self, tp: TopicPartition, row: _Row) -> None:
+        """Append a record, so that everybody sees it."""
+        log = self._rows[tp]
+        self._last = tp.partition, len(log)
+        log.append(row)
 
     def make(self, topic: str, partitions: int) -> None:
         """Make a topic."""
@@ -170,8 +181,59 @@ class _Logs(Outbox):
         return Batch(*tp, keys, values, timestamps, offsets, [h or [] for h in headers], len(log))
 
 
+class _Transaction(Outbox):
+    """Outbox of one task under exactly-once: nobody sees its records before a commit.
+
+    A task that goes back, or is killed, is dropped with its transaction. The rows of changelogs do
+    not wait here: a task sends them as a part of its commit.
+    """
+
+    closes = True
+
+    def __init__(self, logs: _Logs) -> None:
+        self._logs = logs
+        self._open: defaultdict[TopicPartition, list[_Row]] = defaultdict(list)
+        self._last: TopicPartition
+        """Partition of the record that was sent last."""
+        self.due = False
+        """Whether the task commits when its body has come to the end of the record at hand."""
+
+    def to(self, topic: str, partition: int | None = None) -> Send:
+        return self._logs.to(topic, partition, self._hold)
+
+    def rows(self, topic: str, partition: int) -> SendRows:
+        return self._logs.rows(topic, partition)
+
+    def last_sent(self, topic: str, at_ms: int) -> Done:
+        """Return the Done of the record that was sent last.
+
+        The offset is right if nobody else writes to the partition before the commit.
+        """
+        tp = self._last
+        offset = self._logs.end(tp) + len(self._open[tp]) - 1
+        return sent_to(topic, at_ms, tp.partition, offset)
+
+    def _hold(self, tp: TopicPartition, row: _Row) -> None:
+        self._last = tp
+        self._open[tp].append(row)
+
+    def commit(self) -> None:
+        """Let everybody see the records."""
+        for tp, rows in self._open.items():
+            for row in rows:
+                self._logs.write(tp, row)
+        self._open.clear()
+        self.due = False
+
+
 class TestDriver:
     """Test driver for one app.
+
+    Under `exactly_once` a task's outputs, the records that it sends to other tasks, and dead
+    letters are a transaction, which ends with the task's commit. `read` returns what a consumer
+    with `isolation_level=read_committed` sees. With `commit=False` that is nothing of a task until
+    `commit` is called. A task commits between two records: a body that waits in the middle of one
+    comes to its end first. What timers and the app's own tasks send is seen at once.
 
     Args:
         partitions: Numbers of partitions of existing topics. Other topics get the number they ask
@@ -280,7 +342,10 @@ class TestDriver:
         self._settle()
 
     def read(self, topic: Topic | str) -> list[Record]:
-        """Return all records of a topic, partition by partition, decoded."""
+        """Return all records of a topic, partition by partition, decoded.
+
+        Under `exactly_once`, all committed records.
+        """
         name, known = _known(self._app, topic)
         key_of = known.key_codec.decode
         value_of = known.value_codec.decode
@@ -298,7 +363,7 @@ class TestDriver:
         ]
 
     def table(self, name: str) -> dict[Any, Any]:
-        """Return all partitions of a table, as one dict.
+        """Return all partitions of a table, as one dict, with changes that are not committed yet.
 
         Raises:
             NotFound: no agent touches such a table.
@@ -343,20 +408,67 @@ class TestDriver:
         """Commit as a worker does after each interval: changelogs, positions, stores.
 
         A value that cannot be encoded fails the record that set the value, and no other record.
+
+        Under `exactly_once` a task whose body waits in the middle of a record commits as soon as
+        the body has come to its end.
         """
         for _ in range(ROUNDS_MAX):
             for id_ in self._plans:
-                try:
-                    _commit(self._tasks[id_], self._logs)
-                except ValueRefused as why:
-                    self._undone(id_, why)
-                    self._run()
-                    self._find_changed()
-                    _commit(self._tasks[id_], self._logs)
+                self._commit_between_records(id_)
             if not self._unread():
                 break
             self._run()
+        else:
+            raise self._endless()
         self._raise_first()
+
+    def _commit_between_records(self, id_: TaskId) -> None:
+        """Commit a task, now or when its body has come to the end of the record at hand."""
+        if self._is_held(id_):
+            return
+        try:
+            self._commit_task(id_)
+        except ValueRefused as why:
+            self._undone(id_, why)
+            self._run()
+            self._find_changed()
+            if not self._is_held(id_):
+                self._commit_task(id_)
+
+    def _is_held(self, id_: TaskId) -> bool:
+        """Return whether a task cannot commit now, under exactly-once.
+
+        The race: a body has sent for a record and sleeps; the task commits; what was sent is
+        committed, and the record is not. So the body sees no record behind this one before the
+        commit. A task that a record has ended with its worker commits nothing.
+        """
+        task = self._tasks[id_]
+        transaction = _transaction_of(task)
+        if transaction is None:
+            return False
+        if task.busy:
+            task.withhold()
+            transaction.due = True
+        return task.busy or isinstance(task.ended, TaskFailed)
+
+    def _commit_task(self, id_: TaskId) -> None:
+        task = self._tasks[id_]
+        _commit(task, self._logs)
+        if transaction := _transaction_of(task):
+            transaction.commit()
+
+    def _commit_due(self) -> None:
+        """Commit the tasks whose bodies have come to the end of the record they were at."""
+        for id_ in self._plans:
+            task = self._tasks[id_]
+            transaction = _transaction_of(task)
+            if transaction is None or not transaction.due:
+                continue
+            if task.ended is not None:
+                transaction.due = False  # its next run tells why
+            elif not task.busy:
+                self._find_changed()
+                self._commit_between_records(id_)
 
     def _unread(self) -> bool:
         """Return whether a commit has sent records that tasks have not read."""
@@ -376,7 +488,8 @@ class TestDriver:
     def restart(self) -> None:
         """Drop everything uncommitted and go on from the last commit, as after a crash.
 
-        Records sent since that commit stay, and are sent again.
+        Records sent since that commit stay, and are sent again. Under `exactly_once` those of tasks
+        are dropped too: outputs, records for other tasks, dead letters.
         """
         at = {id_: task.committed_at for id_, task in self._tasks.items()}
         self._stop()
@@ -503,7 +616,8 @@ class TestDriver:
             stores[node.name] = made = WatchedStore(node, rows, CACHE_BYTES)
             made.watch(handed, id_.partition)
         start = partial(GatedActor, _nothing)
-        about = plan, id_.partition, stores, self._logs, start, self._policy, metadata, rerun
+        outbox = _Transaction(self._logs) if self._policy.whole else self._logs
+        about = plan, id_.partition, stores, outbox, start, self._policy, metadata, rerun
         return Task(*about, self._links[id_], self._tables)
 
     def _stop(self) -> None:
@@ -561,6 +675,7 @@ class TestDriver:
         for _ in range(ROUNDS_MAX):
             self._read_tables()
             self._loop.run_ready()
+            self._commit_due()
             worked = self._loop.call(lambda: sum(map(self._slowest, self._stages)))
             undone = self._failed_first
             self._failed_first = []
@@ -568,7 +683,10 @@ class TestDriver:
                 self._undone(id_, why)
             if not (worked or undone):
                 return
-        raise UsageError(
+        raise self._endless()
+
+    def _endless(self) -> UsageError:
+        return UsageError(
             f"never settles: {self._app!r}: its agents feed each other without end, or need "
             f"more than {ROUNDS_MAX} rounds: pipe fewer records"
         )
@@ -587,6 +705,9 @@ class TestDriver:
                 task.offer(batch)
                 self._offered[tp] = batch.next_offset
                 self._fed_s[tp] = self._loop.now_s
+        transaction = _transaction_of(task)
+        if transaction is not None and transaction.due:
+            return False
         try:
             task.waits(math.inf)  # a record is tried again at once
             return task.run(SLICE_ROWS, task.plan.topics) > 0 or task.wait_s > 0
@@ -608,6 +729,7 @@ class TestDriver:
             config.consecutive_failures_max,
             dead_letters=dead_letters_name(config),
             undoes=True,
+            whole=is_exact(config),
         )
 
     def _failed(self, failure: Failure) -> None:
@@ -637,6 +759,11 @@ class TestDriver:
         self._errors = []
         for error in errors:
             raise error
+
+
+def _transaction_of(task: Task) -> _Transaction | None:
+    """Return the transaction of a task; None at least once."""
+    return task.outbox if isinstance(task.outbox, _Transaction) else None
 
 
 def _commit(task: Task, logs: _Logs) -> None:
