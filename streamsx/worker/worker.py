@@ -140,6 +140,7 @@ class Worker:
             instance=self._journal.instance,
             broker=",".join(self._config.bootstrap),
             directory=str(self._directory.path),
+            guarantee=self._config.processing_guarantee,
         )
         if self._security.shows_password:
             LOG.warning("password in the clear: SASL_PLAINTEXT: give the credentials ssl_context")

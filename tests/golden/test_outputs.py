@@ -44,6 +44,7 @@ STAMP = {"t": "float", "mono": "float", "instance": "str", "event": "str"}
 EVENTS: dict[str, dict[str, Any]] = {
     "worker_started": {
         "pid": "int", "version": "str", "app": "str", "broker": "str", "directory": "str",
+        "guarantee": "str",
     },
     "rebalance_started": {"generation": "int", "reason": "str"},
     "assigned": {"generation": "int", "active": ["str"], "standby": ["str"], "learner": ["str"]},

@@ -282,6 +282,7 @@ def test_missing_source_topic_is_warned_of_but_app_made_topics_are_not(
     [started] = station.told("worker_started")
     assert (started["app"], started["instance"]) == ("t", "w1")
     assert started["broker"]
+    assert started["guarantee"] == "at_least_once"
     assert str(started["directory"]).endswith("t")
 
 
