@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from streamsx import App
 from streamsx.errors import RecordTooLarge, TaskStopped, ValueRefused
 from streamsx.processing.batch import Batch
 from streamsx.processing.careful import CALM_RECORDS, HeldOutbox
@@ -286,6 +287,30 @@ def test_outputs_leave_again_where_the_order_is_not_kept(bench: Benches) -> None
     again.run(10, ["rows", "words"])
     assert out(made) == ["a None", "a 2"]
     assert made.counts() == {"looked": "2", "row": "2"}
+
+
+def test_result_that_waits_leaves_at_a_commit_in_the_middle(bench: Benches) -> None:
+    """The first run had no commit there, so the result has not left."""
+
+    def newest(_old: int, new: int) -> int:
+        if new == 13:
+            raise ValueError(new)
+        return new
+
+    app = App("x")
+    app.flow("words").group_by_key().reduce(newest, "newest", emit="commit").to("out")
+    (plan,) = app.topology().subtopologies
+    made = bench(*plan.sources, stores=plan.stores, undoes=True)
+    keys = [b"k", b"l", b"k"]
+    batch = at_work("1", "2", "13")._replace(keys=keys)
+    again = made.again(goes_back(made, batch))
+    again.offer(batch)
+    again.run(1, ["words"])
+    made.commit()
+    assert made.sent.by_topic["out"] == [(b"k", b"1")]
+    again.run(2, ["words"])
+    made.commit()
+    assert made.sent.by_topic["out"] == [(b"k", b"1"), (b"l", b"2")]
 
 
 def test_care_ends_behind_many_records_without_a_failure(bench: Benches) -> None:
