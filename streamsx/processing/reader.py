@@ -499,7 +499,7 @@ class LoopRun:
         care = self._task.care
         assert care is not None, "a unit of a task that is not careful"
         if index is None:
-            care.begin(muted=self._reached < self.scopes[branch].left)
+            care.begin(muted=self.scopes[branch] in self._muting)
             return
         batch, start, numbers = self._part
         care.begin(muted=batch.offsets[start + index] < self.scopes[numbers[branch]].left)
@@ -696,10 +696,18 @@ class LoopRun:
                 care.outbox.muted = False  # a record that was passed over ends no unit
 
     def commit(self) -> None:
-        """Give on the results that waited for a commit. A failure is that of the last record."""
-        if self._loop.commit is not None:
-            for _ in self._loop.commit(self._failed_last) or ():
-                pass  # a loop that pauses between slices does not pause here
+        """Give on the results that waited for a commit. A failure is that of the last record.
+
+        None of them has left. "A task goes back before any commit; its careful run takes so long
+        that a commit comes in the middle": what waits leaves there for the first time.
+        """
+        if self._loop.commit is None:
+            return
+        muting = [*self._muting]
+        self._muting.clear()
+        for _ in self._loop.commit(self._failed_last) or ():
+            pass  # a loop that pauses between slices does not pause here
+        self._muting += muting
 
     def reset(self, position: int, *, back: bool) -> None:
         """Continue as `AgentProgress.reset` does; a record that waits for a try is gone."""

@@ -13,12 +13,13 @@ test driver and Spark go back in this one way; docs/architecture.md has the sequ
 Not here: reading the rows to put back, the closing and opening of tasks.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
 from streamsx.errors import TaskStopped, ValueRefused
+from streamsx.processing.merge import Turn
 
 
 class RecordUndone(ValueRefused):
@@ -55,7 +56,9 @@ class Rerun:
     the changelog since. A restore reads the later values, so the next commit puts these back. Only
     a task that begins at the same commit may do so: behind it, the rows of the interval are
     committed. `begins`: per topic, the positions of all readers at that commit. `tries`: records
-    that are tried again, and `wait_s`: the wait ahead of the run for that.
+    that are tried again, and `wait_s`: the wait ahead of the run for that. `turns`: the topics in
+    the order of the first run. Whatever has arrived since comes behind them, so each record meets
+    the rows that it met before, and makes the outputs that have left.
     """
 
     until: Mapping[str, int] = field(default_factory=dict)
@@ -70,6 +73,7 @@ class Rerun:
     told: ToldFailures = field(default_factory=dict)
     tries: Tries = field(default_factory=dict)
     wait_s: float = 0.0
+    turns: Sequence[Turn] = ()
 
     def rows_at(self, begins: Begins) -> StoreRows:
         """Return the rows to put back, for a task that begins at a place."""

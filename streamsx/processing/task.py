@@ -42,7 +42,7 @@ from streamsx.processing.failure_policy import (
 )
 from streamsx.processing.idle import QuietTime
 from streamsx.processing.inbox import Outbox, SendRows, StartActor
-from streamsx.processing.merge import Merge
+from streamsx.processing.merge import Merge, turns_behind
 from streamsx.processing.progress import NOTHING, Progress, separated
 from streamsx.processing.reader import AgentRun, LoopRun
 from streamsx.processing.rerun import (
@@ -222,7 +222,9 @@ class Task:
         self._sealed_counts: dict[str, Counts] = {}
         self._queues: dict[str, deque[Chunk]] = {topic: deque() for topic in self.plan.topics}
         same = self.order.begins == metadata.begins
-        self._merge = Merge(self._queues, metadata.high or (self.order.high if same else {}))
+        high = metadata.high or (self.order.high if same else {})
+        turns = turns_behind(self.order.turns, metadata.positions)
+        self._merge = Merge(self._queues, high, turns)
         self._sealed_high = self._committed_high = dict(self._merge.high)
         """Highest timestamp taken from each topic before the last seal, and the last commit."""
         self._newest: dict[str, StreamTimes] = {}
@@ -290,6 +292,7 @@ class Task:
         anew = topic_id is not None and topic_id != self.topic_ids.get(topic)
         back = anew or offset < self.taken[topic]
         self._queues[topic].clear()
+        self._merge.reset(topic)
         if self.at_hand is not None and self.at_hand.batch.topic == topic:
             self._waiting.clear()
             self._end_wait()
@@ -902,6 +905,7 @@ class Task:
         """Adopt a commit. `ends` is, per store, the changelog position behind the sealed rows."""
         self.committed_at = sealed
         self._committed_high = self._sealed_high
+        self._merge.committed(sealed.positions)
         for topic, position in sealed.positions.items():
             for reader in self._readers[topic]:
                 for scope in reader.scopes:
@@ -946,7 +950,10 @@ class Task:
             topic: {scope.reader: scope.told for each in readers for scope in each.scopes}
             for topic, readers in self._readers.items()
         }
-        return rerun_after(why, self.taken, rows, begins, reached, self._committed_high, told)
+        if not self._merge.keeps_all:
+            reached = {}  # in another order the outputs may be others
+        order = rerun_after(why, self.taken, rows, begins, reached, self._committed_high, told)
+        return replace(order, turns=tuple(self._merge.turns))
 
     def aborted(self) -> None:
         """Set the stores back to the last commit; the driver drops this task."""

@@ -210,3 +210,26 @@ def test_subscribers_are_found_in_each_layer_of_the_store() -> None:
     again = make_store(node, rows, 1000)
     assert isinstance(again, SubscriptionStore)
     assert len(found(again)) == 4
+
+
+def test_row_that_arrives_late_reaches_a_result_of_before_a_failure() -> None:
+    """The failed row takes the task back; the town is earlier in time than the order."""
+    app = App("tables", topic_partitions=1, store="memory://")
+
+    def checked(town: Any) -> Any:
+        if "bad" in town:
+            raise ValueError("bad")
+        return town
+
+    by_name = app.flow("towns").group_by_key()
+    towns = by_name.reduce(lambda _, new: checked(new), "latest", emit="update")
+    app.table("orders").join(towns, pair, key=town, kind="left", name="placed").to("out")
+    with TestDriver(app, commit=False, raises=False) as driver:
+        driver.pipe("towns", [("rome", {"n": 1}, 1)])
+        driver.commit()
+        driver.pipe("orders", [("o", {"town": "rome"}, 10)])
+        driver.pipe("towns", [("rome", {"bad": 1}, 4), ("rome", {"n": 2}, 5)])
+        driver.commit()
+        order = {"town": "rome"}
+        assert results(driver) == {"o": [[order, {"n": 1}], [order, {"n": 2}]]}
+        assert [failure.offset for failure in driver.failures] == [1]

@@ -7,11 +7,13 @@ from typing import Any
 import orjson
 import pytest
 
+from streamsx import App
 from streamsx.errors import RecordRefused, RecordTooLarge, TaskStopped, ValueRefused
 from streamsx.processing.batch import Batch
 from streamsx.processing.careful import CALM_RECORDS, Care, HeldOutbox
 from streamsx.processing.failure_policy import Failure, FailureAction
 from streamsx.processing.inbox import DONE, RUNNING, Outbox, SentRecord, UnroutedRecord
+from streamsx.processing.merge import TURNS_MAX
 from streamsx.processing.rerun import RecordUndone, Rerun
 from streamsx.processing.task import Task
 from streamsx.topology.nodes import AgentNode, OnFailure, Source
@@ -231,6 +233,84 @@ def test_agents_of_one_topic_do_not_undo_each_other(bench: Benches) -> None:
     again.run(10, ["words"])
     assert made.counts() == {"slow": "c", "quick": "c"}
     assert [(failure.operator, failure.offset) for failure in heard] == [("slow", 1)]
+
+
+def rows_and_reads() -> tuple[Source, Source]:
+    """Return a topic of rows, one of which fails, and a topic whose records read the newest row."""
+
+    async def change(stream: AsyncIterator[Any]) -> None:
+        async for row in stream:
+            RUNNING.get().stores["counts"].put("row", row)
+            if "!" in row:
+                raise ValueError(row)
+
+    async def look(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            row = RUNNING.get().stores["counts"].get("row")
+            RUNNING.get().stores["counts"].put("looked", str(row))
+            RUNNING.get().to("out")(None, f"{word} {row}".encode(), 0, None)
+
+    rows = Source("rows", TEXT, TEXT, agents=(AgentNode("change", change),))
+    return rows, Source("words", TEXT, TEXT, agents=(AgentNode("look", look),))
+
+
+def at_times(topic: str, times: list[int], *words: str) -> Batch:
+    raw = [word.encode() for word in words]
+    offsets = range(len(raw))
+    return Batch(topic, 0, raw, raw, times, offsets, None, len(raw))
+
+
+def test_output_that_has_left_is_that_of_the_careful_run(bench: Benches) -> None:
+    """A row that is earlier in time than a record, and comes after it, comes after it again."""
+    made = bench(*rows_and_reads(), undoes=True)
+    words = at_times("words", [10], "a")
+    rows = at_times("rows", [4, 5], "1!", "2")
+    process(made.task, words)
+    assert out(made) == ["a None"]
+    again = made.again(goes_back(made, rows))
+    again.offer(words)
+    process(again, rows)
+    again.run(10, ["rows", "words"])
+    assert out(made) == ["a None"]
+    assert made.counts() == {"looked": "None", "row": "2"}
+
+
+def test_outputs_leave_again_where_the_order_is_not_kept(bench: Benches) -> None:
+    made = bench(*rows_and_reads(), undoes=True)
+    words = at_times("words", [10], "a")
+    rows = at_times("rows", [4, 5], "1!", "2")
+    process(made.task, words)
+    made.task._merge.turns.extend([("rows", 0)] * TURNS_MAX)
+    again = made.again(goes_back(made, rows))
+    again.offer(words)
+    process(again, rows)
+    again.run(10, ["rows", "words"])
+    assert out(made) == ["a None", "a 2"]
+    assert made.counts() == {"looked": "2", "row": "2"}
+
+
+def test_result_that_waits_leaves_at_a_commit_in_the_middle(bench: Benches) -> None:
+    """The first run had no commit there, so the result has not left."""
+
+    def newest(_old: int, new: int) -> int:
+        if new == 13:
+            raise ValueError(new)
+        return new
+
+    app = App("x")
+    app.flow("words").group_by_key().reduce(newest, "newest", emit="commit").to("out")
+    (plan,) = app.topology().subtopologies
+    made = bench(*plan.sources, stores=plan.stores, undoes=True)
+    keys = [b"k", b"l", b"k"]
+    batch = at_work("1", "2", "13")._replace(keys=keys)
+    again = made.again(goes_back(made, batch))
+    again.offer(batch)
+    again.run(1, ["words"])
+    made.commit()
+    assert made.sent.by_topic["out"] == [(b"k", b"1")]
+    again.run(2, ["words"])
+    made.commit()
+    assert made.sent.by_topic["out"] == [(b"k", b"1"), (b"l", b"2")]
 
 
 def test_care_ends_behind_many_records_without_a_failure(bench: Benches) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from streamsx.processing.batch import Batch, Chunk
-from streamsx.processing.merge import Merge
+from streamsx.processing.merge import Merge, turns_behind
 
 
 def chunk(topic: str, times: list[int], first: int = 0) -> Chunk:
@@ -115,3 +115,77 @@ def test_order_with_far_times_does_not_depend_on_batch_cuts() -> None:
         return drained(Merge(queues, {}), set("abc"), limit)
 
     assert order(60, 1) == order(7, 100) == order(1, 3) == order(60, 100)
+
+
+def test_turns_are_taken_again_ahead_of_what_has_arrived_since() -> None:
+    queues = {"a": deque([chunk("a", [10])]), "b": deque[Chunk]()}
+    merge = Merge(queues, {})
+    first = drained(merge, {"a", "b"})
+    queues["b"].append(chunk("b", [20]))
+    first += drained(merge, {"a", "b"})
+    assert first == [("a", 0), ("b", 0)]
+    now = {"a": deque([chunk("a", [10, 30])]), "b": deque([chunk("b", [20, 5])])}
+    again = drained(Merge(now, {}, merge.turns), {"a", "b"})
+    assert again == [*first, ("b", 1), ("a", 1)]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_turns_are_taken_again_in_any_cut(seed: int) -> None:
+    draw = random.Random(seed)
+    times = {t: [draw.randrange(50) for _ in range(30)] for t in "abc"}
+
+    def cut() -> dict[str, deque[Chunk]]:
+        size = draw.randrange(1, 9)
+        return {
+            t: deque(chunk(t, at[n : n + size], n) for n in range(0, 30, size))
+            for t, at in times.items()
+        }
+
+    first = list("abc" * 30)
+    draw.shuffle(first)
+    at = dict.fromkeys("abc", 0)
+    turns = []
+    for topic in first:
+        at[topic] += 1
+        turns.append((topic, at[topic]))
+    order = drained(Merge(cut(), {}, turns), set(), draw.randrange(1, 9))
+    assert [topic for topic, _ in order] == first
+
+
+def test_turn_waits_for_its_topic() -> None:
+    queues = {"a": deque[Chunk](), "b": deque([chunk("b", [1])])}
+    merge = Merge(queues, {}, [("a", 1), ("b", 1)])
+    assert merge.next(10, {"b"}) is None
+    queues["a"].append(chunk("a", [9]))
+    assert drained(merge, set()) == [("a", 0), ("b", 0)]
+
+
+def test_turn_of_a_log_that_was_cut_holds_nothing_up() -> None:
+    queues = {"a": deque[Chunk](), "b": deque([chunk("b", [1])])}
+    assert drained(Merge(queues, {}, [("a", 1), ("b", 1)]), {"a"}) == [("b", 0)]
+
+
+def test_turn_of_records_that_compaction_has_removed_holds_nothing_up() -> None:
+    queues = {"a": deque([chunk("a", [2], first=7)]), "b": deque([chunk("b", [9])])}
+    merge = Merge(queues, {}, [("a", 7), ("b", 1)])
+    assert drained(merge, {"a", "b"}) == [("b", 0), ("a", 7)]
+
+
+def test_commit_forgets_the_turns_below_it() -> None:
+    merge = Merge({"a": deque([chunk("a", [1, 3])]), "b": deque([chunk("b", [2])])}, {})
+    drained(merge, {"a", "b"})
+    merge.committed({"a": 1, "b": 0})
+    assert list(merge.turns) == [("b", 1), ("a", 2)]
+
+
+def test_turns_of_a_topic_that_continues_elsewhere_are_forgotten() -> None:
+    queues = {"a": deque[Chunk](), "b": deque([chunk("b", [1])])}
+    merge = Merge(queues, {}, [("a", 1), ("b", 1)])
+    merge.reset("a")
+    assert drained(merge, set()) == [("b", 0)]
+    merge.reset("b")
+    assert not merge.turns
+
+
+def test_turns_of_a_topic_without_a_position_are_none() -> None:
+    assert turns_behind([("a", 1), ("b", 1), ("a", 2)], {"a": 1}) == [("a", 2)]
