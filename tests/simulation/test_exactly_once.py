@@ -27,6 +27,7 @@ from streamsx.tasks import commit_cycle, crash_points
 from streamsx.tasks.commit_cycle import CommitCycles, CommitState
 from streamsx.tasks.task_driver import TaskDriver
 from streamsx.tasks.transactional_committer import TransactionalCommitter
+from tests.support.listed_tests import TESTS
 
 POINTS = (
     "processing", "after_seal", "after_flush", "after_txn_offsets", "during_end", "before_adopt",
@@ -280,11 +281,13 @@ PLANTS = (
     reads_uncommitted, released_before_the_end, offsets_before_the_flush, aborted_tasks_go_on,
     only_wanted_tasks_are_in_a_cycle,
 )  # fmt: skip
-UNFOUND = (
-    a_part_of_the_offsets_is_staged, staging_extends_the_lease, restored_to_the_stable_end,
-    no_generation,
-)  # fmt: skip
-"""Bugs that none of the runs meets.
+BY_TESTS = {
+    a_part_of_the_offsets_is_staged: "group/test_offset_commits.py",
+    staging_extends_the_lease: "group/test_member.py",
+    restored_to_the_stable_end: "tasks/test_transactional_restore.py",
+    no_generation: "group/test_requests.py",
+}
+"""Bugs that none of the runs meets, with the tests that find them.
 
 The embedded broker writes the decision about a transaction and its markers in one turn. A worker
 that is out of the group has no lease, so it commits nothing that a generation would refuse.
@@ -292,17 +295,20 @@ that is out of the group has no lease, so it commits nothing that a generation w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "plant",
-    [
-        *PLANTS,
-        *(pytest.param(each, marks=pytest.mark.xfail(reason="see UNFOUND")) for each in UNFOUND),
-    ],
-)
+@pytest.mark.parametrize("plant", PLANTS)
 def test_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     with pytest.raises(Violation):
         play_all()
+
+
+@pytest.mark.parametrize("plant", BY_TESTS)
+def test_planted_bug_is_found_by_a_test(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = str(TESTS / "unit" / BY_TESTS[plant])
+    quiet = ["-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", "-k", "staged or marker"]
+    assert pytest.main([*quiet, tests]) == pytest.ExitCode.OK
+    plant(monkeypatch)
+    assert pytest.main([*quiet, tests]) == pytest.ExitCode.TESTS_FAILED
 
 
 def play_all() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from streamsx.assignor.model import Mark, MarkState
 from streamsx.assignor.wire import AssignmentView
+from streamsx.client.transactional_id import TransactionIdentity
 from streamsx.errors import InvalidTransition
 from streamsx.group import member_events as e
 from streamsx.group.member import REPLAN_S, MemberState
@@ -16,6 +17,7 @@ from streamsx.model import OffsetAndMetadata, TaskId, TopicPartition
 
 Plays = Callable[..., Any]
 P, Q, R = (TopicPartition("orders", n) for n in range(3))
+OPEN = TransactionIdentity("app-1", 7, 0, 2)
 OFFSETS = {P: OffsetAndMetadata(5, "")}
 LEAVES, LEFT = e.LeaveGroup(("m1",), "done"), [e.Remember(None), e.Left()]
 
@@ -433,6 +435,17 @@ def test_lease_is_extended_only_by_session_extending_answers(
     group.now = 6.0
     group.answer(e.Heartbeat, code)
     assert group.member.lease.until == (15.0 if counts else 10.0)
+
+
+def test_lease_is_not_extended_by_staged_offsets(play: Plays) -> None:
+    """The coordinator of a classic group counts no TxnOffsetCommit as a sign of life."""
+    group = play(session_timeout_s=10.0)
+    group.stable(P)
+    group.now = 5.0
+    group.feed(e.Commit(1, OFFSETS, 1, OPEN))
+    group.now = 6.0
+    group.answer(e.TxnOffsetCommit)
+    assert group.member.lease.until == 10.0
 
 
 @pytest.mark.parametrize(("code", "lease"), [(0, 25.0), (27, 20.0)])
