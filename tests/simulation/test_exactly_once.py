@@ -281,7 +281,7 @@ PLANTS = (
     reads_uncommitted, released_before_the_end, offsets_before_the_flush, aborted_tasks_go_on,
     only_wanted_tasks_are_in_a_cycle,
 )  # fmt: skip
-BY_TESTS = {
+BY_TESTS: dict[Plant, str] = {
     a_part_of_the_offsets_is_staged: "group/test_offset_commits.py",
     staging_extends_the_lease: "group/test_member.py",
     restored_to_the_stable_end: "tasks/test_transactional_restore.py",
