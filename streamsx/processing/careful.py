@@ -71,6 +71,7 @@ class HeldOutbox(Outbox):
 
     def __init__(self, below: Outbox, *, whole: bool = False) -> None:
         self.below = below
+        self.closes = below.closes
         self._whole = whole
         self.muted = False
         self.held: list[HeldOutput] = []
@@ -183,6 +184,7 @@ class HeldPart(Outbox):
     def __init__(self, held: HeldOutbox, below: Outbox) -> None:
         self._held = held
         self._below = below
+        self.closes = below.closes
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         return self._held.to(topic, partition, self._below)

@@ -589,3 +589,12 @@ def test_outputs_of_a_record_leave_all_or_none_with_a_late_one() -> None:
     with pytest.raises(RecordTooLarge):
         held.release()
     assert sent.by_topic == {}
+
+
+def test_closed_body_of_a_careful_task_is_silenced_as_that_of_another() -> None:
+    below = Sent()
+    below.closes = True
+    held = HeldOutbox(below)
+    assert held.closes
+    assert held.of_reader("agent", "log").closes
+    assert not HeldOutbox(Sent()).closes
