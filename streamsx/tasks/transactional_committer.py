@@ -227,6 +227,8 @@ class TransactionalCommitter(Committer):
             _ = self._spawn(self._stage(self._number, offsets), name="stage offsets")
 
     async def _stage(self, number: int, offsets: Offsets) -> None:
+        if number != self._number:
+            return  # the transaction was aborted before this job has begun
         added = await self._transactional.add_group(self._group)
         if added and number == self._number:
             self._offsets(number, offsets, self._transactional.open_transaction)
@@ -256,6 +258,8 @@ class TransactionalCommitter(Committer):
         _ = self._spawn(self._end(self._number), name="end the transaction")
 
     async def _end(self, number: int) -> None:
+        if number != self._number:
+            return  # the transaction was aborted before this job has begun
         asyncio.get_running_loop().call_soon(crash_points.point, "during_end")
         ended = await self._transactional.end()
         if ended and number == self._number:

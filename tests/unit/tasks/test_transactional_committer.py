@@ -15,6 +15,7 @@ from streamsx.broker.api.served import answered
 from streamsx.model import TopicPartition
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api
+from streamsx.tasks.transactional_committer import TransactionalCommitter
 from tests.unit.conftest import HOST, PORT, VirtualCluster
 
 if TYPE_CHECKING:
@@ -201,3 +202,26 @@ def test_stopped_task_ends_no_transaction_of_others(bench: VirtualCluster) -> No
     at = committed(bench)
     bench.until(lambda: committed(bench) >= at + 2, 10)  # what is sent later, and a marker
     assert len(station.told("aborted")) == before
+
+
+def test_abort_ahead_of_the_job_that_ends_a_transaction_ends_no_worker(
+    bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets are staged, and a task is lost in the same turn of the loop."""
+    usual: Any = TransactionalCommitter.committed
+    lost = []
+
+    def committed_and_lost(self: Any, *told: Any) -> None:
+        usual(self, *told)
+        if not lost:
+            lost.append(told)
+            self._abort("a task is lost", {})
+
+    monkeypatch.setattr(TransactionalCommitter, "committed", committed_and_lost)
+    station = bench.station(app_of(), "w0", by_hand=False)
+    feed(bench, "a", "b")
+    bench.until(lambda: station.told("aborted"), 30)
+    bench.until(lambda: committed(bench) >= 4, 30)
+    assert station.process.alive
+    values = [value for n in range(2) for _, value in bench.read(TopicPartition("out", n))]
+    assert {b"a", b"b"} <= {*values}
