@@ -209,7 +209,7 @@ def test_abort_ahead_of_the_job_that_ends_a_transaction_ends_no_worker(
 ) -> None:
     """Offsets are staged, and a task is lost in the same turn of the loop."""
     usual: Any = TransactionalCommitter.committed
-    lost = []
+    lost = list[object]()
 
     def committed_and_lost(self: Any, *told: Any) -> None:
         usual(self, *told)
