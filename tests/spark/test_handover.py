@@ -193,7 +193,6 @@ def test_transaction_of_a_killed_worker_is_waited_for(
     shop: Shop, either: Broker | ApacheKafka, tmp_path: Path
 ) -> None:
     """Offsets, changelog rows and records between stages of the killed worker never count."""
-
     shop.sell(0, 20)
     with Workers(either.bootstrap, tmp_path / "a", app=APP, env=EXACTLY_ONCE) as workers:
         workers.start("a", fault="after_flush:2")

@@ -442,16 +442,19 @@ def test_body_that_waits_for_kafka_lets_nothing_leave_in_a_transaction() -> None
     assert sent.by_topic == {}
 
 
+class Strict(Sent):
+    """An outbox whose topics refuse one value."""
+
+    def check(self, topic: str, partition: int | None = None) -> Any:
+        def small(_: Any, value: Any, *__: Any) -> None:
+            if value == b"large":
+                raise RecordTooLarge("too large")
+
+        return small
+
+
 def test_outputs_of_a_record_leave_all_or_none() -> None:
     """A topic refuses the second one: the first one has not left."""
-
-    class Strict(Sent):
-        def check(self, topic: str, partition: int | None = None) -> Any:
-            def small(_: Any, value: Any, *__: Any) -> None:
-                if value == b"large":
-                    raise RecordTooLarge("too large")
-
-            return small
 
     sent = Strict()
     held = HeldOutbox(sent)
@@ -572,14 +575,6 @@ def test_body_that_waits_for_kafka_lets_a_late_output_leave_outside_of_transacti
 
 
 def test_outputs_of_a_record_leave_all_or_none_with_a_late_one() -> None:
-    class Strict(Sent):
-        def check(self, topic: str, partition: int | None = None) -> Any:
-            def small(_: Any, value: Any, *__: Any) -> None:
-                if value == b"large":
-                    raise RecordTooLarge("too large")
-
-            return small
-
     sent = Strict()
     held = HeldOutbox(sent)
     held.to("out")(None, b"a", 0, None)
