@@ -51,8 +51,9 @@ LOST = "the offsets of a task that is no longer ours were not staged"
 REST = 4
 """Least time between two cycles, as a multiple of the time for which the last one stopped tasks.
 
-Tasks stand for a fifth of the time at most, if cycles take less than REST_MAX_S / REST. Small commits cost more per record: at full load, with
-50,000 keys and the interval of 100 ms, cycles stopped tasks for 97 of every 317 ms.
+Tasks stand for a fifth of the time at most, if cycles take less than REST_MAX_S / REST. Small
+commits cost more per record: at full load, with 50,000 keys and the interval of 100 ms, cycles
+stopped tasks for 97 of every 317 ms.
 """
 
 REST_MAX_S = 1.0
