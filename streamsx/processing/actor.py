@@ -132,7 +132,8 @@ left waiting at its gate."""
 class GatedActor:
     """Running body of one agent in one task of the topology, for as long as that task lives.
 
-    A new body follows a body that fails, in the same asyncio task. `asks` is called when a body
+    A new body follows a body that fails, in the same asyncio task. Where the inbox says so, each
+    body waits for its first record before it begins. `asks` is called when a body
     waits for input outside of `wake`, and when the asyncio task ends.
     """
 
@@ -199,7 +200,10 @@ class GatedActor:
 
     async def _live(self) -> None:
         goes_on = True
+        inbox = self._running.inbox
         while goes_on:
+            while inbox.awaited and not inbox.chunks:
+                await self._gate
             error: Exception = returned(self._agent.name)
             try:
                 await self._agent.body(self._values)

@@ -158,6 +158,11 @@ class Policy:
     choices: OnFailure = AS_THE_APP
     """What one agent or flow has chosen in place of `on_error` and `on_decode_error`."""
 
+    @property
+    def retries(self) -> bool:
+        """Return whether each record that fails is tried again: no function has to be asked."""
+        return self.undoes and isinstance(self.choices.error or self.on_error, Retry)
+
     def verdict(self, failure: Failure, *, again: bool, known: bool = False) -> FailureVerdict:
         """Return the decision about a failure. `again`: whether its reader can stand before it.
 

@@ -348,7 +348,8 @@ class Inbox:
 
     __slots__ = (
         "_chunk", "_done", "_held", "_keys", "_passed", "_raws", "_start", "_stop", "_withheld",
-        "batch", "chunks", "ended", "failed", "gate", "index", "over", "undecodable", "unit",
+        "awaited", "batch", "chunks", "ended", "failed", "gate", "index", "over", "undecodable",
+        "unit",
     )  # fmt: skip
 
     def __init__(
@@ -368,6 +369,8 @@ class Inbox:
         """Whether a report has raised: that failure was one too many."""
         self.over = False
         """Whether the task has ended: its next life does the held records again."""
+        self.awaited = False
+        """Whether each body begins when its first record is here, and fails with that record."""
         self.unit: Callable[[int], None] | None = None
         """In a careful task, callback with the index of each record that the body asks for."""
         self.gate: Awaitable[None]
@@ -582,6 +585,23 @@ class Inbox:
         self._done = batch.following(after)
         if after < self._stop:
             self.chunks.appendleft(Chunk(batch, after, self._stop, self._chunk.times))
+
+    def reach(self) -> bool:
+        """Take the next record at hand in place of a body that ended ahead of it.
+
+        What is withheld stays so behind that record. Return False if no record waits.
+        """
+        withheld = not self.chunks and self.give_back()
+        while self.chunks:
+            raws = self.begin()
+            if self.batch is None:
+                self.finish(raws)
+                continue
+            self.index += 1
+            if withheld:
+                self.withhold()
+            return True
+        return False
 
     def take_back(self) -> None:
         """Take back the record at hand with all behind it, until `give_back`."""

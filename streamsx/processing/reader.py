@@ -115,6 +115,11 @@ class AgentProgress:
         self._buried = -1
         """Offset of the last record that came too late and was sent to the dead letters."""
 
+    @property
+    def retries(self) -> bool:
+        """Return whether a record that fails is tried again, unless a function has to be asked."""
+        return self._policy.retries
+
     def place(self, ordinal: int, reached: int) -> ReaderPosition:
         """Return the reader's position.
 
@@ -244,6 +249,8 @@ class AgentRun:
         undecodable = partial(self._tell, decode=True)
         failed = partial(self._tell, decode=False)
         self._inbox = Inbox(self._scope.begin, undecodable, failed)
+        tried = (source.topic, agent.name) in task.order.tries
+        self._inbox.awaited = tried or self._scope.retries
         self._passes = self._scope.begin > task.taken[source.topic]
         """Whether records that the agent has done may come again, and have to be passed over."""
         decode = source.values.decode
@@ -353,15 +360,22 @@ class AgentRun:
         self._scope.give_up()
 
     def _failed(self, error: Exception) -> bool:
-        """Count the record of an ended body as failed; return whether a new body follows."""
+        """Count the record of an ended body as failed; return whether a new body follows.
+
+        A body that waited for its first record fails with that one if it has not asked for it: a
+        connection that it opens ahead of its loop is as likely to fail as one inside.
+        """
         where = f"agent {self.agent}"
-        if (
-            self._task.ended is not None
-            or isinstance(error, TaskFailed)
-            or self._inbox.batch is None
-        ):
+        inbox = self._inbox
+        if self._task.ended is not None or isinstance(error, TaskFailed):
             self._task.end(error, where)
             return False
+        if inbox.batch is None:
+            if not inbox.awaited:
+                self._task.end(error, where)
+                return False
+            if not inbox.reach():
+                return True  # the record was taken away meanwhile: whoever gets it meets the error
         try:
             again = self._tell(error, decode=False, again=True)
         except StreamsxError as fatal:
@@ -369,9 +383,10 @@ class AgentRun:
             return False
         if again:
             self._unit = None
-            self._inbox.take_back()
+            inbox.awaited = True
+            inbox.take_back()
         else:
-            self._inbox.skip()
+            inbox.skip()
         return True
 
     def _tell(self, error: Exception, *, decode: bool, again: bool = False) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 import streamsx
 from streamsx import App
-from streamsx.errors import TaskStopped, UsageError
+from streamsx.errors import TaskFailed, TaskStopped, UsageError
 from streamsx.model import TopicPartition
 from streamsx.testing import TestDriver
 
@@ -78,6 +78,21 @@ def agent_with_table(failing: Failing, given: Any, **settings: Any) -> App:
         async for key, number in numbers.items():
             sums[key.decode()] += number
             await early.send(value=number)
+            tried(failing, number)
+            await out.send(value=number * 2)
+
+    return app
+
+
+def agent_that_connects(failing: Failing, given: Any, **settings: Any) -> App:
+    """Return an app whose agent connects ahead of its loop, and fails there once 0 has failed."""
+    app = app_with(**settings)
+    out = app.topic("out")
+
+    @app.agent(app.topic("numbers"), name="doubler", on_error=given)
+    async def doubler(numbers: AsyncIterator[int]) -> None:
+        tried(failing, 0)
+        async for number in numbers:
             tried(failing, number)
             await out.send(value=number * 2)
 
@@ -317,3 +332,51 @@ def test_reset_of_the_topic_ends_the_wait(made: Callable[..., App]) -> None:
         assert (task.wait_s, task.positions) == (0, {"numbers": 3})
         piped(driver, [7])
         assert values(driver, "out") == [10, 14]
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+@pytest.mark.parametrize("ahead", [0, 1, 2, 99])
+def test_body_that_fails_ahead_of_its_loop_fails_with_its_record(
+    ahead: int, guarantee: str
+) -> None:
+    failing = {13: 0}
+    app = agent_that_connects(failing, THREE, processing_guarantee=guarantee)
+    with TestDriver(app, raises=False) as driver:
+        piped(driver, [1])
+        failing |= {13: 1, 0: ahead}
+        piped(driver, [13, 2])
+        failing[0] = 0
+        piped(driver, [3])
+
+        lost = ahead == 99
+        assert values(driver, "out") == ([2, 6] if lost else [2, *[26] * (ahead < 2), 4, 6])
+        letters = values(driver, "x-dlq")
+        assert letters == ([13, 2] if lost else [13] * (ahead == 2))
+
+
+def test_body_under_retry_begins_with_its_first_record() -> None:
+    failing = {0: 0}
+    with TestDriver(agent_that_connects(failing, THREE), raises=False) as driver:
+        failing[0] = 2
+        piped(driver, [1])
+        assert values(driver, "out") == [2]
+        assert failing == {0: 0}
+
+
+def test_body_without_retry_that_fails_ahead_of_its_loop_ends_the_worker() -> None:
+    failing = {13: 0}
+    app = agent_that_connects(failing, "dlq")
+    with TestDriver(app, raises=False) as driver:
+        failing |= {13: 1, 0: 1}
+        with pytest.raises(TaskFailed, match="outside of a record"):
+            piped(driver, [13])
+
+
+def test_function_of_the_failure_may_try_a_body_that_fails_ahead_of_its_loop() -> None:
+    failing = {0: 0, 13: 1}
+    app = agent_that_connects(failing, lambda _failure: THREE)
+    with TestDriver(app, raises=False) as driver:
+        piped(driver, [1])
+        failing[0] = 1
+        piped(driver, [13, 2])
+        assert values(driver, "out") == [2, 26, 4]

@@ -27,7 +27,10 @@ GUARANTEES = ["at_least_once", "exactly_once"]
 
 
 def app_of(failing: Counter[str], backoff: str = "1s", **settings: Any) -> App:
-    """Return an app that counts by key, and fails at some users as often as `failing` says."""
+    """Return an app that counts by key, and fails at some users as often as `failing` says.
+
+    While "away" is above 0, its agent fails at all users, and ahead of its loop too.
+    """
     made = App(
         "again",
         topic_partitions=PARTITIONS,
@@ -41,11 +44,17 @@ def app_of(failing: Counter[str], backoff: str = "1s", **settings: Any) -> App:
     source = made.topic("in")
     out = made.topic("out", partitions=1)
 
+    def connected() -> None:
+        if failing["away"]:
+            raise ConnectionError("away")
+
     @made.agent(source, name="count", tables=[counts])
     async def count(stream: AsyncIterator[Any]) -> None:
+        connected()
         async for raw, value in stream.items():  # type: ignore[attr-defined]
             counts[str(raw, "utf8")] += 1
             await out.send(value=value["user"])
+            connected()
             if failing[value["user"]] > 0:
                 failing[value["user"]] -= 1
                 raise ConnectionError(value)
@@ -183,5 +192,33 @@ def test_record_that_waits_holds_up_neither_other_tasks_nor_a_stop(
         bench.until(lambda: counted(bench) == want, 40)
         assert stops == (bench.scheduler.now - began < 5)
         assert letters(bench) == []
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_outage_of_what_bodies_connect_to_ahead_of_their_loops(
+    tmp_path: Path, guarantee: str
+) -> None:
+    """Bodies began anew in the middle of the wait, could not connect, and ended the worker."""
+    failing = Counter[str]()
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": 1, "doubles": 1})
+    try:
+        made = app_of(failing, processing_guarantee=guarantee)
+        station = bench.station(made, "w0", by_hand=False)
+        append(bench, RECORDS[:100])
+        bench.run(9)
+        failing["away"] = 1
+        append(bench, RECORDS[100:])
+        bench.run(4)
+        failing["away"] = 0
+        bench.until(lambda: counted(bench) == Counter(key for key, _, _ in RECORDS), 60)
+        bench.run(2)
+
+        assert station.process.alive
+        assert letters(bench) == []
+        assert set(values(bench, "out")) == set(USERS)
+        if guarantee == "exactly_once":
+            assert sorted(values(bench, "out")) == sorted(USERS)
     finally:
         bench.close()
