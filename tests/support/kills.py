@@ -11,7 +11,8 @@ import json
 import random
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
@@ -231,10 +232,13 @@ class Killing:
         tp = TopicPartition(node.changelog, int(path.name))
         with opened(path) as store:
             position, rows = store.position(), dict(store.scan(ROW, INDEX))
-        records = [r for r in self.app.client.read(tp) if r.offset < (position or 0)]
+        records = list(self.app.client.read(tp))
         keys = node.local_keys([record.key for record in records])
-        told = newest(keys, [record.value for record in records])
-        held = {key: value for key, value in told.items() if value is not None}
+        known = sum(record.offset < (position or 0) for record in records)
+        told = newest(keys[:known], [record.value for record in records[:known]])
+        changed = set(keys[known:])  # compaction may have taken the earlier values of these
+        held = {k: value for k, value in told.items() if value is not None and k not in changed}
+        rows = {key: value for key, value in rows.items() if key not in changed}
         if held != rows:
             wrong = sorted(dict(held.items() ^ rows.items()))
             some = [(key, held.get(key), rows.get(key)) for key in wrong[:3]]
@@ -247,9 +251,12 @@ class Killing:
         are left out, and directories that were lost.
         """
         largest = cache(self._largest_transaction)
+        runs = defaultdict[str, list[tuple[float, str]]](list)
+        for event in self.workers.events("task", to="running"):
+            runs[event["task"]].append((event["mono"], event["instance"]))
         stores = {each.number: each.stores for each in self.app.topology().subtopologies}
         for kill, until in zip(self.kills, self._ends(), strict=True):
-            for task, restored in self._restored(kill, until).items():
+            for task, restored in self._restored(kill, until, runs).items():
                 number, partition = map(int, task.split("_"))
                 tps = [TopicPartition(each.changelog, partition) for each in stores[number]]
                 bound = sum(map(largest, tps))
@@ -264,23 +271,23 @@ class Killing:
             for n, kill in enumerate(self.kills)
         ]
 
-    def _restored(self, kill: Kill, until: float) -> dict[str, int]:
-        """Return the records by task that a successor has read for what its predecessor ran."""
+    def _restored(
+        self, kill: Kill, until: float, runs: Mapping[str, Sequence[tuple[float, str]]]
+    ) -> dict[str, int]:
+        """Return the records by task that a successor has read for what its predecessor ran.
+
+        `runs` has the times at which each task began to run, with the worker.
+        """
         found: dict[str, int] = {}
         if kill.emptied:
             return found
         for event in self.workers.events("restore_progress", of=kill.name, role="active"):
             task, at = event["task"], event["mono"]
-            mine = task in kill.held and not self._ran_elsewhere(task, kill, at)
-            if kill.at < at < until and mine:
+            if not kill.at < at < until or task not in kill.held:
+                continue
+            if not any(kill.at < began < at and w != kill.name for began, w in runs[task]):
                 found[task] = max(found.get(task, 0), event["restored"])
         return found
-
-    def _ran_elsewhere(self, task: str, kill: Kill, until: float) -> bool:
-        return any(
-            event["instance"] != kill.name and kill.at < event["mono"] < until
-            for event in self.workers.events("task", to="running", task=task)
-        )
 
     def _largest_transaction(self, tp: TopicPartition) -> int:
         return max((each.records for each in self.app.client.transactions(tp)), default=0)
