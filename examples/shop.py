@@ -1,6 +1,11 @@
 """Shop: money spent by each customer and pieces sold of each product, minus cancellations.
 
     python -m streamsx worker streamsx.examples.shop
+    python -m streamsx send orders \\
+        1='{"customer": "ann", "product": "tea", "price": 350, "pieces": 2, "at": 1795860000000}'
+    python -m streamsx table --app shop customers     # ann has one order of 700 cents
+    python -m streamsx send orders 1=none --null-marker none
+    python -m streamsx table --app shop customers     # and now none
 
 Orders come with their id as key; a record without a value cancels the order with that id. So the
 first agent keeps the standing orders, and sends the value of each change; the others add the

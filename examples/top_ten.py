@@ -1,6 +1,10 @@
 """Top ten: the best sold products of each category, renewed with each commit.
 
     python -m streamsx worker streamsx.examples.top_ten
+    python -m streamsx send sales '{"category": "books", "product": "Faust"}'
+    python -m streamsx send sales '{"category": "books", "product": "Emma"}'
+    python -m streamsx send sales '{"category": "books", "product": "Emma"}'
+    python -m streamsx read top-ten
 
 Two aggregates follow each other. The first counts the sales of each product. Its changes, the
 newest count of each product at each commit, go to the category, which keeps the ten best. A product

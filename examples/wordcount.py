@@ -1,6 +1,8 @@
 """Word count: one agent cuts lines into words, the other counts each word.
 
     python -m streamsx worker streamsx.examples.wordcount
+    python -m streamsx send wordcount-lines 'to be or not to be'
+    python -m streamsx table --app wordcount counts
 
 Lines are plain text, so any producer can write them. Each word is its own key: equal words meet in
 one partition, and so in one task, which keeps their count. Another WORDCOUNT_NAME makes another
