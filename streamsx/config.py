@@ -603,7 +603,9 @@ class Config:
         math.inf,
         seconds,
         doc="Longest time that a leaving worker waits until others have learned its tasks. After "
-        "it the tasks move all the same, and are restored by their new owners.",
+        "it the tasks move all the same, and are restored by their new owners. It counts at "
+        "SIGTERM, if it is below `shutdown_timeout`, and for `streamsx swap`; `streamsx leave` "
+        "has `--timeout`.",
     )
     shutdown_timeout_s: float = setting(
         25.0,
@@ -743,8 +745,9 @@ class Config:
     on_lost_offsets: str = setting(
         "stop",
         one_of("stop", "earliest", "latest"),
-        doc="Reaction of a task with state whose committed offsets are gone: `stop` the worker, "
-        "or begin at the start (`earliest`) or the end (`latest`) of its topics.",
+        doc="Reaction of a task with state whose committed offsets are gone: `stop` the task, so "
+        "that nothing counts twice, or begin at the start (`earliest`) or the end (`latest`) of "
+        "its topics.",
     )
     broker_check_crcs: bool = setting(
         True,
@@ -768,8 +771,8 @@ class Config:
         positive(size_bytes),
         "buffer_memory",
         kafka="buffer.memory",
-        doc="Most bytes that are sent and not acknowledged yet. When they are used up, "
-        "processing waits for the brokers.",
+        doc="Most bytes that are sent and not acknowledged yet, a sixteenth of `memory_budget` "
+        "at most. When they are used up, processing waits for the brokers.",
     )
     producer_compression_type: str | None = setting(
         None,

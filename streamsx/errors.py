@@ -15,7 +15,7 @@
       DataError              corrupt or unreadable bytes
         CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused RecordTooLate
         ValueRefused
-      GroupError   (exit 1)  refusals of this member by the coordinator
+      GroupError   (exit 1)  refusals of this worker by the group's coordinator
         Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
       TaskFailed   (exit 1)  a task that its policy stops, and its worker with the task
         AppStopped           the same, and all workers of the app
@@ -204,11 +204,11 @@ class ValueRefused(DataError):
 
 
 class GroupError(StreamsxError):
-    """Refusal of this member by the coordinator."""
+    """Refusal of this worker by the group's coordinator."""
 
 
 class Fenced(GroupError):
-    """Membership that ended because the group went on without this member."""
+    """Membership that ended because the group went on without this worker."""
 
 
 class InstanceIdTaken(GroupError):

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from inspect import getattr_static, isclass, isroutine
+from inspect import getattr_static, isclass, isfunction, isroutine, signature
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ PAGES = ["README.md", *sorted(page.relative_to(ROOT).as_posix() for page in DOCS
 BLOCK = re.compile(r"(?:^<!-- not run: (.+) -->\n)?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DOCUMENTED = re.compile(r"^::: (\S+)$(?:\n    options:\n(?:      .+\n)*)?", re.MULTILINE)
 MEMBERS = re.compile(r"^      members: \[(.*)\]$", re.MULTILINE)
+ARGUMENT = re.compile(r"^ +\**(\w+): ", re.MULTILINE)
 EVENT = re.compile(r"^### (\w+)$")
 FIELD = re.compile(r"^\| `(\w+)`")
 MARK = "made of the code"
@@ -108,6 +109,21 @@ def test_each_member_is_in_the_reference_or_is_inner(path: str, members: set[str
         return
     own = {each for each in vars(found) if not each.startswith("_") and is_call(found, each)}
     assert own - members == set(INNER.get(path, "").split())
+
+
+@pytest.mark.parametrize(("path", "members"), [*documented()])
+def test_each_argument_of_a_public_call_has_its_line(path: str, members: set[str]) -> None:
+    module, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+    calls = [getattr_static(found, each) for each in members if each] if isclass(found) else [found]
+    lacking = [
+        f"{call.__name__}({argument}=)"
+        for call in calls
+        if isfunction(call)
+        for argument in signature(call).parameters
+        if argument not in {"self", *ARGUMENT.findall(call.__doc__ or "")}
+    ]
+    assert lacking == []
 
 
 def is_call(kind: type, name: str) -> bool:
