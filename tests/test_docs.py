@@ -200,7 +200,7 @@ def test_code_of_a_page_runs(page: str) -> None:
 
     A line `<!-- not run: REASON -->` ahead of a block keeps it from running.
     """
-    names: dict[str, Any] = {"__name__": page, "streamsx": streamsx}
+    names: dict[str, Any] = {"__name__": Path(page).stem, "streamsx": streamsx}
     for reason, text in BLOCK.findall((ROOT / page).read_text()):
         if not reason:
             exec(compile(text, page, "exec"), names)  # our own text

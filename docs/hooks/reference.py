@@ -52,9 +52,8 @@ def settings() -> Iterator[str]:
             yield f"\n## {title}\n"
         name = name_of(known)
         yield f"### `{name}`\n"
-        yield f"{form_of(known)}{default_of(known)}.\n"
         yield f"{known.metadata['doc']}\n"
-        yield f"{other_names(known)}\n"
+        yield f"{form_of(known)}{default_of(known)}. {other_names(known)}\n"
 
 
 def form_of(known: "Field[Any]") -> str:
