@@ -1,27 +1,27 @@
 """Tree of exceptions, ordered by the cause: the user, the world, or a bug.
 
-    StreamsxError
-      UsageError   (exit 2)  the user: a bad option, app, setting or topology
-        SettingError
-        TopologyError
-          PartitionMismatch TableNotInTask NameClash NotOnSpark
-        NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
-        StateOnSpark GroupNotEmpty SnapshotAhead WrongThread TransactionFenced
-      NotFound     (exit 3)  app id, worker, store or topic
-      NotHere                a key of a table that another worker may have
-      WorldError             the world: retried, with a limit; exit 1, or 4 for BrokerUnreachable
-        BrokerUnreachable StoreLocked DiskFailed DescriptorsUsedUp TopicGone SnapshotFailed
-        SparkGone StateConflict
-      DataError              corrupt or unreadable bytes
-        CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused RecordTooLate
-        ValueRefused
-      GroupError   (exit 1)  refusals of this worker by the group's coordinator
-        Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
-      TaskFailed   (exit 1)  a task that its policy stops, and its worker with the task
-        AppStopped           the same, and all workers of the app
-      TaskStopped            a task that processes no more; its worker goes on
-      Bug          (exit 1)  a bug of streamsx: stop and print the story
-        InvalidTransition InvariantBroken IllegalPlan
+StreamsxError
+  UsageError   (exit 2)  the user: a bad option, app, setting or topology
+    SettingError
+    TopologyError
+      PartitionMismatch TableNotInTask NameClash NotOnSpark
+    NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
+    StateOnSpark GroupNotEmpty SnapshotAhead WrongThread
+  NotFound     (exit 3)  app id, instance, store or topic
+  NotHere                a key of a table that another worker may have
+  WorldError             the world: retried, with a limit; exit 1, or 4 for BrokerUnreachable
+    BrokerUnreachable StoreLocked DiskFailed DescriptorsUsedUp TopicGone SnapshotFailed
+    SparkGone StateConflict
+  DataError              corrupt or unreadable bytes
+    CorruptRecord StoreCorrupt DecodeFailed RecordTooLarge RecordRefused RecordTooLate
+    ValueRefused
+  GroupError   (exit 1)  refusals of this member by the coordinator
+    Fenced InstanceIdTaken ForeignProtocol RebalanceInProgress
+  TaskFailed   (exit 1)  a task that its policy stops, and its worker with the task
+    AppStopped           the same, and all workers of the app
+  TaskStopped            a task that processes no more; its worker goes on
+  Bug          (exit 1)  a bug of streamsx: stop and print the story
+    InvalidTransition InvariantBroken IllegalPlan
 
 Each message has the form `PROBLEM: PLACE: ADVICE`, in one line.
 """

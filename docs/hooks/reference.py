@@ -1,7 +1,8 @@
 """Hook of mkdocs: the parts of reference pages that are made of the code when the site is built.
 
 A page has a line `<!-- made of the code: settings -->` where such a part stands. The parts are the
-settings of `streamsx.config`, the options of the commands, and the metrics that modules declare.
+settings of `streamsx.config`, the options of the commands, the metrics that modules declare, and
+the tree of errors.
 
 Not here: the API (docstrings, by mkdocstrings), the events (`docs/reference/events.md`).
 """
@@ -12,7 +13,7 @@ import importlib
 import math
 import pkgutil
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -24,6 +25,7 @@ from streamsx import tools
 from streamsx.app.settings import PREFIX
 from streamsx.broker.metrics import PREFIX as BROKER_PREFIX
 from streamsx.config import BYTES, GROUPS, SECONDS, Config, name_of
+from streamsx.errors import StreamsxError
 from streamsx.metrics import MetricRegistry
 from streamsx.tools.cli.command import CommandGroup, Parser
 
@@ -211,8 +213,22 @@ def declarations(path: Path) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
             yield node.func.attr, args, more
 
 
+# -- errors
+
+
+def errors(kind: type[StreamsxError] = StreamsxError, above: Sequence[int] = ()) -> Iterator[str]:
+    """Yield the tree of errors as a list in lists; `above`: the exit codes of the bases."""
+    code = "" if kind.exit_code in above[-1:] else f" (exit code {kind.exit_code})"
+    meaning = " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+    yield f"{'    ' * len(above)}- `{kind.__name__}`{code}: {meaning}"
+    for each in kind.__subclasses__():
+        if each.__module__ == kind.__module__:
+            yield from errors(each, (*above, kind.exit_code))
+
+
 PARTS: Final[dict[str, Callable[[], Iterator[str]]]] = {
     "commands": commands,
+    "errors": errors,
     "metrics": metrics,
     "settings": settings,
 }

@@ -86,11 +86,6 @@ class App(FaustNames):
 
     @property
     def conf(self) -> Config:
-        """Return the settings that are in force.
-
-        Raises:
-            SettingError: a setting is unknown, has a bad value, or contradicts another one.
-        """
         return self.settled.config
 
     def earlier_ids(self) -> list[str]:

@@ -335,11 +335,13 @@ class TestDriver:
     ) -> None:
         """Write records, and run until no work is left or all bodies wait.
 
+        Each record is a value, or a tuple (key, value) or (key, value, seconds since 1970).
+
             driver.pipe("orders", [{"user": "ann"}, ("key", {"user": "bob"}), (None, {}, 0.5)])
 
         Args:
             topic: Topic or its name.
-            values: Records, each a value, (key, value), or (key, value, seconds since 1970).
+            values: Records.
             partition: Partition to write to; chosen by the keys unless given.
 
         Raises:
