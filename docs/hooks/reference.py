@@ -156,19 +156,22 @@ def commands() -> Iterator[str]:
 
 
 def command_section(parser: argparse.ArgumentParser, heading: str) -> Iterator[str]:
-    """Yield the section of a command: its purpose, its usage, and a table of its options."""
+    """Yield the section of a command: purpose, usage, a table of its options, and examples."""
     yield f"\n{heading} {parser.prog.removeprefix('streamsx ')}\n\n{parser.description}\n"
     formatter = argparse.HelpFormatter(parser.prog, width=USAGE_CHARS)
     formatter.add_usage(parser.usage, parser._actions, parser._mutually_exclusive_groups)
     yield f"```text\n{formatter.format_help().strip()}\n```\n"
-    own = [each for each in parser._actions if not EVERY_COMMAND & {*each.option_strings}]
-    if isinstance(parser, CommandGroup) or not own:
+    if isinstance(parser, CommandGroup):
         return
-    yield "| option | meaning |\n|---|---|"
+    own = [each for each in parser._actions if not EVERY_COMMAND & {*each.option_strings}]
+    if own:
+        yield "| option | meaning |\n|---|---|"
     for action in own:
         words = formatter._format_action_invocation(action)
         meaning = formatter._expand_help(action) if action.help else ""
         yield f"| {cell(f'`{words}`')} | {cell(meaning)} |"
+    if parser.epilog:
+        yield f"\n```text\n{parser.epilog.strip()}\n```\n"
 
 
 def cell(text: str) -> str:
