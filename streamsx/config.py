@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from ssl import SSLContext
 from types import NoneType
 from typing import Any, Final, TypeVar, get_args
@@ -362,148 +362,501 @@ def last_word(choice: object) -> object:
 
 
 def setting(
-    default: object, parse: Callable[[object], T], *names: str, faust: str = "", env: str = ""
+    default: object,
+    parse: Callable[[object], T],
+    *names: str,
+    doc: str,
+    varies: str = "",
+    kafka: str = "",
+    faust: str = "",
+    env: str = "",
 ) -> T:
     """Return a field of Config.
 
-    `names`: further names. `faust`: Faust's name, which is also the name of its environment
-    variable. `env`: Faust's environment variable, if its name differs.
+    Args:
+        default: the value where none is given.
+        parse: parser of a value as people write it.
+        names: further names.
+        doc: meaning of the setting, in sentences, for the settings reference.
+        varies: the defaults that depend on another setting, in words.
+        kafka: dotted name of Kafka or of Kafka Streams, which is accepted in `config={...}`.
+        faust: Faust's name, which is also the name of its environment variable.
+        env: Faust's environment variable, if its name differs.
     """
     known = (*names, faust) if faust else names
-    metadata = {"parse": parse, "names": known, "env": env or faust.upper()}
+    metadata = {
+        "parse": parse,
+        "names": known,
+        "env": env or faust.upper(),
+        "doc": doc,
+        "varies": varies,
+        "kafka": kafka,
+    }
+    if default is MISSING:
+        return field(metadata=metadata)  # type: ignore[no-any-return]
     return field(default=default, metadata=metadata)  # type: ignore[return-value]  # checked by a test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Settings of a worker. `id` names the group and the internal topics.
+    """Settings of a worker, in the order and the groups of the settings reference.
 
-    None means: no limit for `max_learners`, `max_learners_per_member` and
-    `consecutive_failures_max` (the number of records in a row that fail and so stop their task; the
-    worker goes on); for `state_dir` the slot of `{id}-data/` with its `instance_id`, or the first
-    free slot; for `instance_id` a name that is made at the first start.
-
-    The group knows a worker with `static_membership` by its `instance_id`. `on_stop` decides
-    whether SIGTERM lets such a worker `stay` a member for the rest of its session.
-
-    `on_error`, `on_decode_error`: the reaction to a record that fails, or cannot be decoded. `log`
-    skips it, `dlq` sends it to `dlq_topic` too, `stop_task` stops its task, `stop` the worker,
-    and `stop_app` all workers of the app. `retry` tries it again first; not for `on_decode_error`.
-
-    `on_produce_error`: the reaction to an output that a broker refuses for good: too large for its
-    topic, say. `stop_task` stops the task that sent it at the task's last commit, `stop` the
-    worker, and `stop_app` all workers of the app. `log` leaves it out, `dlq` sends it to
-    `dlq_topic` in place of its topic.
-
-    `processing_guarantee`: with `exactly_once` outputs, changelogs and offsets are committed in one
-    transaction. `transaction_timeout`: the time after which brokers abort the transaction of a
-    worker that has died; others wait so long for its tasks.
-
-    `on_lost_offsets`: the reaction of a task with state whose committed offsets are gone: `stop`,
-    or begin at the start or the end of its topics.
-
-    For settings that concern the whole group the leader's values are in force, so give all workers
-    the same: `acceptable_recovery_lag`, `imbalance_percentage`, `max_learners`,
-    `max_learners_per_member`, `num_standby_replicas`, and the keys of `tags`.
+    The reference (docs/reference/settings.md) is made from `doc` of each setting.
     """
 
-    id: str = field(metadata={"parse": legal, "names": ("application_id",), "env": ""})
-    version: int = setting(1, whole(1), env="APP_VERSION")
-    id_format: str = setting("{id}-v{self.version}", str, env="APP_ID_FORMAT")
-    instance_id: str | None = setting(None, or_none(legal))
-    capacity: int = setting(1, whole(1))
-    tags: tuple[tuple[str, str], ...] = setting((), labels)
+    id: str = setting(
+        MISSING,
+        legal,
+        "application_id",
+        kafka="application.id",
+        doc="Name of the app: the first argument of `App`. It names the group of the workers, the "
+        "internal topics and the state directory, so keep it for as long as the state shall live.",
+    )
+    version: int = setting(
+        1,
+        whole(1),
+        env="APP_VERSION",
+        doc="Version of the app. From 2 on the app has an id of its own, made by `id_format`, and "
+        "so a group, internal topics and state of its own: it begins anew.",
+    )
+    id_format: str = setting(
+        "{id}-v{self.version}",
+        str,
+        env="APP_ID_FORMAT",
+        doc="Form of the id from `version` 2 on.",
+    )
+    instance_id: str | None = setting(
+        None,
+        or_none(legal),
+        doc="Name of the worker in `status`, `leave`, `explain` and events. Without it a name is "
+        "made at the first start and kept in the state directory. Two workers of an app need "
+        "different names.",
+    )
+    capacity: int = setting(
+        1,
+        whole(1),
+        doc="Weight of the worker: a worker with capacity 2 gets twice as many tasks as one with "
+        "capacity 1.",
+    )
+    tags: tuple[tuple[str, str], ...] = setting(
+        (),
+        labels,
+        doc="Labels of the worker, as a dict or as `zone=a,rack=b`. The copies of a task are "
+        "spread over the values of these labels; the first label counts most. Give all workers "
+        "the same keys.",
+    )
 
     bootstrap: tuple[str, ...] = setting(
-        (f"localhost:{KAFKA_PORT}",), servers, "broker", "bootstrap_servers", env="BROKER_URL"
+        (f"localhost:{KAFKA_PORT}",),
+        servers,
+        "broker",
+        "bootstrap_servers",
+        env="BROKER_URL",
+        kafka="bootstrap.servers",
+        doc="Addresses of brokers: `HOST:PORT` or `kafka://HOST:PORT`, with commas between "
+        "several. One that answers is enough; it knows the others.",
     )
-    broker_credentials: object = setting(None, credentials)
-    ssl_context: object = setting(None, tls)
+    broker_credentials: object = setting(
+        None,
+        credentials,
+        doc="Credentials for the brokers, as one of Faust's objects: `SASLCredentials`, "
+        "`SSLCredentials`, `OAuthCredentials` or `GSSAPICredentials`. In code only.",
+    )
+    ssl_context: object = setting(
+        None,
+        tls,
+        doc="TLS context for the connections to brokers, as made by "
+        "`ssl.create_default_context()`. In code only.",
+    )
 
     processing_guarantee: str = setting(
         "at_least_once",
         guarantee,
         faust="processing_guarantee",
+        kafka="processing.guarantee",
+        doc="`at_least_once`: after a kill the records since the last commit are processed again. "
+        "`exactly_once`: outputs, changelogs and offsets are committed in one transaction, so "
+        "readers with `isolation_level=read_committed` see each result once.",
     )
     commit_interval_s: float = setting(
-        1.0, commit_seconds, faust="broker_commit_interval"
-    )  # default with exactly_once: 100ms
-    transaction_timeout_s: float = setting(10.0, broker_seconds)
-    on_error: str | Retry = setting("log", reaction)  # noqa: RUF009  # a field, as all others
-    on_decode_error: str = setting("log", decode_reaction)
-    dlq_topic: str | None = setting(None, or_none(legal))  # default: {id}-dlq
-    consecutive_failures_max: int | None = setting(10, or_none(whole(1)))
-    on_produce_error: str = setting("stop_task", produce_reaction)
+        1.0,
+        commit_seconds,
+        faust="broker_commit_interval",
+        kafka="commit.interval.ms",
+        varies="`100ms` under `exactly_once`",
+        doc="Time between two commits of a worker. What was done since the last commit is "
+        "repeated after a kill. Under `exactly_once` an output is visible after this time.",
+    )
+    transaction_timeout_s: float = setting(
+        10.0,
+        broker_seconds,
+        kafka="transaction.timeout.ms",
+        doc="Time after which brokers abort the transaction of a worker that has died; the next "
+        "owners of its tasks wait so long. It has to be longer than `commit_interval`, and no "
+        "longer than the brokers' `transaction.max.timeout.ms`. Under `exactly_once` only.",
+    )
+    on_error: str | Retry = setting(  # noqa: RUF009  # a field, as all others
+        "log",
+        reaction,
+        doc="Reaction to a record on which an agent or a step raises. `log`: skip the record and "
+        "log it. `dlq`: send it to the dead-letter topic too. `stop_task`: stop its task; the "
+        "other tasks go on. `stop`: end the worker. `stop_app`: end all workers of the app. "
+        "`retry` or `retry(5, 2s, log)`: try the record again first (`streamsx.retry`). An agent "
+        "or a flow may have a reaction of its own.",
+    )
+    on_decode_error: str = setting(
+        "log",
+        decode_reaction,
+        doc="Reaction to a record whose bytes cannot be decoded: `log`, `dlq`, `stop_task`, "
+        "`stop` or `stop_app`, as for `on_error`.",
+    )
+    dlq_topic: str | None = setting(
+        None,
+        or_none(legal),
+        varies="`{id}-dlq`",
+        doc="Name of the dead-letter topic.",
+    )
+    consecutive_failures_max: int | None = setting(
+        10,
+        or_none(whole(1)),
+        doc="Number of records in a row that fail and so stop their task, at the first of them. "
+        "The worker goes on. `none`: no limit.",
+    )
+    on_produce_error: str = setting(
+        "stop_task",
+        produce_reaction,
+        doc="Reaction to an output that a broker refuses for good, because it is too large for "
+        "its topic, say. `stop_task`: stop the task that sent it, at the task's last commit. "
+        "`stop`: end the worker. `stop_app`: end all workers of the app. `log`: leave the output "
+        "out. `dlq`: send it to the dead-letter topic instead.",
+    )
 
-    protocol_type: str = setting("consumer", one_of("consumer", "stream"))
-    session_timeout_s: float = setting(45.0, broker_seconds, faust="broker_session_timeout")
-    heartbeat_interval_s: float = setting(1.0, broker_seconds, faust="broker_heartbeat_interval")
-    rebalance_timeout_s: float = setting(60.0, broker_seconds, faust="broker_rebalance_timeout")
-    static_membership: bool = setting(False, flag)
-    on_stop: str = setting("leave", one_of("leave", "stay"))  # default with static_membership: stay
-    upgrade_from: str | None = setting(None, or_none(release))
+    protocol_type: str = setting(
+        "consumer",
+        one_of("consumer", "stream"),
+        doc="Protocol type of the group. `consumer` is right unless the group was made by Kafka "
+        "Streams, whose groups are of type `stream`.",
+    )
+    session_timeout_s: float = setting(
+        45.0,
+        broker_seconds,
+        faust="broker_session_timeout",
+        kafka="session.timeout.ms",
+        doc="Time without a heartbeat after which the group takes a worker for dead and moves its "
+        "tasks. At least three times `heartbeat_interval`.",
+    )
+    heartbeat_interval_s: float = setting(
+        1.0,
+        broker_seconds,
+        faust="broker_heartbeat_interval",
+        kafka="heartbeat.interval.ms",
+        doc="Time between two heartbeats. A worker learns of a rebalance within this time.",
+    )
+    rebalance_timeout_s: float = setting(
+        60.0,
+        broker_seconds,
+        faust="broker_rebalance_timeout",
+        doc="Longest time that a rebalance waits for a worker to join it.",
+    )
+    static_membership: bool = setting(
+        False,
+        flag,
+        doc="Whether the group knows the worker by its `instance_id` (KIP-345). A worker that "
+        "comes back within `session_timeout` has its tasks again, without a rebalance.",
+    )
+    on_stop: str = setting(
+        "leave",
+        one_of("leave", "stay"),
+        varies="`stay` with `static_membership`",
+        doc="What SIGTERM does. `leave`: others learn the tasks, then the worker leaves the "
+        "group. `stay`: the worker commits and ends, and stays a member for the rest of its "
+        "session; only with `static_membership`.",
+    )
+    upgrade_from: str | None = setting(
+        None,
+        or_none(release),
+        kafka="upgrade.from",
+        doc="Release of Kafka Streams that the group comes from, such as `2.3`, or `eager`. "
+        "Before 2.4 all partitions are released ahead of each rebalance.",
+    )
     rebalancing_mode: str = setting(
-        "incremental", one_of("incremental", "default", "upgrading"), "stream_rebalancing_mode"
+        "incremental",
+        one_of("incremental", "default", "upgrading"),
+        "stream_rebalancing_mode",
+        doc="`incremental` and `default`: tasks that stay do not stop in a rebalance. "
+        "`upgrading`: all tasks are released ahead of each rebalance, while old workers of "
+        "another assignor are replaced one by one.",
     )
     revoke_before_join: str = setting(
-        "none", one_of("none", "all", later=("being_learned", "learned"))
+        "none",
+        one_of("none", "all", later=("being_learned", "learned")),
+        doc="Tasks that a worker releases before it joins a rebalance: `none` or `all`.",
     )
-    revoke_timeout_s: float = setting(60.0, revoke_seconds)  # default: rebalance_timeout
-    scale_down_timeout_s: float = setting(math.inf, seconds)
-    shutdown_timeout_s: float = setting(25.0, seconds)
+    revoke_timeout_s: float = setting(
+        60.0,
+        revoke_seconds,
+        varies="that of `rebalance_timeout`, where only that is given",
+        doc="Longest time that the group waits for a task that its worker does not give back. "
+        "After it the task is lost to that worker.",
+    )
+    scale_down_timeout_s: float = setting(
+        math.inf,
+        seconds,
+        doc="Longest time that a leaving worker waits until others have learned its tasks. After "
+        "it the tasks move all the same, and are restored by their new owners. It counts at "
+        "SIGTERM, if it is below `shutdown_timeout`, and for `streamsx swap`; `streamsx leave` "
+        "has `--timeout`.",
+    )
+    shutdown_timeout_s: float = setting(
+        25.0,
+        seconds,
+        doc="Longest time from SIGTERM to the end of a worker. Set it below the time after which "
+        "your platform kills a process (30 s in Kubernetes). A second signal ends the worker "
+        "within seconds.",
+    )
 
-    acceptable_recovery_lag: int = setting(10_000, whole(0))
-    imbalance_percentage: float = setting(0.2, share, "stream_imbalance_percentage")
+    acceptable_recovery_lag: int = setting(
+        10_000,
+        whole(0),
+        kafka="acceptable.recovery.lag",
+        doc="Number of changelog records that a copy of a task may be behind and count as ready. "
+        "A task moves to a learner only when its lag is at most this. The value of the worker "
+        "that leads the group is in force: give all workers the same.",
+    )
+    imbalance_percentage: float = setting(
+        0.2,
+        share,
+        "stream_imbalance_percentage",
+        doc="How uneven the tasks may be spread before tasks move, as a share: `0.2` is a fifth. "
+        "The leader's value is in force.",
+    )
     num_standby_replicas: int = setting(
-        0, whole(0), "num_standby_tasks", faust="table_standby_replicas"
+        0,
+        whole(0),
+        "num_standby_tasks",
+        faust="table_standby_replicas",
+        kafka="num.standby.replicas",
+        doc="Number of standbys of each task with state: copies that other workers keep up to "
+        "date, so that a task goes on at once when its worker dies. The leader's value is in "
+        "force.",
     )
-    max_learners: int | None = setting(None, or_none(whole(0)), "max_warmup_replicas")
-    max_learners_per_member: int | None = setting(2, or_none(whole(0)))
-    learner_partial_rebalance: bool = setting(True, flag)
+    max_learners: int | None = setting(
+        None,
+        or_none(whole(0)),
+        "max_warmup_replicas",
+        kafka="max.warmup.replicas",
+        doc="Most learners of the whole group at a time. `none`: no limit. `0`: none: tasks move "
+        "at once, and stand still until they are restored. The leader's value is in force.",
+    )
+    max_learners_per_member: int | None = setting(
+        2,
+        or_none(whole(0)),
+        doc="Most tasks that one worker learns at a time. `none`: no limit. `0`: as for "
+        "`max_learners`. The leader's value is in force.",
+    )
+    learner_partial_rebalance: bool = setting(
+        True,
+        flag,
+        doc="Whether each task moves as soon as it is learned. With `false` a worker asks for "
+        "its tasks when it has learned all of them: fewer rebalances, later moves.",
+    )
 
-    state_dir: str | None = setting(None, or_none(text), "datadir", env="APP_DATADIR")
-    snapshot: str | None = setting(None, or_none(text))
-    store: str = setting("rocksdb://", one_of("rocksdb://", "memory://"), env="APP_STORE")
-    memory_budget_bytes: int = setting(512 << 20, positive(size_bytes))
-    state_cleanup_delay_s: float = setting(600.0, seconds)
-    restore_slice_s: float = setting(0.005, slice_seconds)
+    state_dir: str | None = setting(
+        None,
+        or_none(text),
+        "datadir",
+        env="APP_DATADIR",
+        kafka="state.dir",
+        varies="a slot of `./{id}-data/`",
+        doc="Directory of the worker's stores and its name. One process holds it. The default is "
+        "the slot with the worker's `instance_id`, or the first free slot (`0`, `1`, ...).",
+    )
+    snapshot: str | None = setting(
+        None,
+        or_none(text),
+        doc="Place of snapshots: a folder or a URI. Empty stores begin with the newest snapshot "
+        "there and read only the rest from their changelogs.",
+    )
+    store: str = setting(
+        "rocksdb://",
+        one_of("rocksdb://", "memory://"),
+        env="APP_STORE",
+        doc="Where tables live: `rocksdb://` on the disk, or `memory://`. A table may have its "
+        "own. Tables in memory are restored from their changelogs at each start.",
+    )
+    memory_budget_bytes: int = setting(
+        512 << 20,
+        positive(size_bytes),
+        doc="Memory for caches, RocksDB, fetched batches and records that wait for their "
+        "acknowledgement. The process takes about 120 MiB more. Tables in memory are not "
+        "counted.",
+    )
+    state_cleanup_delay_s: float = setting(
+        600.0,
+        seconds,
+        kafka="state.cleanup.delay.ms",
+        doc="Time after which the store of a task that runs elsewhere is deleted from the disk.",
+    )
+    restore_slice_s: float = setting(
+        0.005,
+        slice_seconds,
+        doc="Longest time of one step of a restore. So long records of running tasks wait for "
+        "it: a larger value restores faster.",
+    )
 
-    fetch_max_wait_s: float = setting(0.25, broker_seconds)
-    fetch_max_bytes: int = setting(16 << 20, positive(size_bytes), "fetch_max_bytes")
+    fetch_max_wait_s: float = setting(
+        0.25,
+        broker_seconds,
+        kafka="fetch.max.wait.ms",
+        doc="Longest time that a broker holds a fetch without new records.",
+    )
+    fetch_max_bytes: int = setting(
+        16 << 20,
+        positive(size_bytes),
+        "fetch_max_bytes",
+        kafka="fetch.max.bytes",
+        doc="Most bytes of one answer to a fetch. At least `consumer_max_fetch_size`.",
+    )
     consumer_max_fetch_size_bytes: int = setting(
-        1 << 20, positive(size_bytes), "max_partition_fetch_bytes", env="CONSUMER_MAX_FETCH_SIZE"
+        1 << 20,
+        positive(size_bytes),
+        "max_partition_fetch_bytes",
+        env="CONSUMER_MAX_FETCH_SIZE",
+        kafka="max.partition.fetch.bytes",
+        doc="Most bytes of one partition in an answer to a fetch. A larger single record is read "
+        "all the same.",
     )
-    fetch_hold_bytes: int = setting(1 << 20, positive(size_bytes), "fetch_hold_bytes")
+    fetch_hold_bytes: int = setting(
+        1 << 20,
+        positive(size_bytes),
+        "fetch_hold_bytes",
+        doc="Bytes of one partition that may wait in a worker. A partition with more is not "
+        "fetched until some are processed.",
+    )
     consumer_auto_offset_reset: str = setting(
         "earliest",
         one_of("earliest", "latest"),
         "auto_offset_reset",
         faust="consumer_auto_offset_reset",
+        kafka="auto.offset.reset",
+        doc="Where an app that has never committed begins to read its topics: `earliest` or "
+        "`latest`. A task without state whose committed offsets are gone begins there too.",
     )
-    on_lost_offsets: str = setting("stop", one_of("stop", "earliest", "latest"))
-    broker_check_crcs: bool = setting(True, flag, "check_crcs", env="BROKER_CHECK_CRCS")
+    on_lost_offsets: str = setting(
+        "stop",
+        one_of("stop", "earliest", "latest"),
+        doc="Reaction of a task with state whose committed offsets are gone: `stop` the task, so "
+        "that nothing counts twice, or begin at the start (`earliest`) or the end (`latest`) of "
+        "its topics.",
+    )
+    broker_check_crcs: bool = setting(
+        True,
+        flag,
+        "check_crcs",
+        env="BROKER_CHECK_CRCS",
+        kafka="check.crcs",
+        doc="Whether the checksums of record batches are checked.",
+    )
 
-    producer_linger_s: float = setting(0.005, linger_seconds, "linger", env="PRODUCER_LINGER")
-    produce_buffer_bytes: int = setting(32 << 20, positive(size_bytes), "buffer_memory")
+    producer_linger_s: float = setting(
+        0.005,
+        linger_seconds,
+        "linger",
+        env="PRODUCER_LINGER",
+        kafka="linger.ms",
+        doc="Longest time that a record waits for others in its batch.",
+    )
+    produce_buffer_bytes: int = setting(
+        32 << 20,
+        positive(size_bytes),
+        "buffer_memory",
+        kafka="buffer.memory",
+        doc="Most bytes that are sent and not acknowledged yet, a sixteenth of `memory_budget` "
+        "at most. When they are used up, processing waits for the brokers.",
+    )
     producer_compression_type: str | None = setting(
         None,
         or_none(one_of("gzip", "snappy", "lz4", "zstd")),
         "compression_type",
         env="PRODUCER_COMPRESSION_TYPE",
+        kafka="compression.type",
+        doc="Compression of the batches that are sent: `none`, `gzip`, `snappy`, `lz4` or `zstd`.",
     )
 
-    topic_partitions: int = setting(8, whole(1), env="TOPIC_PARTITIONS")
+    topic_partitions: int = setting(
+        8,
+        whole(1),
+        env="TOPIC_PARTITIONS",
+        doc="Number of partitions of topics that the app makes, where nothing else gives it.",
+    )
     topic_replication_factor: int = setting(
-        -1, replicas, "replication_factor", env="TOPIC_REPLICATION_FACTOR"
-    )  # -1: the broker's default.replication.factor
-    repartition_names: str = setting("app", one_of("app", "faust"))
-    topic_allow_declare: bool = setting(True, flag, env="TOPIC_ALLOW_DECLARE")
-    key_serializer: object = setting("raw", as_it_is, env="APP_KEY_SERIALIZER")
-    value_serializer: object = setting("json", as_it_is, env="APP_VALUE_SERIALIZER")
+        -1,
+        replicas,
+        "replication_factor",
+        env="TOPIC_REPLICATION_FACTOR",
+        kafka="replication.factor",
+        doc="Number of replicas of topics that the app makes. `-1`: the brokers' "
+        "`default.replication.factor`.",
+    )
+    repartition_names: str = setting(
+        "app",
+        one_of("app", "faust"),
+        doc="Names of the topics that `group_by` of an agent makes. `app`: they begin with the "
+        "id of the app. `faust`: Faust's names, to go on with the topics of a Faust app; two "
+        "apps may then have the same.",
+    )
+    topic_allow_declare: bool = setting(
+        True,
+        flag,
+        env="TOPIC_ALLOW_DECLARE",
+        doc="Whether a worker makes the topics that are missing.",
+    )
+    key_serializer: object = setting(
+        "raw",
+        as_it_is,
+        env="APP_KEY_SERIALIZER",
+        doc="Serializer of keys where topic and type give none: `raw` (bytes and text), `json`, "
+        "or any of Faust's.",
+    )
+    value_serializer: object = setting(
+        "json",
+        as_it_is,
+        env="APP_VALUE_SERIALIZER",
+        doc="Serializer of values where topic and type give none: `json`, `raw` (bytes and "
+        "text), or any of Faust's.",
+    )
 
-    events_file: str | None = setting(None, or_none(text))
-    log_format: str = setting("text", one_of("text", "json"))
-    log_level: str = setting("info", level)
+    events_file: str | None = setting(
+        None,
+        or_none(text),
+        doc="File to which the worker writes its [events](events.md), as JSON Lines. The option "
+        "`--events` of a worker.",
+    )
+    log_format: str = setting(
+        "text",
+        one_of("text", "json"),
+        doc="Form of the log: `text` for people, or `json`, one object a line.",
+    )
+    log_level: str = setting(
+        "info",
+        level,
+        doc="Least level of log lines: `debug`, `info`, `warning`, `error` or `critical`.",
+    )
+
+
+GROUPS: Final = {
+    "id": "Identity",
+    "bootstrap": "Brokers",
+    "processing_guarantee": "Guarantee and failures",
+    "protocol_type": "Group",
+    "acceptable_recovery_lag": "Assignment",
+    "state_dir": "State",
+    "fetch_max_wait_s": "Fetching",
+    "producer_linger_s": "Producing",
+    "topic_partitions": "Topics",
+    "events_file": "Log and events",
+}
+"""First field of each group of settings -> title of the group."""
 
 
 def is_exact(config: Config) -> bool:

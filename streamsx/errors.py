@@ -28,7 +28,11 @@ Each message has the form `PROBLEM: PLACE: ADVICE`, in one line.
 
 
 class StreamsxError(Exception):
-    """Base of all errors of this package; `exit_code` is the exit code of a command."""
+    """Base of all errors of this package.
+
+    Attributes:
+        exit_code: Exit code of a command that ends with this error.
+    """
 
     exit_code = 1
 
@@ -104,7 +108,7 @@ class SnapshotAhead(UsageError):
 
 
 class NotFound(StreamsxError):
-    """App id, instance, store or topic that does not exist."""
+    """App id, worker, store or topic that does not exist."""
 
     exit_code = 3
 
@@ -112,7 +116,10 @@ class NotFound(StreamsxError):
 class NotHere(StreamsxError):
     """Key of a table that is missing here, and that another worker may have.
 
-    `partitions`: the table's partitions on this worker.
+    Attributes:
+        table: Name of the table.
+        key: The key.
+        partitions: Partitions of the table on this worker.
     """
 
     def __init__(self, message: str, table: str, key: object, partitions: frozenset[int]) -> None:
@@ -197,11 +204,11 @@ class ValueRefused(DataError):
 
 
 class GroupError(StreamsxError):
-    """Refusal of this member by the coordinator."""
+    """Refusal of this worker by the group's coordinator."""
 
 
 class Fenced(GroupError):
-    """Membership that ended because the group went on without this member."""
+    """Membership that ended because the group went on without this worker."""
 
 
 class InstanceIdTaken(GroupError):

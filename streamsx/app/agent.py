@@ -55,9 +55,11 @@ class BodyUses(NamedTuple):
 class Agent(FaustNames):
     """Agent that `@app.agent` makes of a function.
 
-    `channel`: a topic or its name; None makes a topic with the agent's name, from `options`;
-    `sinks`: destinations of yielded values; `tables`: tables that the body uses; with None they are
-    discovered; `raised`: called with the agent and each exception that ends its body.
+    Args:
+        channel: Topic or its name; None makes a topic with the agent's name, from `options`.
+        sinks: Destinations of yielded values.
+        tables: Tables that the body uses; None: they are discovered.
+        raised: Function that is called with the agent and each exception that ends its body.
     """
 
     def __init__(
@@ -101,17 +103,36 @@ class Agent(FaustNames):
         return self._channel
 
     def send(self, *, key: Any = None, value: Any = None, **options: Unpack[SendOptions]) -> Done:
-        """Send to the topic that the agent reads."""
+        """Send one record to the topic that the agent reads, as `Topic.send` does.
+
+        Args:
+            key: Key of the record.
+            value: Value of the record.
+            **options: Partition, timestamp, headers and serializers, as for `Topic.send`.
+        """
         return self.channel.send(key=key, value=value, **options)
 
     async def cast(
         self, value: Any = None, *, key: Any = None, **options: Unpack[SendOptions]
     ) -> None:
-        """Send as `send` does; Faust's name."""
+        """Send as `send` does; Faust's name.
+
+        Args:
+            value: Value of the record.
+            key: Key of the record.
+            **options: As for `send`.
+        """
         await self.send(key=key, value=value, **options)
 
     def add_sink(self, sink: Sink) -> None:
-        """Add a destination of yielded values. Raises TypeError for any other object."""
+        """Add a destination of yielded values.
+
+        Args:
+            sink: Topic, agent, or function of the value, plain or async.
+
+        Raises:
+            TypeError: `sink` is another object.
+        """
         if not (isinstance(sink, Topic | Agent) or callable(sink)):
             raise TypeError(f"not a sink: {sink!r}: {self!r}: give a topic, an agent or a function")
         if sink not in self.sinks:

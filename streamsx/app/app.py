@@ -47,11 +47,16 @@ Listens = TypeVar("Listens", bound=Listener)
 
 
 class App(FaustNames):
-    """App of a user; `id` names the group of its workers and the internal topics.
+    """App: the agents, flows, tables and timers that one group of workers runs.
 
-    `settings` are the fields of `streamsx.config.Config` without the units, or Faust's names;
-    Kafka's dotted names go into `config={...}`. Settings are read and checked when `conf` is first
-    used.
+        app = streamsx.App("shop", broker="kafka://localhost:9092")
+
+    Settings are read and checked when `conf` is first used.
+
+    Args:
+        id: Name of the group of workers, and beginning of the names of internal topics.
+        **settings: Settings by name, as in the settings reference, or by Faust's names. Kafka's
+            dotted names go into `config={...}`.
     """
 
     def __init__(self, id: str, **settings: object) -> None:  # noqa: A002  # Faust's name
@@ -103,7 +108,17 @@ class App(FaustNames):
     # -- parts of an app
 
     def topic(self, *names: str, **options: Any) -> Topic:
-        """Return a topic, or several read alike; `options` as for Topic. Raises NotSupported."""
+        """Return a topic, or several topics that are read alike.
+
+            orders = app.topic("orders", value_type=Order, partitions=8)
+
+        Args:
+            *names: Names of the topics.
+            **options: Types, serializers and what a new topic shall have: see `Topic`.
+
+        Raises:
+            NotSupported: an option belongs to Faust alone.
+        """
         ours = self._ours("app.topic", f"topic {names}", options)
         made = Topic(self, names, **ours)
         if self.host is None:  # a running app has looked up its topics already
@@ -125,13 +140,24 @@ class App(FaustNames):
     ) -> Callable[[Callable[..., Any]], Agent]:
         """Make an agent of an `async def` that iterates a stream, and may yield to its sinks.
 
-        `tables` are the tables that the agent uses, if they cannot be found in the code. `options`
-        are those of the topic, if `channel` is not a Topic. Each task has one instance. `on_error`
-        and `on_decode_error` are the reactions to this agent's failures, and `on_produce_error`
-        that to a record of the agent that a broker refuses, in place of the settings': a word, or
-        a function of the failure that returns one (None: the setting's). An `on_error` of two
-        arguments is Faust's: it is called with the agent and the exception when the body raises,
-        and awaited if it is async. The setting's reaction follows.
+            @app.agent(app.topic("orders"))
+            async def add(orders):
+                async for order in orders:
+                    totals[order["user"]] += order["price"]
+
+        Each task runs one instance of the body.
+
+        Args:
+            channel: Topic to read, or its name; a topic with the agent's name unless given.
+            name: Name of the agent; `module.function` unless given.
+            sink: Topics, agents or functions that get what the body yields.
+            tables: Tables that the agent uses, if they cannot be found in its code.
+            on_error: Reaction to a record on which the body raises: a word of the setting, or a
+                function of the `Failure` that returns one (None: the setting's). A function of two
+                arguments is Faust's: it gets agent and error, and the setting's reaction follows.
+            on_decode_error: Reaction to a record that cannot be decoded.
+            on_produce_error: Reaction to an output that a broker refuses.
+            **options: Options of the topic, as for `topic`, if `channel` is no Topic.
 
         Raises:
             NameClash: another agent has the name.
@@ -169,7 +195,19 @@ class App(FaustNames):
     def Table(  # noqa: N802  # Faust's name
         self, name: str, *, default: Callable[[], Any] | None = None, **options: Any
     ) -> "Table[Any, Any]":
-        """Make a table of values by key; `options` as for Table. Raises NameClash, NotSupported."""
+        """Make a table of values by key, for agents.
+
+            totals = app.Table("totals", default=float)
+
+        Args:
+            name: Name of the table, its store and its changelog.
+            default: Function that makes the value of a missing key, such as `int` or `list`.
+            **options: Types, store and windows: see `Table`.
+
+        Raises:
+            NameClash: another table has the name.
+            NotSupported: an option belongs to Faust alone.
+        """
         ours = self._ours("app.Table", f"table {name}", options)
         if name in self.flows.stores:
             raise NameClash(f"two of one name: table {name}: a flow has it too: rename one of them")
@@ -187,10 +225,19 @@ class App(FaustNames):
         on_produce_error: Reaction | None = None,
         **options: Any,
     ) -> Flow:
-        """Return a flow of the records of a topic, or of several; `options` as for Topic.
+        """Return a flow of the records of a topic, or of several.
 
-        `timestamp` is a function of the value that returns the record's time, as a datetime or in
-        seconds since 1970. `on_error`, `on_decode_error` and `on_produce_error` are as for `agent`.
+            app.flow("lines").flat_map_values(str.split).to("words")
+
+        Args:
+            topic: Topic to read, or its name.
+            *more: Names of further topics.
+            timestamp: Function of the value that returns the record's time, as a datetime or in
+                seconds since 1970; by default the record's own.
+            on_error: Reaction to a record on which a step raises, as for `agent`.
+            on_decode_error: Reaction to a record that cannot be decoded.
+            on_produce_error: Reaction to an output that a broker refuses.
+            **options: Options of the topic, as for `topic`, if `topic` is a name.
         """
         chosen = on_failure(on_error, on_decode_error, on_produce_error)
         return begin_flow(self, self._read(topic, more, options), timestamp, chosen)
@@ -205,10 +252,15 @@ class App(FaustNames):
         on_produce_error: Reaction | None = None,
         **options: Any,
     ) -> TableFlow:
-        """Return a table of the newest value of each key of a topic; `options` as for Topic.
+        """Return a table of the newest value of each key of a topic, for flows.
 
-        `name` names the table's store, after the topic unless given. `on_error`, `on_decode_error`
-        and `on_produce_error` are as for `agent`.
+        Args:
+            topic: Topic to read, or its name.
+            name: Name of the table's store; the topic's name unless given.
+            on_error: Reaction to a record on which a step raises, as for `agent`.
+            on_decode_error: Reaction to a record that cannot be decoded.
+            on_produce_error: Reaction to an output that a broker refuses.
+            **options: Options of the topic, as for `topic`, if `topic` is a name.
         """
         chosen = on_failure(on_error, on_decode_error, on_produce_error)
         source = self._read_table(topic, options)
@@ -217,10 +269,12 @@ class App(FaustNames):
     def global_table(
         self, topic: Topic | str, *, name: str | None = None, **options: Any
     ) -> GlobalTable:
-        """Return a table that each worker has whole; `options` as for Topic.
+        """Return a table of a topic that each worker has whole, for joins of flows by any key.
 
-        Flows join it by any key, without a topic in between. `name` names the table, after the
-        topic unless given.
+        Args:
+            topic: Topic to read, or its name.
+            name: Name of the table; the topic's name unless given.
+            **options: Options of the topic, as for `topic`, if `topic` is a name.
         """
         source = self._read_table(topic, options)
         keys = key_codec(source)
@@ -251,7 +305,13 @@ class App(FaustNames):
     def task(
         self, fun: Fun | None = None, *, on_leader: bool = False, traced: bool = True
     ) -> Fun | Callable[[Fun], Fun]:
-        """Run an async function once, when a worker has started; the function may take the app."""
+        """Run an async function once, when a worker has started.
+
+        Args:
+            fun: Async function of the app, or of nothing.
+            on_leader: Run it on one worker of the group only.
+            traced: Faust's; has no effect.
+        """
 
         def decorate(fun: Fun) -> Fun:
             self._ours("app.task", f"task {name_of(fun)}", {"traced": traced})
@@ -268,7 +328,22 @@ class App(FaustNames):
         name: str | None = None,
         max_drift_correction: float = 0.1,
     ) -> Callable[[Fun], Fun]:
-        """Run an async function every `interval`, first after one; `on_leader`: on one worker."""
+        """Run an async function at intervals, the first time after one interval.
+
+            @app.timer("10s")
+            async def beat():
+                await app.send("beats", value="alive")
+
+        Args:
+            interval: Duration: seconds, or a text such as `10s`.
+            on_leader: Run it on one worker of the group only.
+            traced: Faust's; has no effect.
+            name: Name for the log; the function's name unless given.
+            max_drift_correction: Faust's; has no effect.
+
+        Raises:
+            ValueError: `interval` is no duration above 0.
+        """
         interval_s = seconds(interval)
         if not 0 < interval_s < float("inf"):
             raise ValueError(f"not an interval: {interval!r}: write 500ms, 60s or 10m")
@@ -282,26 +357,34 @@ class App(FaustNames):
         return decorate
 
     def on_assigned(self, fun: Listens) -> Listens:
-        """Call `fun` after each rebalance with the partitions that this worker is newly assigned.
+        """Call a function after each rebalance, with the partitions that are new to this worker.
 
-        The argument is a frozenset, maybe empty. `fun` may be async. An exception ends the worker.
+        Args:
+            fun: Function of a frozenset of partitions, which may be empty; plain or async. An
+                exception ends the worker.
         """
         self.listeners.assigned.append(fun)
         return fun
 
     def on_revoked(self, fun: Listens) -> Listens:
-        """Call `fun` with partitions that go to another worker.
+        """Call a function with partitions that go to another worker.
 
-        The partitions are stopped and committed, and move when `fun` returns. An async `fun` may
-        wait, up to `revoke_timeout`.
+        The partitions are stopped and committed, and move when the function returns.
+
+        Args:
+            fun: Function of a frozenset of partitions; plain or async. An async function may
+                wait, up to the setting `revoke_timeout`.
         """
         self.listeners.revoked.append(fun)
         return fun
 
     def on_lost(self, fun: Listens) -> Listens:
-        """Call `fun` with partitions that another worker may run already.
+        """Call a function with partitions that another worker may run already.
 
-        Without such a listener, those of `on_revoked` are called.
+        Without such a function, those of `on_revoked` are called.
+
+        Args:
+            fun: Function of a frozenset of partitions; plain or async.
         """
         self.listeners.lost.append(fun)
         return fun
@@ -435,16 +518,26 @@ class App(FaustNames):
         value: Any = None,
         **options: Unpack[SendOptions],
     ) -> Done:
-        """Send as `Topic.send` does, to a topic or to the name of a topic.
+        """Send one record, as `Topic.send` does.
 
-        A name that `topic` was called with stands for that object.
+        Args:
+            channel: Topic, or its name. A name that `topic` was called with stands for that topic.
+            key: Key of the record.
+            value: Value of the record.
+            **options: Partition, timestamp, headers and serializers, as for `Topic.send`.
         """
         if isinstance(channel, str):
             channel = self.topics.get(channel) or Topic(self, (channel,))
         return channel.send(key=key, value=value, **options)
 
     def main(self) -> None:
-        """Run the command line with this app: `python shop.py worker` as `python -m streamsx`."""
+        """Run the command line with this app.
+
+            if __name__ == "__main__":
+                app.main()
+
+        Then `python shop.py worker` is `streamsx worker shop`.
+        """
         from streamsx.__main__ import main
 
         sys.argv[1:1] = ["-A", "__main__"]

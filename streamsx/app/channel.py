@@ -49,12 +49,23 @@ class SendOptions(TypedDict, total=False):
 
 
 class Topic(FaustNames):
-    """Topic, or several topics that are read alike.
+    """Topic, or several topics that are read alike; made by `App.topic`.
 
-    `key_type`, `value_type`: types to read, None accepts any value; `allow_empty`: a record without
-    a value is read as None, where a typed topic passes over the record; `key_serializer`,
-    `value_serializer`: the app's unless the type or the topic has one. `partitions`, `replicas`,
-    `retention` (seconds), `compacting`, `deleting`, `config`: for creating the topic.
+    Args:
+        key_type: Type of keys to read; None accepts any value.
+        value_type: Type of values to read: a Record, a pydantic model, a type that msgspec reads;
+            None accepts any value.
+        key_serializer: Serializer of keys; the app's unless the type has one.
+        value_serializer: Serializer of values; the app's unless the type has one.
+        partitions: Number of partitions of a new topic; the app's `topic_partitions` unless given.
+        retention: Duration for which a new topic keeps records.
+        compacting: Whether a new topic keeps the newest record of each key.
+        deleting: Whether a new topic deletes records after `retention`, beside compaction.
+        replicas: Number of replicas of a new topic.
+        config: Further configs of a new topic, by Kafka's names.
+        allow_empty: Whether a record without a value is read as None. A topic with a `value_type`
+            passes over such records otherwise.
+        has_prefix: Faust's: the name begins with the app's id already.
     """
 
     def __init__(
@@ -138,23 +149,25 @@ class Topic(FaustNames):
     ) -> Done:
         """Send one record. The send is complete on return, and awaiting the result never suspends.
 
-        `await (await topic.send(...))` waits until Kafka has the record, as in Faust, and returns
-        the RecordMetadata. That wait raises RecordRefused if the broker has refused the record.
+        `await (await topic.send(...))` waits for Kafka: it returns the RecordMetadata, or raises
+        RecordRefused. In an agent the commit of the record at hand waits for the sent one. A topic
+        that is not there is made if `topic_allow_declare` says so: awaiting the result waits.
 
-        Within an agent, a record gets the timestamp of the record at hand (none, if that has none)
-        unless `timestamp` (in seconds) is given, and the commit that covers the record at hand
-        waits for the sent one. Elsewhere a record gets the current time, and no commit waits.
-        `force` is Faust's and has no effect here.
-
-        A topic that was unknown when the app started is looked up now, and created if
-        `topic_allow_declare` allows: awaiting the result waits for that.
+        Args:
+            key: Key of the record.
+            value: Value of the record; None deletes its key in a table.
+            partition: Partition to send to; chosen by the key unless given.
+            timestamp: Time in seconds since 1970; that of the record at hand unless given.
+            headers: Names with values of text, bytes or None, as a dict or as pairs.
+            key_serializer: Serializer of the key, in place of the topic's.
+            value_serializer: Serializer of the value, in place of the topic's.
+            force: Faust's; has no effect.
 
         Raises:
             TypeError: the serializer cannot write a value, or a header is neither text nor bytes.
-            RecordTooLarge: the topic does not take a record of this size.
+            RecordTooLarge: the topic takes no record of this size.
             RecordRefused: the topic refuses the timestamp, or a missing key in a compacted topic.
-            UsageError: no worker runs.
-            WrongThread: the caller is on another thread than the event loop's.
+            UsageError: no worker runs, or the caller is on another thread than the event loop's.
             ValueError: the topic has several names.
         """
         name, keys, values = self._outgoing
@@ -212,7 +225,11 @@ class Topic(FaustNames):
         return host.send_late(outbox, spec, partition, record)
 
     def send_soon(self, **record: Any) -> Done:
-        """Send as `send` does; Faust's name."""
+        """Send as `send` does; Faust's name.
+
+        Args:
+            **record: Arguments of `send`.
+        """
         return self.send(**record)
 
     async def declare(self) -> None:
@@ -224,7 +241,11 @@ class Topic(FaustNames):
 
     @cached_property
     def name(self) -> str:
-        """Return the name. Raises ValueError when there are several."""
+        """Return the name.
+
+        Raises:
+            ValueError: the topic has several names.
+        """
         if len(self.topics) != 1:
             raise ValueError(f"not one topic: {self}: send to a topic object with one name")
         return self.topics[0]

@@ -31,9 +31,13 @@ def retry(attempts: int = 3, backoff: object = "1s", then: str = "dlq") -> Retry
 
         app.flow("orders", on_error=streamsx.retry(attempts=5, backoff="2s", then="log"))
 
-    The record is tried `attempts` times in all. Its task alone waits between two tries: `backoff`,
-    then twice that, and so on, up to a minute. What the failed try did in tables and outputs is
-    undone. After the last try `then` follows: `log`, `dlq`, `stop_task`, `stop` or `stop_app`.
+    Only the task of the record waits between two tries. What the failed try did in tables and
+    outputs is undone.
+
+    Args:
+        attempts: Number of tries in all.
+        backoff: Duration of the first wait. Each further one takes twice as long, a minute at most.
+        then: Reaction after the last try: `log`, `dlq`, `stop_task`, `stop` or `stop_app`.
 
     Raises:
         UsageError: an argument is wrong.

@@ -81,7 +81,10 @@ TEXT: Final = topic_codec(str, None, "raw", key=True)
 
 @dataclass(frozen=True)
 class Flow(AbsentSteps):
-    """Records of a topic behind some steps. Made by `App.flow` and by the calls below."""
+    """Records of a topic behind some steps. Made by `App.flow` and by the steps below.
+
+    Functions are plain. State has the name that it is given, never a number.
+    """
 
     _absent = OF_FLOW
     place: Place
@@ -93,19 +96,35 @@ class Flow(AbsentSteps):
     # -- each record by itself
 
     def filter(self, condition: Callable[..., Any], *, metadata: bool = False) -> "Flow":
-        """Keep the records whose value fulfils a condition."""
+        """Keep the records whose value fulfils a condition.
+
+        Args:
+            condition: Function of the value.
+            metadata: Whether the function takes value, key, timestamp in ms and headers.
+        """
         check_function("filter", condition, metadata=metadata)
         return self._then(filter_values(condition, metadata=metadata))
 
     def filter_not(self, condition: Callable[..., Any], *, metadata: bool = False) -> "Flow":
-        """Drop the records whose value fulfils a condition."""
+        """Drop the records whose value fulfils a condition.
+
+        Args:
+            condition: Function of the value.
+            metadata: Whether the function takes value, key, timestamp in ms and headers.
+        """
         check_function("filter_not", condition, metadata=metadata)
         return self._then(filter_values(condition, keeps=False, metadata=metadata))
 
     def map_values(
         self, fun: Callable[..., Any], *, value_type: Any = None, metadata: bool = False
     ) -> "Flow":
-        """Replace each value by what a function makes of it."""
+        """Replace each value by what a function makes of it. The key stays.
+
+        Args:
+            fun: Function of the value.
+            value_type: Type of the new values; None accepts the types of JSON.
+            metadata: Whether the function takes value, key, timestamp in ms and headers.
+        """
         check_function("map_values", fun, metadata=metadata)
         operator = map_values(fun, metadata=metadata)
         return self._then(operator, source=None, value_type=value_type)
@@ -113,7 +132,13 @@ class Flow(AbsentSteps):
     def flat_map_values(
         self, fun: Callable[..., Iterable[Any]], *, value_type: Any = None, metadata: bool = False
     ) -> "Flow":
-        """Replace each value by any number of values, each a record with the same key."""
+        """Replace each value by any number of values, each a record with the same key.
+
+        Args:
+            fun: Function of the value that returns an iterable of values.
+            value_type: Type of the new values; None accepts the types of JSON.
+            metadata: Whether the function takes value, key, timestamp in ms and headers.
+        """
         check_function("flat_map_values", fun, metadata=metadata)
         operator = flat_map_values(fun, metadata=metadata)
         return self._then(operator, source=None, value_type=value_type)
@@ -121,7 +146,13 @@ class Flow(AbsentSteps):
     def map(
         self, fun: Callable[[Any, Any], Any], *, key_type: Any = None, value_type: Any = None
     ) -> "Flow":
-        """Replace each record: `fun` takes key and value, and returns a pair of the two."""
+        """Replace each record.
+
+        Args:
+            fun: Function of key and value that returns a pair of the two.
+            key_type: Type of the new keys; text unless given.
+            value_type: Type of the new values; None accepts the types of JSON.
+        """
         check_function("map", fun, 2)
         keys = keys_of(key_type)
         operator = map_records(fun, FlowKeys(keys.encoders, key_type or str, users_line()))
@@ -136,7 +167,13 @@ class Flow(AbsentSteps):
         key_type: Any = None,
         value_type: Any = None,
     ) -> "Flow":
-        """Replace each record by any number: `fun` takes key and value, and returns pairs."""
+        """Replace each record by any number of records.
+
+        Args:
+            fun: Function of key and value that returns an iterable of pairs of the two.
+            key_type: Type of the new keys; text unless given.
+            value_type: Type of the new values; None accepts the types of JSON.
+        """
         check_function("flat_map", fun, 2)
         keys = keys_of(key_type)
         operator = flat_map(fun, FlowKeys(keys.encoders, key_type or str, users_line()))
@@ -145,21 +182,36 @@ class Flow(AbsentSteps):
         )
 
     def peek(self, fun: Callable[..., Any], *, metadata: bool = False) -> "Flow":
-        """Call a function for each record, and go on with the same record."""
+        """Call a function for each record, and go on with the same record.
+
+        Args:
+            fun: Function of the value.
+            metadata: Whether the function takes value, key, timestamp in ms and headers.
+        """
         check_function("peek", fun, metadata=metadata)
         return self._then(peek(fun, metadata=metadata))
 
     def foreach(self, fun: Callable[..., Any], *, metadata: bool = False) -> None:
-        """Call a function for each record, as the last step."""
+        """Call a function for each record, as the last step.
+
+        Args:
+            fun: Function of the value.
+            metadata: Whether the function takes value, key, timestamp in ms and headers.
+        """
         self.peek(fun, metadata=metadata)
 
     def rekey(
         self, key_of: Callable[..., Any], *, key_type: Any = None, metadata: bool = False
     ) -> "Flow":
-        """Give each record another key, text unless `key_type` is given.
+        """Give each record another key.
 
         Where state follows, records go through a topic in between, so that each key has one task.
-        That topic is named after the next operator with a name.
+        That topic is named after the next step with a name.
+
+        Args:
+            key_of: Function of the value that returns the key.
+            key_type: Type of the new keys; text unless given.
+            metadata: Whether the function takes value, key, timestamp in ms and headers.
         """
         check_function("rekey", key_of, metadata=metadata)
         keys = keys_of(key_type)
@@ -175,9 +227,15 @@ class Flow(AbsentSteps):
         default: str = "rest",
         **named: Callable[[Any], Any],
     ) -> "dict[str, Flow]":
-        """Return a flow for each condition, by name: a record goes to the first that it fulfils.
+        """Return a flow for each condition, by name. A record goes to the first that it fulfils.
 
-        Records that fulfil no condition go to the flow named `default`.
+            parts = flow.branch(large=lambda order: order["price"] > 100, default="small")
+            parts["large"].to("large-orders")
+
+        Args:
+            conditions: Functions of the value by the name of their flow.
+            default: Name of the flow of the records that fulfil no condition.
+            **named: Further conditions.
         """
         found = {**(conditions or {}), **named}
         if default in found or not found:
@@ -192,7 +250,11 @@ class Flow(AbsentSteps):
         return {name: Flow(fork.then(on_branch(n))) for n, name in enumerate(names)}
 
     def merge(self, *others: "Flow") -> "Flow":
-        """Return the records of this flow and of others, in the order in which they arrive."""
+        """Return the records of this flow and of others, in the order in which they arrive.
+
+        Args:
+            *others: Flows with keys of the same type.
+        """
         places = [each.place for each in (self, *others)]
         for place in places:
             refuse_other_keys(self.place.shape.keys, place.shape.keys, "rekey one of the flows")
@@ -208,13 +270,19 @@ class Flow(AbsentSteps):
         metadata: bool = False,
         on_late: OnLate = DROP,
     ) -> "Flow":
-        """Keep the first record of each id, and drop those of the same id `within` a duration.
+        """Keep the first record of each id, and drop those that follow within a time.
 
-        `key` is a function that finds the id, of any type that JSON has; a record without an id
-        passes. Ids are those of one partition: group or rekey the flow by the id if records of one
-        id may be in several. `grace` is how long an id is kept beyond `within`, in stream time, for
-        records that come late. `on_late` is what becomes of a record that comes later than that, as
-        for windows (`Grouped`).
+        Ids are those of one partition: group or rekey the flow by the id if records of one id may
+        be in several.
+
+        Args:
+            key: Function of the value that returns the id, of any type that JSON has. A record with
+                the id None passes.
+            within: Duration for which an id counts, in stream time.
+            name: Name of the store of the ids.
+            grace: Duration for which an id is kept beyond `within`, for records that come late.
+            metadata: Whether the function takes value, key, timestamp in ms and headers.
+            on_late: What becomes of a record that comes later than that, as for `Grouped.count`.
         """
         check_function("deduplicate", key, metadata=metadata)
         timing = dedup_timing(within, grace)
@@ -227,17 +295,30 @@ class Flow(AbsentSteps):
     # -- topics
 
     def to(self, topic: Topic | str) -> None:
-        """Send each record to a topic. A value of None is sent as a deletion."""
+        """Send each record to a topic. A value of None is sent as a deletion.
+
+        Args:
+            topic: Topic or its name.
+        """
         self.place.send(self.place.topic(topic))
 
     def through(self, topic: Topic | str) -> "Flow":
-        """Send each record to a topic, and go on with the records of that topic."""
+        """Send each record to a topic, and go on with the records of that topic.
+
+        Args:
+            topic: Topic or its name.
+        """
         self._refuse_windowed("through")
         self.to(topic)
         return Flow(self.place.behind(self.place.topic(topic), TopicKind.SOURCE))
 
     def repartition(self, name: str, *, partitions: int | None = None) -> "Flow":
-        """Go through a topic in between, `{app}-{name}-repartition`."""
+        """Go through a topic in between, `{app}-{name}-repartition`.
+
+        Args:
+            name: Part of the topic's name.
+            partitions: Number of its partitions.
+        """
         self._refuse_windowed("repartition")
         return Flow(self.place.between(name, partitions))
 
@@ -259,9 +340,13 @@ class Flow(AbsentSteps):
         *,
         key_type: Any = None,
     ) -> "Grouped":
-        """Return groups by another key, text unless `key_type` is given.
+        """Return groups by another key.
 
-        `name` names the topic in between; without it the aggregate's name does.
+        Args:
+            key_of: Function of the value that returns the key.
+            name: Part of the name of the topic in between; the aggregate's name unless given.
+            partitions: Number of partitions of that topic, if `name` is given.
+            key_type: Type of the new keys; text unless given.
         """
         place = self.rekey(key_of, key_type=key_type).place
         return Grouped(place.between(name, partitions) if name else place)
@@ -271,7 +356,11 @@ class Flow(AbsentSteps):
         return Grouped(self.place)
 
     def to_table(self, name: str = "") -> "TableFlow":
-        """Return a table of the newest value of each key. A value of None deletes the key."""
+        """Return a table of the newest value of each key. A value of None deletes the key.
+
+        Args:
+            name: Name of the store and its changelog.
+        """
         from streamsx.app.table_flow import TableFlow
 
         refuse_lost_deletions(self.place.shape.source)
@@ -293,22 +382,25 @@ class Flow(AbsentSteps):
         value_type: Any = None,
         on_late: OnLate = DROP,
     ) -> "Flow":
-        """Join each record with a table, or with the records of another flow.
+        """Join each record with a table, a global table, or the records of another flow.
 
-        With a table: `fun` takes the value, and the table's value for the key as it is when the
-        record comes; `kind` is `inner` or `left`. `name` names the topic in between where the key
-        was changed.
+        With a table, the value joins the table's value for the key as it is when the record comes.
+        With a flow, records of one key join if their times are `within` a duration of each other. A
+        record without a match leaves with None in its place when nothing can match any more.
 
-        With a global table: the same, by the key that `key` makes of the value, or by the record's
-        key without `key`. No topic is in between.
-
-        With a flow: records of one key join if their times are `within` a duration of each other;
-        a pair (before, after) says how much earlier and later than this flow's record the other's
-        may be. `kind` is `inner`, `left` or `outer`. A record without a match leaves with None for
-        the other value when nothing can match any more: `grace` is how long the join waits for
-        late records. `idle` is how long both inputs may be without any record, in time on the
-        wall, before such records leave all the same. `name` names the buffers. `on_late` is that
-        of windows (`Grouped`), for late records of either flow.
+        Args:
+            other: Table, global table or flow.
+            fun: Function of both values that returns the joined value.
+            kind: `inner`, `left`, or with a flow `outer`.
+            key: Function of the value that returns the key of a global table; the record's key
+                unless given. With a global table only.
+            within: Duration, or a pair (before, after): how much earlier and later than this flow's
+                record the other's may be. With a flow only, as are the next two.
+            grace: Duration for which the join waits for late records.
+            idle: Duration on the wall without any record after which unmatched records leave.
+            name: Name of the buffers; with a table, of the topic in between after a `rekey`.
+            value_type: Type of the joined values; None accepts the types of JSON.
+            on_late: What becomes of late records of either flow, as for `Grouped.count`.
         """
         from streamsx.app.table_flow import GlobalTable, TableFlow
 
@@ -328,6 +420,11 @@ class Flow(AbsentSteps):
         if not isinstance(other, TableFlow):
             raise TypeError(f"not a table: {other!r} ({users_line()}): make it with app.table")
         _refuse_reach(within, grace, idle, on_late)
+        return self._join_table(other, fun, kind, name, value_type)
+
+    def _join_table(
+        self, other: "TableFlow", fun: Callable[[Any, Any], Any], kind: str, name: str, values: Any
+    ) -> "Flow":
         check_kind(kind, TABLE_KINDS)
         store = other.store(users_line())
         if other.to_flow().place.shape.windowed:
@@ -338,7 +435,7 @@ class Flow(AbsentSteps):
             )
         refuse_other_keys(self.place.shape.keys, store.keys, "give both the same key_type=")
         operator = join_table(store, fun, left=kind == "left")
-        return Flow(self.place.keyed(name).then(operator, source=None, value_type=value_type))
+        return Flow(self.place.keyed(name).then(operator, source=None, value_type=values))
 
     def _join_global(
         self,
@@ -404,12 +501,9 @@ class Flow(AbsentSteps):
 
 @dataclass(frozen=True)
 class Grouped(AbsentSteps):
-    """Records of a flow by key. Each call makes a table; its name names the table's store.
+    """Records of a flow by key. Each call makes a table, and the table's changes.
 
-    `on_late` is what becomes of a record that comes when its window has closed: `drop`, `dlq`,
-    which keeps it as a dead letter, or a function that takes it as a `LateRecord`. A record of
-    several windows is late for each that has closed, and has one dead letter. Late records are
-    counted in any case.
+    A record of several windows is late for each window that has closed, and has one dead letter.
     """
 
     _absent = OF_GROUPS
@@ -417,13 +511,26 @@ class Grouped(AbsentSteps):
     _window: Window | None = None
 
     def window(self, window: Window) -> "Grouped":
-        """Return groups by key and window: `tumbling`, `hopping`, `sliding` or `session`."""
+        """Return groups by key and window. Keys of the results are `WindowedKey`.
+
+        Args:
+            window: What `tumbling`, `hopping`, `sliding` or `session` returns.
+        """
         if not isinstance(window, Window):
             raise TypeError(f"not a window: {window!r} ({users_line()}): write tumbling('1h')")
         return Grouped(self._place, window)
 
     def count(self, name: str = "", *, emit: str = "commit", on_late: OnLate = DROP) -> "TableFlow":
-        """Count the records of each key."""
+        """Count the records of each key.
+
+        Args:
+            name: Name of the store and its changelog.
+            emit: `commit`: the newest change of a key with each commit. `update`: every change.
+                `final`: one result for each window, when the window closes.
+            on_late: What becomes of a record whose window has closed: `drop`, `dlq` (keep it as a
+                dead letter), or a function of the `LateRecord`. Late records are counted in any
+                case.
+        """
         return self._made(COUNT, name, emit, on_late)
 
     def aggregate(
@@ -437,10 +544,20 @@ class Grouped(AbsentSteps):
         emit: str = "commit",
         on_late: OnLate = DROP,
     ) -> "TableFlow":
-        """Aggregate the records of each key: `fun` takes key, value and the aggregate so far.
+        """Aggregate the records of each key.
 
-        `init` makes the first aggregate. Sessions need `merge` too, which takes key and the
-        aggregates of two sessions that become one, the earlier one first.
+            groups.aggregate(list, lambda key, value, so_far: [*so_far, value], "latest")
+
+        Args:
+            init: Function that makes the first aggregate.
+            fun: Function of key, value and the aggregate so far that returns the next aggregate. It
+                may change the aggregate in place and return it.
+            name: Name of the store and its changelog.
+            merge: Function of key and two aggregates, the earlier first, that returns one. Sessions
+                need it, because two of them may become one.
+            value_type: Type of the aggregate; None accepts the types of JSON.
+            emit: As for `count`.
+            on_late: As for `count`.
         """
         check_function("aggregate", init, 0)
         check_function("aggregate", fun, 3)
@@ -457,7 +574,14 @@ class Grouped(AbsentSteps):
         emit: str = "commit",
         on_late: OnLate = DROP,
     ) -> "TableFlow":
-        """Reduce the records of each key: `fun` takes two values, first the earlier one's."""
+        """Reduce the records of each key to one value.
+
+        Args:
+            fun: Function of two values, the earlier first, that returns one.
+            name: Name of the store and its changelog.
+            emit: As for `count`.
+            on_late: As for `count`.
+        """
         check_function("reduce", fun, 2)
         kind = self._place.shape.value_type
         wanted = _reducing(lambda value: value, fun, kind)._replace(changes_in_place=True)
@@ -472,7 +596,15 @@ class Grouped(AbsentSteps):
         emit: str = "commit",
         on_late: OnLate = DROP,
     ) -> "TableFlow":
-        """Sum what a function makes of each value."""
+        """Sum what a function makes of each value.
+
+        Args:
+            fun: Function of the value that returns a number.
+            name: Name of the store and its changelog.
+            value_type: Type of the sum; None accepts the types of JSON.
+            emit: As for `count`.
+            on_late: As for `count`.
+        """
         check_function("sum", fun)
         return self._made(_reducing(fun, add, value_type), name, emit, on_late)
 
@@ -485,7 +617,15 @@ class Grouped(AbsentSteps):
         emit: str = "commit",
         on_late: OnLate = DROP,
     ) -> "TableFlow":
-        """Keep the least of what a function makes of each value."""
+        """Keep the least of what a function makes of each value.
+
+        Args:
+            fun: Function of the value.
+            name: Name of the store and its changelog.
+            value_type: Type of the result; None accepts the types of JSON.
+            emit: As for `count`.
+            on_late: As for `count`.
+        """
         check_function("min", fun)
         return self._made(_reducing(fun, min, value_type), name, emit, on_late)
 
@@ -498,7 +638,15 @@ class Grouped(AbsentSteps):
         emit: str = "commit",
         on_late: OnLate = DROP,
     ) -> "TableFlow":
-        """Keep the greatest of what a function makes of each value."""
+        """Keep the greatest of what a function makes of each value.
+
+        Args:
+            fun: Function of the value.
+            name: Name of the store and its changelog.
+            value_type: Type of the result; None accepts the types of JSON.
+            emit: As for `count`.
+            on_late: As for `count`.
+        """
         check_function("max", fun)
         return self._made(_reducing(fun, max, value_type), name, emit, on_late)
 
@@ -510,7 +658,14 @@ class Grouped(AbsentSteps):
         emit: str = "commit",
         on_late: OnLate = DROP,
     ) -> "TableFlow":
-        """Keep a list of the values, the newest `limit` of them if that is given."""
+        """Keep a list of the values of each key, in order.
+
+        Args:
+            name: Name of the store and its changelog.
+            limit: Longest list: only the newest values are kept.
+            emit: As for `count`.
+            on_late: As for `count`.
+        """
         if limit is not None and limit < 1:
             raise TopologyError(f"not a limit: {limit} ({users_line()}): write at least 1")
 

@@ -29,18 +29,24 @@ ONE_WAY: Final = frozenset({"min", "max", "reduce", "collect", "window"})
 class GroupedTable:
     """Rows of a table by group. Each call makes a table; its name names the table's store.
 
-    `_keys` are the codec of the groups' keys, and their encoders. `_name` names the topic in
-    between; without it the aggregate's name does.
+    A row that changes leaves the group of its old value and enters that of its new one.
     """
 
     _place: Place
     _key_of: Callable[[Any], Any]
     _keys: tuple[Codec, FlowKeys]
+    """Codec of the groups' keys, and their encoders."""
     _name: str
+    """Name for the topic in between; without it the aggregate's name counts."""
     _partitions: int | None
 
     def count(self, name: str = "", *, emit: str = "commit") -> "TableFlow":
-        """Count the rows of each group; a group without rows stays, with 0."""
+        """Count the rows of each group; a group without rows stays, with 0.
+
+        Args:
+            name: Name of the store and its changelog.
+            emit: `commit`: the newest change of a key with each commit. `update`: every change.
+        """
         return self._made(
             int, lambda _key, _value, n: n + 1, lambda _key, _value, n: n - 1, name, emit, int
         )
@@ -53,7 +59,14 @@ class GroupedTable:
         value_type: Any = None,
         emit: str = "commit",
     ) -> "TableFlow":
-        """Sum what a function makes of each value."""
+        """Sum what a function makes of each value.
+
+        Args:
+            fun: Function of the value that returns a number.
+            name: Name of the store and its changelog.
+            value_type: Type of the sum; None accepts the types of JSON.
+            emit: As for `count`.
+        """
         check_function("sum", fun)
         return self._made(
             int,
@@ -74,9 +87,19 @@ class GroupedTable:
         value_type: Any = None,
         emit: str = "commit",
     ) -> "TableFlow":
-        """Aggregate the rows of each group: `fun` takes key, value and the aggregate so far.
+        """Aggregate the rows of each group.
 
-        `subtract` takes the same, and returns the aggregate without the value.
+        Args:
+            init: Function that makes the first aggregate.
+            fun: Function of key, value and the aggregate so far that returns the aggregate with the
+                value.
+            name: Name of the store and its changelog.
+            subtract: Function of the same that returns the aggregate without the value.
+            value_type: Type of the aggregate; None accepts the types of JSON.
+            emit: As for `count`.
+
+        Raises:
+            TopologyError: `subtract` is missing.
         """
         check_function("aggregate", init, 0)
         check_function("aggregate", fun, 3)

@@ -42,7 +42,17 @@ class Derived(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Record in its original form; `timestamp` in seconds, as in Faust."""
+    """Record in its original form, with key and value as bytes.
+
+    Attributes:
+        topic: Topic of the record.
+        partition: Partition of the record.
+        offset: Offset of the record.
+        timestamp: Time in seconds since 1970.
+        headers: Names with values, in order; None without headers.
+        key: Bytes of the key.
+        value: Bytes of the value.
+    """
 
     topic: str
     partition: int
@@ -54,11 +64,17 @@ class Message(NamedTuple):
 
     @property
     def tp(self) -> TopicPartition:
+        """Return topic and partition."""
         return TopicPartition(self.topic, self.partition)
 
 
 class Event(FaustNames):
-    """Record of a stream with its context, which is made on access."""
+    """Record of a stream with its context; made by `Stream.events`.
+
+    Attributes:
+        key: Decoded key.
+        value: Decoded value.
+    """
 
     __slots__ = ("_batch", "_index", "key", "value")
 
@@ -70,6 +86,7 @@ class Event(FaustNames):
 
     @property
     def headers(self) -> dict[str, bytes | None]:
+        """Return the headers as a dict; of several with one name the last counts."""
         return dict(self.message.headers or ())
 
     @property
@@ -92,7 +109,14 @@ class Event(FaustNames):
 
 
 class Stream(FaustNames, Generic[V]):
-    """Stream of one agent in one task. `derive` is called with each topic that the body derives."""
+    """Stream of one agent in one task, which the agent's body iterates.
+
+        async for order in orders: ...                  # values
+        async for user, order in orders.items(): ...    # keys with values
+        async for event in orders.events(): ...         # records
+
+    `filter`, `group_by` and `through` come ahead of everything in the body that waits.
+    """
 
     def __init__(
         self,
@@ -113,11 +137,11 @@ class Stream(FaustNames, Generic[V]):
         return aiter(self._values)
 
     def items(self) -> AsyncIterator[tuple[Any, V]]:
-        """Yield keys with values. An undecodable key counts as an undecodable record."""
+        """Yield keys with values. A key that cannot be decoded fails its record."""
         return self._values.items()
 
     async def events(self) -> AsyncIterator[Event]:
-        """Yield values with their keys and their records."""
+        """Yield records as events, with value, key, headers, topic, offset and time."""
         inbox = RUNNING.get().inbox
         async for key, value in self.items():
             assert inbox.batch is not None, "a value without a record"
@@ -133,10 +157,16 @@ class Stream(FaustNames, Generic[V]):
     ) -> "Stream[V]":
         """Return a stream of the same records by another key, through a topic in between.
 
-        `key`: a field of a Record, or a function of the value. The function must not change the
-        value, because other agents' functions are given the same object. A function needs `name`
-        for the topic. `topic`: a topic to use instead of the derived one. Headers and the bytes of
-        the value pass unchanged.
+            async for order in orders.group_by(lambda order: order["user"], name="user"): ...
+
+        Headers and the bytes of the value pass unchanged.
+
+        Args:
+            key: Field of a Record, or plain function of the value. The function must not change the
+                value: other agents get the same object.
+            name: Part of the name of the topic in between; needed with a function.
+            topic: Topic to use in place of the one in between.
+            partitions: Number of partitions of the topic in between.
 
         Raises:
             TypeError: a function without a name, an async function, or another object.
@@ -157,14 +187,21 @@ class Stream(FaustNames, Generic[V]):
         return self._derived(made, TopicKind.REPARTITION, key, otherwise)
 
     def through(self, channel: Topic | str) -> "Stream[V]":
-        """Return a stream of the same records, through another topic."""
+        """Return a stream of the same records, through another topic.
+
+        Args:
+            channel: Topic to send to and read from, or its name.
+        """
         return self._derived(self._named(channel), TopicKind.SOURCE)
 
     def filter(self, condition: Any) -> "Stream[V]":
-        """Return a stream of the records whose value fulfils a condition, a function of the value.
+        """Return a stream of the records whose value fulfils a condition.
 
-        The steps ahead of a `group_by` or `through` run before the topic in between. A condition
-        that raises fails its record.
+        A condition that raises fails its record. Steps ahead of a `group_by` or `through` run ahead
+        of the topic in between.
+
+        Args:
+            condition: Plain function of the value.
 
         Raises:
             TypeError: an async function, or another object.

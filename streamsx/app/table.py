@@ -41,12 +41,27 @@ ns by that name and 12 by this one.
 
 
 class Table(FaustNames, MutableMapping[K, V]):
-    """Table of a user; `default` makes the value of a missing key, and reading does not store it.
+    """Table of values by key; made by `App.Table` and used like a dict.
 
-    `key_type`, `value_type`: None accepts the types of JSON, else any type that msgspec reads, a
-    Record or a pydantic model. A value that would come back different is refused. `store`:
-    rocksdb:// or memory://, the app's unless given; `partitions`: count for the changelog;
-    `extra_topic_configs`: configs for the changelog.
+        totals = app.Table("totals", default=float)
+        ...
+        totals[order["user"]] += order["price"]
+
+    In an agent a table is the part of the agent's task, read and written. Elsewhere it is all parts
+    that this worker's tasks hold, read only. Put a value back after a change in place, or the
+    change may be lost. None means absent: putting None deletes the key.
+
+    Args:
+        default: Function that makes the value of a missing key. Reading stores nothing.
+        key_type: Type of keys; None accepts the types of JSON.
+        value_type: Type of values: a Record, a pydantic model, a type that msgspec reads; None
+            accepts the types of JSON. A value that would come back different is refused.
+        partitions: Number of partitions of the changelog; that of the source unless given.
+        store: `rocksdb://` or `memory://`; the app's unless given.
+        extra_topic_configs: Further configs of the changelog, by Kafka's names.
+        on_window_close: Plain function that is called with `(key, (start, end))` and the value when
+            a window expires; times in seconds since 1970. For tables by window.
+        help: Faust's; has no effect.
     """
 
     def __init__(
@@ -87,15 +102,36 @@ class Table(FaustNames, MutableMapping[K, V]):
     ) -> WindowTable:
         """Return this table by windows of a size, one behind the other.
 
-        `expires`: how long a window is kept beyond its end, in stream time; for ever by default.
-        `key_index` keeps the keys in a table of their own, so that they can be iterated.
+            views = app.Table("views", default=int).tumbling("10s", expires="1m")
+
+        Args:
+            size: Duration of a window.
+            expires: Duration for which a window is kept beyond its end, in stream time; for ever
+                unless given.
+            key_index: Whether keys are kept in a table of their own, so that they can be iterated.
+
+        Raises:
+            TopologyError: the table has other windows already.
+            ValueError: a duration is wrong.
         """
         return self._windowed(size, size, expires, key_index=key_index)
 
     def hopping(
         self, size: object, step: object, expires: object = None, key_index: bool = False
     ) -> WindowTable:
-        """Return this table by windows of a size that begin each step."""
+        """Return this table by windows that overlap: a record is in several of them.
+
+        Args:
+            size: Duration of a window.
+            step: Duration between the starts of two windows, not above `size`.
+            expires: Duration for which a window is kept beyond its end, in stream time; for ever
+                unless given.
+            key_index: Whether keys are kept in a table of their own, so that they can be iterated.
+
+        Raises:
+            TopologyError: the table has other windows already.
+            ValueError: a duration is wrong.
+        """
         return self._windowed(size, step, expires, key_index=key_index)
 
     def _windowed(
@@ -151,7 +187,15 @@ class Table(FaustNames, MutableMapping[K, V]):
         return value  # type: ignore[no-any-return]  # the value that was put
 
     def get(self, key: K, default: Any = None) -> Any:
-        """Return `self[key]`; `default` where that raises KeyError."""
+        """Return the value of a key; for a missing key the table's default, or else `default`.
+
+        Args:
+            key: Key to look up.
+            default: Value for a missing key, if the table has no default.
+
+        Raises:
+            NotHere: the key is missing, and another worker may have it; outside of agents.
+        """
         store = self._store
         if store is None or not TURN._is_owned():  # noqa: SLF001  # method of RLock
             store = self._here()
@@ -223,13 +267,23 @@ class Table(FaustNames, MutableMapping[K, V]):
         return any(True for _ in self)
 
     def values(self) -> ValuesView[V]:
+        """Return the values, read in one walk."""
         return _Values(self)
 
     def items(self) -> ItemsView[K, V]:
+        """Return keys with values, read in one walk."""
         return _Items(self)
 
     def pop(self, key: K, *default: Any) -> Any:
-        """Remove a key and return the value. Raises KeyError for a missing key and no default."""
+        """Remove a key and return its value.
+
+        Args:
+            key: Key to remove.
+            *default: Value to return for a missing key.
+
+        Raises:
+            KeyError: the key is missing, and there is no default.
+        """
         value = self._elsewhere(key)
         if value is None and not default:
             raise KeyError(key)
@@ -239,7 +293,12 @@ class Table(FaustNames, MutableMapping[K, V]):
         return value
 
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """Return the value of a key; put the default first if the key is missing."""
+        """Return the value of a key; put a default first if the key is missing.
+
+        Args:
+            key: Key to look up.
+            default: Value to put; the table's default unless given.
+        """
         value = self._elsewhere(key)
         if value is None:
             value = self[key] if default is None else default

@@ -40,7 +40,7 @@ from streamsx.topology.internal_topics import TopicKind
 class GlobalTable:
     """Table of all partitions of a topic, which each worker has whole. Made by `App.global_table`.
 
-    A worker reads all of the topic before its first task runs, and goes on reading meanwhile.
+    A worker reads all of the topic before its first task runs, and follows the topic then.
     """
 
     node: StoreNode
@@ -52,16 +52,17 @@ class GlobalTable:
 
 @dataclass(frozen=True)
 class TableFlow(AbsentSteps):
-    """Table: made by `App.table`, `Flow.to_table` and aggregates.
+    """Newest value of each key, with its changes.
 
-    `_changes` are the changes of the table. `_store` holds the values; None for a table that is
-    computed from another one and has no store. `_knows_old`: changes have the value before them.
+    Made by `App.table`, `Flow.to_table` and aggregates.
     """
 
     _absent = OF_TABLE
     _changes: Flow
     _store: StoreNode | None
+    """Store of the values; None for a table that is computed from another one."""
     _knows_old: bool = True
+    """Whether changes have the value before them."""
 
     def store(self, made_at: str) -> StoreNode:
         """Return the store. Raises TopologyError if the table has none."""
@@ -77,17 +78,30 @@ class TableFlow(AbsentSteps):
         return self._changes
 
     def to(self, topic: Topic | str) -> None:
-        """Send each change to a topic."""
+        """Send each change to a topic.
+
+        Args:
+            topic: Topic or its name.
+        """
         self._changes.to(topic)
 
     def filter(self, condition: Callable[[Any], Any]) -> "TableFlow":
-        """Keep the rows whose value fulfils a condition; a row that no longer does is deleted."""
+        """Keep the rows whose value fulfils a condition; a row that no longer does is deleted.
+
+        Args:
+            condition: Function of the value.
+        """
         check_function("filter", condition)
         self._ask_old("filter")
         return self._made(filter_table(condition), source=None)
 
     def map_values(self, fun: Callable[[Any], Any], *, value_type: Any = None) -> "TableFlow":
-        """Replace each value by what a function makes of it."""
+        """Replace each value by what a function makes of it.
+
+        Args:
+            fun: Function of the value.
+            value_type: Type of the new values; None accepts the types of JSON.
+        """
         check_function("map_values", fun)
 
         return self._made(map_table(fun), source=None, value_type=value_type)
@@ -100,10 +114,13 @@ class TableFlow(AbsentSteps):
         *,
         key_type: Any = None,
     ) -> GroupedTable:
-        """Return groups of the rows by another key, text unless `key_type` is given.
+        """Return groups of the rows by another key.
 
-        `name` names the topic in between; without it the aggregate's name does. A value for which
-        the function returns None is in no group.
+        Args:
+            key_of: Function of the value that returns the key; None: the row is in no group.
+            name: Part of the name of the topic in between; the aggregate's name unless given.
+            partitions: Number of partitions of that topic.
+            key_type: Type of the new keys; text unless given.
         """
         check_function("group_by", key_of)
         self._ask_old("group_by")
@@ -121,14 +138,17 @@ class TableFlow(AbsentSteps):
         name: str = "",
         value_type: Any = None,
     ) -> "TableFlow":
-        """Join the rows of two tables by key: each change joins the other's newest value.
+        """Join the rows of two tables: each change joins the other table's newest value.
 
-        `kind` is `inner`, `left` or `outer`: which tables must have a row. `fun` takes both values,
-        None for a missing one. `name` names the stores of both sides.
-
-        With `key`, a function of this table's value, rows join the row of the other table with that
-        key, their foreign key. `kind` is `inner` or `left` then. `name` names the topics in between
-        too.
+        Args:
+            other: Table to join with.
+            fun: Function of both values, None for a missing one, that returns the joined value.
+            key: Function of this table's value that returns the key of the other table's row: a
+                foreign key. By default rows of one key join.
+            kind: Which tables must have a row: `inner` both, `left` this one, `outer` either. With
+                `key` `inner` or `left`.
+            name: Name of the stores, and with `key` of the topics in between.
+            value_type: Type of the joined values; None accepts the types of JSON.
         """
         check_function("join", fun, 2)
         if not isinstance(other, TableFlow):
@@ -164,9 +184,10 @@ class TableFlow(AbsentSteps):
     def suppress(self, wait: object, *, name: str = "", idle: object = None) -> "TableFlow":
         """Give on at most one change of a key in a time, the newest one, by stream time.
 
-        `name` names the store of what is held, after the table's store unless given. `idle` is how
-        long the input may be without any record, in time on the wall, before all that is held
-        leaves.
+        Args:
+            wait: Duration from the first change that is held until the newest one is given on.
+            name: Name of the store of what is held; the table's store and `-suppress` unless given.
+            idle: Duration on the wall without any record after which all that is held leaves.
         """
         self._ask_old("suppress")
         if not name and self._store is not None:

@@ -42,24 +42,64 @@ class Window(NamedTuple):
 def tumbling(size: object, *, grace: object = None, idle: object = None) -> Window:
     """Return windows of a size, one behind the other.
 
-    `grace`: how long a window waits, in stream time, for records that come late; `idle`: how long
-    the input may be without any record, in time on the wall, before all windows close.
+        hours = flow.group_by_key().window(streamsx.tumbling("1h", grace="5m"))
+        hours.count("per-hour", emit="final")
+
+    Args:
+        size: Duration of a window.
+        grace: Duration for which a window waits, in stream time, for records that come late.
+        idle: Duration on the wall without any record after which all windows close; never unless
+            given.
+
+    Raises:
+        TopologyError: a duration is wrong.
     """
     return _window("tumbling", size, size, grace, idle)
 
 
 def hopping(size: object, step: object, *, grace: object = None, idle: object = None) -> Window:
-    """Return windows of a size that begin each step: a record is in several of them."""
+    """Return windows of a size that begin each step: a record is in several of them.
+
+    Args:
+        size: Duration of a window.
+        step: Duration between the starts of two windows, not above `size`.
+        grace: Duration for which a window waits, in stream time, for records that come late.
+        idle: Duration on the wall without any record after which all windows close; never unless
+            given.
+
+    Raises:
+        TopologyError: a duration is wrong.
+    """
     return _window("hopping", size, step, grace, idle)
 
 
 def sliding(size: object, *, grace: object = None, idle: object = None) -> Window:
-    """Return windows of a size, both ends inclusive, that end at a record or begin behind one."""
+    """Return windows of a size, both ends inclusive, that end at a record or begin behind one.
+
+    Args:
+        size: Duration of a window.
+        grace: Duration for which a window waits, in stream time, for records that come late.
+        idle: Duration on the wall without any record after which all windows close; never unless
+            given.
+
+    Raises:
+        TopologyError: a duration is wrong.
+    """
     return _window("sliding", size, size, grace, idle)
 
 
 def session(gap: object, *, grace: object = None, idle: object = None) -> Window:
-    """Return sessions: records of a key with gaps of at most `gap` between them."""
+    """Return sessions: records of a key with gaps of at most `gap` between them.
+
+    Args:
+        gap: Longest duration between two records of a session.
+        grace: Duration for which a window waits, in stream time, for records that come late.
+        idle: Duration on the wall without any record after which all windows close; never unless
+            given.
+
+    Raises:
+        TopologyError: a duration is wrong.
+    """
     return _window("session", gap, gap, grace, idle)
 
 

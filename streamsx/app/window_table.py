@@ -44,7 +44,11 @@ TimeOf = Callable[[Event | None], int]
 class WindowTable:
     """Table by window; made by `Table.tumbling` and `Table.hopping`.
 
-    `index` is the table of the keys, None without `key_index`.
+    `table[key]` is a `WindowSet`: the windows of a key. `table[key] += 1` counts in all windows
+    that hold the time of the record at hand.
+
+    Args:
+        index: Table of the keys; None without `key_index`.
     """
 
     def __init__(
@@ -74,9 +78,14 @@ class WindowTable:
         return self._relative(self.now)
 
     def relative_to_field(self, field: Any) -> "WindowTable":
-        """Return the table by a time in the value: a field of a Record, or a function of the value.
+        """Return the table by a time in the value.
 
-        The time is a datetime, its text in ISO 8601, or seconds since 1970.
+        Args:
+            field: Field of a Record, or function of the value. The time is a datetime, its text in
+                ISO 8601, or seconds since 1970.
+
+        Raises:
+            TypeError: `field` is another object.
         """
         read = getattr(field, "getattr", field)
         if not callable(read):
@@ -209,13 +218,15 @@ class WindowTable:
         return len(self._keys())
 
     def keys(self) -> "WindowView":
-        """Return a view of the keys with a value, in the window of the time that is asked for."""
+        """Return a view of the keys with a value in a window. The table needs `key_index=True`."""
         return WindowView(self, lambda key, _value: key)
 
     def values(self) -> "WindowView":
+        """Return a view of the values in a window. The table needs `key_index=True`."""
         return WindowView(self, lambda _key, value: value)
 
     def items(self) -> "WindowView":
+        """Return a view of keys with values in a window. The table needs `key_index=True`."""
         return WindowView(self, lambda key, value: (key, value))
 
     def note(self, key: Any) -> None:
@@ -232,7 +243,10 @@ class WindowTable:
 
 
 class WindowView:
-    """Keys, values or items of a table with a key index: of one window, chosen by a time."""
+    """Keys, values or items of a table with a key index, of one window that a time chooses.
+
+    Iterating the view takes the newest window that holds the time of the record at hand.
+    """
 
     def __init__(self, windows: WindowTable, shape: Callable[[Any, Any], Any]) -> None:
         self._windows = windows
@@ -247,11 +261,20 @@ class WindowView:
         return self._of(lambda: self._windows.starts(self._windows.now())[0])
 
     def current(self, event: Event | None = None) -> Iterator[Any]:
-        """Return those of the newest window that holds the record's timestamp."""
+        """Return those of the newest window that holds a record's timestamp.
+
+        Args:
+            event: Event whose timestamp counts; the record at hand unless given.
+        """
         return self._of(lambda: self._windows.newest(self._windows.event_time(event)))
 
     def delta(self, back: object, event: Event | None = None) -> Iterator[Any]:
-        """Return those of the window of a duration ago."""
+        """Return those of the newest window that held a time ago.
+
+        Args:
+            back: Duration to go back from the record's timestamp.
+            event: Event whose timestamp counts; the record at hand unless given.
+        """
         windows = self._windows
         return self._of(lambda: windows.newest(windows.event_time(event) - _ms(back)))
 
@@ -275,7 +298,11 @@ def _in_place(change: Callable[[Any, Any], Any]) -> "Callable[[WindowSet, Any], 
 
 
 class WindowSet:
-    """Windows of one key, of which a time chooses one or several."""
+    """Windows of one key, of which a time chooses one or several.
+
+    `windows += 1` and the other operators in place change the value in all windows that hold the
+    time.
+    """
 
     __slots__ = ("_event", "_key", "_windows")
 
@@ -297,11 +324,19 @@ class WindowSet:
         )
 
     def value(self, event: Event | None = None) -> Any:
-        """Return the value in the newest window that holds the time, as the table is relative."""
+        """Return the value in the newest window that holds the time that the table goes by.
+
+        Args:
+            event: Event whose time counts; the record at hand unless given.
+        """
         return self._at(self._windows.time_of(event or self._event))
 
     def current(self, event: Event | None = None) -> Any:
-        """Return the value in the newest window that holds the record's timestamp."""
+        """Return the value in the newest window that holds a record's timestamp.
+
+        Args:
+            event: Event whose timestamp counts; the record at hand unless given.
+        """
         return self._at(self._windows.event_time(event or self._event))
 
     def now(self) -> Any:
@@ -309,7 +344,12 @@ class WindowSet:
         return self._windows.find(self._key, self._windows.starts(self._windows.now())[0])
 
     def delta(self, back: object, event: Event | None = None) -> Any:
-        """Return the value in the newest window that holds the time of a duration ago."""
+        """Return the value in the newest window that held a time ago.
+
+        Args:
+            back: Duration to go back from the record's timestamp.
+            event: Event whose timestamp counts; the record at hand unless given.
+        """
         return self._at(self._windows.event_time(event or self._event) - _ms(back))
 
     def _at(self, at_ms: int) -> Any:

@@ -30,9 +30,14 @@ class LateBounds(NamedTuple):
 class LateRecord(NamedTuple):
     """Record that came when its window had closed.
 
-    `timestamp`: in ms; `late_ms`: how far stream time is ahead of the record; `start`, `end`:
-    bounds of the window in ms, as in a `WindowedKey`. Of a join of flows and of `deduplicate` they
-    are the times of the records that it could have met.
+    Attributes:
+        value: Its value.
+        key: Its key.
+        timestamp: Its time, in ms since 1970.
+        late_ms: Time by which stream time is ahead of the record, in ms.
+        start: Start of the window, in ms since 1970. For a join of flows and for `deduplicate` the
+            earliest time of a record that it could have met.
+        end: End of the window, or the latest such time.
     """
 
     value: Any

@@ -21,7 +21,13 @@ from streamsx.state.layout import StoreNode, time_bytes
 
 
 class WindowedKey(NamedTuple):
-    """Key of a window's result: the key of its records, start and end in ms since 1970."""
+    """Key of a window's result.
+
+    Attributes:
+        key: Key of the records.
+        start: Start of the window, in ms since 1970.
+        end: End of the window, in ms since 1970.
+    """
 
     key: Any
     start: int

@@ -71,14 +71,23 @@ class FailedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Record that failed.
+    """Record that failed, as a function of a failure gets it.
 
-    `operator` is the agent that processed the record. `decode` is True if the record's bytes could
-    not be decoded. `record` is None for a result that failed outside of its record: when its window
-    closed, say. `kept` says whether the record is in the dead-letter topic; empty if it is not
-    meant to be there. `action` is the reaction, once it is chosen. `attempt` is the number of the
-    try, from 1; `wait_s` the wait ahead of the next one, 0 if there is none. An output that a
-    broker refused has the topic and partition that it was for, and the offset -1.
+    Attributes:
+        task: Task of the record, such as `1_0`.
+        topic: Topic of the record; for an output that a broker refused the topic that it was for.
+        partition: Partition of the record.
+        offset: Offset of the record; -1 for an output that a broker refused.
+        operator: Agent or step that failed.
+        decode: Whether the record's bytes could not be decoded.
+        error: The exception.
+        record: Key, value, timestamp and headers; None for a result that failed outside of its
+            record: when its window closed, say.
+        kept: Whether the record is in the dead-letter topic, in words; empty if it is not meant to
+            be there.
+        action: The reaction, once it is chosen.
+        attempt: Number of the try, from 1 on.
+        wait_s: Wait ahead of the next try, in seconds; 0 if there is none.
     """
 
     task: TaskId
@@ -103,6 +112,7 @@ class Failure:
 
     @property
     def place(self) -> str:
+        """Return topic, partition, offset and task, for a log line."""
         return f"{self.topic}-{self.partition} offset {self.offset}, task {self.task}"
 
     @property

@@ -31,10 +31,18 @@ after half a minute.
 
 
 class Broker:
-    """Context manager that runs an embedded broker; one object may be entered any number of times.
+    """Context manager that runs an embedded broker, in a thread of its own, on a free port.
+
+        with Broker(topics={"orders": 4}) as broker:
+            app = streamsx.App("shop", broker=f"kafka://{broker.bootstrap}")
 
     The broker starts on entry, in some 30 ms. On exit, for whatever reason, its port is closed and
-    its temporary directory is deleted.
+    its temporary directory is deleted. One object may be entered any number of times.
+
+    Args:
+        folder: Directory that stays, with all records; by default a temporary one.
+        topics: Topics to create, with their numbers of partitions. They keep records of any time.
+        **options: Options of `BrokerServer`.
     """
 
     def __init__(
@@ -44,14 +52,7 @@ class Broker:
         topics: Mapping[str, int] | None = None,
         **options: Any,
     ) -> None:
-        """Configure the broker; entering the context starts the server.
-
-        Args:
-            folder: Directory that stays, with all records; by default a temporary one.
-            topics: Topics to create, with their numbers of partitions. They keep records of any
-                time.
-            options: Options of `BrokerServer`.
-        """
+        """Configure the broker; entering the context starts the server."""
         self._folder = folder
         self._options = {"topics": topics or {}, "topic_configs": KEEP_ALL, **options}
         self._started: Future[BrokerServer] | None = None

@@ -76,7 +76,16 @@ ROUNDS_MAX: Final = 100_000
 
 
 class Record(NamedTuple):
-    """Record of a topic, decoded by the app's topic object; `timestamp` is in seconds."""
+    """Record of a topic, decoded by the app's topic object.
+
+    Attributes:
+        key: Decoded key.
+        value: Decoded value.
+        timestamp: Time in seconds since 1970.
+        headers: Headers as a dict; of several with one name the last counts.
+        partition: Partition of the record.
+        offset: Offset of the record.
+    """
 
     key: Any
     value: Any
@@ -227,7 +236,11 @@ class _Transaction(Outbox):
 
 
 class TestDriver:
-    """Test driver for one app.
+    """Test driver for one app: no broker, virtual time, the tasks of a worker.
+
+        with TestDriver(app) as driver:
+            driver.pipe("orders", [{"user": "ann", "price": 2.0}])
+            assert driver.table("totals") == {"ann": 2.0}
 
     Under `exactly_once` a task's outputs, the records that it sends to other tasks, and dead
     letters are a transaction, which ends with the task's commit. `read` returns what a consumer
@@ -236,6 +249,7 @@ class TestDriver:
     comes to its end first. What timers and the app's own tasks send is seen at once.
 
     Args:
+        app: App to run. It has one driver at a time.
         partitions: Numbers of partitions of existing topics. Other topics get the number they ask
             for, or the app's `topic_partitions`.
         commit: Commit after each `pipe` and `advance`.
@@ -325,6 +339,11 @@ class TestDriver:
 
             driver.pipe("orders", [{"user": "ann"}, ("key", {"user": "bob"}), (None, {}, 0.5)])
 
+        Args:
+            topic: Topic or its name.
+            values: Records.
+            partition: Partition to write to; chosen by the keys unless given.
+
         Raises:
             TypeError: `values` is not a list of records.
             NotFound: there is no such topic.
@@ -345,6 +364,12 @@ class TestDriver:
         """Return all records of a topic, partition by partition, decoded.
 
         Under `exactly_once`, all committed records.
+
+        Args:
+            topic: Topic or its name.
+
+        Raises:
+            NotFound: there is no such topic.
         """
         name, known = _known(self._app, topic)
         key_of = known.key_codec.decode
@@ -364,6 +389,9 @@ class TestDriver:
 
     def table(self, name: str) -> dict[Any, Any]:
         """Return all partitions of a table, as one dict, with changes that are not committed yet.
+
+        Args:
+            name: Name of the table, or of a flow's store.
 
         Raises:
             NotFound: no agent touches such a table.
@@ -385,6 +413,10 @@ class TestDriver:
     def store(self, name: str, partition: int) -> CachedStore:
         """Return one partition of a table.
 
+        Args:
+            name: Name of the table, or of a flow's store.
+            partition: Number of the partition.
+
         Raises:
             NotFound: no task has this store.
         """
@@ -396,7 +428,14 @@ class TestDriver:
     # -- time, commits, restarts
 
     def advance(self, duration: object) -> None:
-        """Move time on by `duration`. Sleepers and timers go on at their own times, in order."""
+        """Move time on. Sleepers and timers go on at their own times, in order.
+
+        Args:
+            duration: Duration: seconds, or a text such as `5s`.
+
+        Raises:
+            Exception: an error of the app, unless `raises` is False.
+        """
         end_s = self._loop.now_s + seconds(duration)
         while self._loop.due_s is not None and self._loop.due_s <= end_s + INSTANT_S:
             self._loop.now_s = max(self._loop.now_s, self._loop.due_s)

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 import streamsx
-from streamsx.config import SETTINGS, Config, labels, name_of, seconds, servers, size_bytes
+from streamsx.app.settings import resolve_config
+from streamsx.config import (
+    GROUPS,
+    SETTINGS,
+    Config,
+    labels,
+    name_of,
+    seconds,
+    servers,
+    size_bytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +142,46 @@ def test_no_name_means_two_settings() -> None:
         name for known in set(SETTINGS.values()) for name in SETTINGS if SETTINGS[name] is known
     ]
     assert len(names) == len(SETTINGS)
+
+
+NAMES = sorted({name_of(known) for known in SETTINGS.values()})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_setting_says_what_it_is_in_sentences(name: str) -> None:
+    doc = SETTINGS[name].metadata["doc"]
+    assert doc[0].isupper() or doc[0] == "`"
+    assert doc.endswith(".")
+    assert "  " not in doc
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_word_of_a_choice_is_explained(name: str) -> None:
+    """A parser of a choice names its words when it refuses another one."""
+    words = list[str]()
+    try:
+        SETTINGS[name].metadata["parse"]("no-such-word")
+    except ValueError as error:
+        if str(error).startswith("not one of "):
+            words = str(error).removeprefix("not one of ").rpartition(": ")[0].split(", ")
+    doc = SETTINGS[name].metadata["doc"]
+    assert [word for word in words if f"`{word}`" not in doc] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dotted_name_of_kafka_means_its_setting(name: str) -> None:
+    known = SETTINGS[name]
+    dotted = known.metadata["kafka"]
+    value = 10_000 if dotted.endswith(".ms") else known.default
+    if dotted and dotted != "application.id":
+        config = resolve_config("x", {"config": {dotted: value}}, {}, {}).config
+        made = known.metadata["parse"]("10s" if dotted.endswith(".ms") else value)
+        assert getattr(config, known.name) == made
+
+
+def test_groups_begin_with_fields_of_their_own() -> None:
+    assert GROUPS.keys() <= {each.name for each in fields(Config)}
+    assert next(iter(GROUPS)) == fields(Config)[0].name
 
 
 def test_each_setting_does_something() -> None:
