@@ -2,7 +2,7 @@
 
 For each budget and each shape of rows a worker writes all of them, is stopped, is started again and
 reads each of them twice. Printed is the higher peak of the two processes, beyond the budget. The
-limit of README is 120 MiB beyond it.
+limit of docs/running.md is 120 MiB beyond it.
 
 Not here: the app (`app`).
 """
