@@ -132,9 +132,13 @@ class TaskSealed:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """Event: all records of the sealed tasks are acknowledged, except those of `late` tasks."""
+    """Event: all records of the sealed tasks are acknowledged, except those of `late` tasks.
+
+    `wall_s`: Unix second at which the offsets are committed.
+    """
 
     late: frozenset[TaskId] = frozenset()
+    wall_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +289,10 @@ class CommitCycles:
             case TaskSealed(task, sealed) if task == self.sealing:
                 self.sealed[task] = sealed
                 return self._next_seal()
-            case Flushed(late) if self.state is CommitState.FLUSHING:
+            case Flushed(late, wall_s) if self.state is CommitState.FLUSHING:
                 self._hold(late)
                 self.state = self._if_sealed(CommitState.COMMITTING)
-                return self._commit() if self.sealed else []
+                return self._commit(wall_s) if self.sealed else []
             case Arrived(task):
                 self.held.discard(task)
                 return []
@@ -325,12 +329,13 @@ class CommitCycles:
             if task in self._suspended:
                 self._suspended[task] = True
 
-    def _commit(self) -> list[Effect]:
+    def _commit(self, wall_s: int) -> list[Effect]:
         """Return the commit of the sealed tasks, after the readers left out of the texts."""
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         effects: list[Effect] = []
         for task, sealed in sorted(self.sealed.items()):
-            for topic, beside in metadata_of(sealed).items():
+            for topic, place in metadata_of(sealed).items():
+                beside = place._replace(committed_s=wall_s)
                 fitted, left_out = (
                     beside.fitted() if beside.readers or beside.told else (beside, {})
                 )
