@@ -15,6 +15,7 @@ from streamsx.assignor.model import (
     Decision,
     Group,
     MemberMetadata,
+    PastPlan,
     Plan,
     PlannedTask,
     Rules,
@@ -22,6 +23,8 @@ from streamsx.assignor.model import (
 from streamsx.assignor.names import labels, shared
 from streamsx.assignor.verify import in_a_line
 from streamsx.assignor.wire import (
+    PAST_DECISIONS_MAX,
+    PLANS_MAX,
     AssignmentView,
     ErrorWord,
     read_assignment,
@@ -109,6 +112,10 @@ class StreamsPartitionAssignor:
         self._rules = rules
         self._self = replace(me, signatures=tuple(sub.signature for sub in subtopologies))
         self._last = AssignmentView()
+        self._led: tuple[PastPlan, ...] = ()
+        """Plans that this member has made as the leader, the newest first."""
+        self._known: Mapping[str, str] | None = None
+        """Labels of the workers by member id, if this member made the newest plan."""
 
     def task_of(self, tp: TopicPartition) -> TaskId | None:
         """Return the task of a partition; None: the topic is no source of this topology."""
@@ -158,6 +165,7 @@ class StreamsPartitionAssignor:
                 eager=me.eager,
                 signatures=me.signatures,
                 version=me.version,
+                session_ms=me.session_ms,
                 copies=_reported(_followed(said.copies, last), claimed),
                 heirs=last.promises - claimed,
                 wanted=last.wanted - claimed,
@@ -177,6 +185,8 @@ class StreamsPartitionAssignor:
             word = ErrorWord.ASSIGNMENT_FAILED
             return replace(self._last, error=word, problem=str(error))
         self._last = replace(view, mark=view.memory.marks.get(self._self.name))
+        if not view.leader:
+            self._known = None
         return self._last
 
     def assign(
@@ -214,14 +224,8 @@ class StreamsPartitionAssignor:
         strangers = self._strangers(members, partitions)
         named = labels(member for member in members if not member.observer)
         words = _words(plan, members)
-        words[leader] = replace(
-            words[leader],
-            leader=True,
-            generation=generation,
-            withheld=frozenset(plan.withheld),
-            topics=self._topics,
-            decisions=tuple(_named(each, named) for each in plan.explain),
-        )
+        past = self._led
+        words[leader] = self._for_tools(words[leader], plan, members, generation, now_ms)
         assignments = _written(group, plan, words, strangers)
         summary = f"plan generation={generation} {in_a_line(plan, named)}"
         notes = (
@@ -232,13 +236,53 @@ class StreamsPartitionAssignor:
                 for member, tps in strangers.items()
             ),
         )
-        record = sum(len(data) + 2 * len(member) + MEMBER_BYTES for member, data in metadata)
-        record += sum(map(len, assignments.values()))
+        record = _record_bytes(metadata, assignments)
+        if past and record > RECORD_BYTES_NEAR:  # make room: past plans are for people only
+            words[leader] = replace(words[leader], plans=words[leader].plans[:1])
+            less = _written(group, plan, {leader: words[leader]}, strangers)
+            assignments = {**assignments, **less}
+            record = _record_bytes(metadata, assignments)
         if record > RECORD_BYTES_MAX:
             why = f"the group's record is too large: {record} bytes of {RECORD_BYTES_MAX}: {FEWER}"
             return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, (*unread, why))
         gone = evictions(members, plan.memory, now_ms)
         return Outcome(assignments, plan, gone, ErrorWord.NONE, notes, record)
+
+    def _for_tools(
+        self,
+        word: AssignmentView,
+        plan: Plan,
+        members: Sequence[MemberMetadata],
+        generation: int,
+        now_ms: int,
+    ) -> AssignmentView:
+        """Return the word to the leader itself, with what tools read, and note the plan.
+
+        A member is fresh until it has an assignment, which may take several plans. A plan that has
+        changed nothing is not passed on later.
+        """
+        named = labels(member for member in members if not member.observer)
+        before = self._known or {}
+        left = set(before.values()) - set(named.values())
+        fresh = {member.id for member in members if member.fresh and not member.observer}
+        joined = {named[member] for member in fresh - before.keys()}
+        self._known = named
+        decisions = tuple(_named(each, named) for each in plan.explain)
+        me = self._self
+        noted = PastPlan(generation, now_ms, me.name, tuple(sorted(joined)), tuple(sorted(left)))
+        past = self._led
+        if decisions or joined or left:
+            kept = replace(noted, decisions=decisions[:PAST_DECISIONS_MAX])
+            self._led = (kept, *past)[:PLANS_MAX]
+        return replace(
+            word,
+            leader=True,
+            generation=generation,
+            withheld=frozenset(plan.withheld),
+            topics=self._topics,
+            decisions=decisions,
+            plans=(noted, *past),
+        )
 
     def _tasks(self, partitions: Mapping[str, int]) -> list[PlannedTask]:
         """Return one task for each partition of the largest source topic of each sub-topology.
@@ -280,7 +324,7 @@ def _written(
     plan: Plan,
     words: Mapping[str, AssignmentView],
     strangers: Mapping[str, Sequence[TopicPartition]],
-) -> Mapping[str, bytes]:
+) -> dict[str, bytes]:
     partitions_of = {task.id: task.partitions for task in group.tasks}
     assignments = {}
     for member, word in words.items():
@@ -288,6 +332,12 @@ def _written(
         given = (*active, *strangers.get(member, ()))
         assignments[member] = Assignment(given, write_assignment(word)).write()
     return assignments
+
+
+def _record_bytes(metadata: Metadata, assignments: Mapping[str, bytes]) -> int:
+    """Return the bytes of the one record that the coordinator will write for this generation."""
+    members = sum(len(data) + 2 * len(member) + MEMBER_BYTES for member, data in metadata)
+    return members + sum(map(len, assignments.values()))
 
 
 def _followed(copies: Mapping[TaskId, Copy], last: AssignmentView) -> Mapping[TaskId, Copy]:
