@@ -85,12 +85,15 @@ OTHERWISE_WRITTEN = {"gap", "calm_gap"}
 STATUS = {
     "app": "str", "state": "str", "generation": "int", "leader": "str|null",
     "instances": {"*": {
-        "state": "str", "active": ["str"], "lag": {"*": "int|null"}, "stopped": ["str"],
+        "state": "str", "active": ["str"], "lag": {"*": "int|null"},
+        "committed": {"*": "int|null"}, "stopped": ["str"],
         "failures": [{"task": "str", "what": "str", "why": "str"}], "standby": ["str"],
         "learner": [{"task": "str", "lag": "int|null"}], "version": "str", "metrics": METRICS,
         "member": "str", "process": "str", "note": "str",
     }},
-    "tasks": "int", "unassigned": ["str"], "note": "str",
+    "tasks": "int", "unassigned": ["str"], "lag": "int|null", "committed": "int|null",
+    "time": {"*": {"at": "int|null", "closed": "int|null", "held_back_by": "str|null"}},
+    "note": "str", "notes": ["str"],
 }  # fmt: skip
 EXPLAIN = {"generation": "int", "at": "float|null", "leader": "str|null", **DECISION}
 TABLE = {"partition": "int", "key": "str", "value": "int"}

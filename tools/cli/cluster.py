@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 class ClusterCommand(Command):
-    """Command that asks a cluster, in most cases about an app."""
+    """Command that asks a cluster, in most cases about an app. `examples` end its help."""
 
-    def __init__(self, name: str, purpose: str) -> None:
-        super().__init__(name, purpose)
+    def __init__(self, name: str, purpose: str, examples: str = "") -> None:
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(name, purpose, epilog=examples, formatter_class=raw)
         add = self.add_argument
         self._app = self.add_mutually_exclusive_group()
         self._app.add_argument(
