@@ -15,6 +15,7 @@ An empty table is left out.
 | `i` | id of the topic, 32 hex digits |
 | `t` | stage of tasks that write the topic -> their times in ms (`_shifted`) |
 | `c` | store (`state/layout:store_mark`) -> stream time up to which it has closed, in ms |
+| `l` | store (`state/layout:store_mark`) -> records that were too late for it; for people only |
 | `w` | wall time of the commit, in Unix seconds; for people only |
 
 A new key needs no new version: readers skip keys that they do not know.
@@ -51,7 +52,7 @@ class OffsetMetadata(NamedTuple):
     `closed`: stream time up to which the windows of each store have closed, by the store's mark;
     `told`: times that the writers of the topic had told, by their stage, one for each partition: -1
     for nothing, None for a writer that is idle; `committed_s`: Unix second of the commit, 0 for one
-    that has not written it.
+    that has not written it; `late`: records that were too late for each store, by the store's mark.
     """
 
     stream_time: int = -1
@@ -62,6 +63,7 @@ class OffsetMetadata(NamedTuple):
     closed: Mapping[str, int] = MappingProxyType({})
     told: Mapping[str, Sequence[int | None]] = MappingProxyType({})
     committed_s: int = 0
+    late: Mapping[str, int] = MappingProxyType({})
 
     def encode(self) -> str:
         """Return the text at any length; `fitted` shortens the values beforehand."""
@@ -81,6 +83,8 @@ class OffsetMetadata(NamedTuple):
             values["c"] = dict(self.closed)
         if self.told:
             values["t"] = {stage: _shifted(times) for stage, times in self.told.items()}
+        if self.late:
+            values["l"] = dict(self.late)
         if self.committed_s > 0:
             values["w"] = self.committed_s
         return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode() if values else ""
@@ -105,8 +109,7 @@ class OffsetMetadata(NamedTuple):
     def fitted(self, limit: int = TEXT_BYTES_MAX) -> tuple["OffsetMetadata", dict[str, int]]:
         """Drop values until the text fits into `limit` bytes.
 
-        The time of the commit, which only people read, is dropped first, then readers, and then the
-        times of writers.
+        What only people read is dropped first, then readers, and then the times of writers.
 
         Readers least ahead are dropped first, because they repeat the fewest records. Without the
         times of writers stream time stands until they tell theirs again.
@@ -115,8 +118,8 @@ class OffsetMetadata(NamedTuple):
             The remaining metadata, and the dropped readers.
         """
         excess = len(self.encode().encode()) - limit
-        if excess > 0 and self.committed_s:
-            return self._replace(committed_s=0).fitted(limit)
+        if excess > 0 and (self.committed_s or self.late):
+            return self._replace(committed_s=0, late={}).fitted(limit)
         dropped: dict[str, int] = {}
         for reader, ahead in sorted(self.readers.items(), key=lambda each: (each[1], each[0])):
             if excess <= 0:
@@ -145,6 +148,7 @@ def _with(bare: OffsetMetadata, table: str) -> OffsetMetadata:
         closed=_positive(values.get("c")),
         told=_told(values.get("t")),
         committed_s=_seconds(values.get("w")),
+        late=_positive(values.get("l")),
     )
 
 

@@ -54,6 +54,7 @@ def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
             sealed.topic_ids.get(topic),
             closed={store: at for store, at in sealed.closed.items() if at > 0},
             told=by_stage(sealed.told.get(topic, {})),
+            late=sealed.late,
         )
         for topic, offset in sealed.positions.items()
     }
@@ -75,6 +76,7 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
         topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
         closed=latest([beside.closed for _, beside in found.values()]),
         told={topic: dict(by_writer(beside.told)) for topic, (_, beside) in found.items()},
+        late=latest([beside.late for _, beside in found.values()]),
     )
 
 

@@ -104,11 +104,12 @@ def test_times_of_writers_are_left_out_of_a_full_text() -> None:
     assert len(few.encode()) < TEXT_BYTES_MAX
 
 
-def test_time_of_the_commit_is_dropped_first_from_a_full_text() -> None:
+def test_values_for_people_are_dropped_first_from_a_full_text() -> None:
     full = OffsetMetadata(AT, {f"{n:08x}": 1000 + n for n in range(252)}, ID)
     room = TEXT_BYTES_MAX - len(full.encode())
     assert 0 <= room < len(',"w":1700000000')
     assert full._replace(committed_s=AT // 1000).fitted() == (full, {})
+    assert full._replace(late={"1a2b3c4d": 3}).fitted() == (full, {})
 
 
 @pytest.mark.parametrize("value", ["-1", "0", '"now"', "1.5", "true", "null"])
