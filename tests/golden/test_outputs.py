@@ -92,7 +92,9 @@ STATUS = {
         "member": "str", "process": "str", "note": "str",
     }},
     "tasks": "int", "unassigned": ["str"], "lag": "int|null", "committed": "int|null",
-    "time": {"*": {"at": "int|null", "closed": "int|null", "held_back_by": "str|null"}},
+    "time": {"*": {
+        "at": "int|null", "closed": "int|null", "held_back_by": "str|null", "late": "int",
+    }},
     "note": "str", "notes": ["str"],
 }  # fmt: skip
 EXPLAIN = {"generation": "int", "at": "float|null", "leader": "str|null", **DECISION}

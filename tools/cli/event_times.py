@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from streamsx.model import TaskId, brief
+from streamsx.processing.task import latest
 from streamsx.tools.cli.lags import TaskInput
 from streamsx.tools.cli.times import utc
 from streamsx.topology.time_links import stage_of_topics
@@ -23,14 +24,16 @@ class EventTime(NamedTuple):
     """Event time of a task in ms, -1: none yet.
 
     `closed`: time up to which the windows of its stores have closed, None: it has none. `holder`:
-    the task that holds event time back, None: no other task does. `ahead`: the time of the fastest
-    writer that the holder holds back.
+    the task that holds event time back, which may be this one, None: no task does. `ahead`: the
+    time of the fastest task that the holder does not keep up with. `late`: records that came too
+    late.
     """
 
     at: int
     closed: int | None = None
     holder: TaskId | None = None
     ahead: int = NONE
+    late: int = 0
 
 
 def event_times(
@@ -50,8 +53,27 @@ def event_times(
                     told.update(_told(number, times, tasks))
         closed = [at for beside in besides for at in beside.closed.values()]
         at = max(beside.stream_time for beside in besides)
-        found[task] = EventTime(at, min(closed, default=None), *_held(told))
+        late = sum(latest([beside.late for beside in besides]).values())
+        found[task] = EventTime(at, min(closed, default=None), *_held(told), late)
+    stand = {task: _standing(task, found, tasks) for task in found}
+    found = {task: stand[task] or each for task, each in found.items()}
     return {task: each._replace(holder=_root(task, found)) for task, each in found.items()}
+
+
+def _standing(
+    task: TaskId, found: Mapping[TaskId, EventTime], tasks: Mapping[TaskId, TaskInput]
+) -> EventTime | None:
+    """Return the time of a task with open windows whose input has ended; None for any other task.
+
+    The tasks of one sub-topology read the partitions of the same topics, so a partition without
+    records is far behind the others.
+    """
+    here = found[task]
+    if here.closed is None or here.holder is not None or tasks[task].lag != 0:
+        return None
+    ahead = max(each.at for other, each in found.items() if other.subtopology == task.subtopology)
+    far = ahead - here.at >= HELD_BACK_MS
+    return here._replace(holder=task, ahead=ahead) if far else None
 
 
 def _told(
@@ -94,13 +116,14 @@ def held_back(
         if each.holder is not None:
             behind[each.holder].append(task)
     for holder, held in sorted(behind.items()):
-        ahead = max(times[task].ahead for task in held)
-        at = times[holder].at if holder in times else NONE
-        yield (
-            f"{brief(held)}: event time is held back by task {holder} "
-            f"({moment(at)}), {_why(tasks.get(holder))}; "
-            f"the farthest is at {moment(ahead)}"
-        )
+        ahead = moment(max(times[task].ahead for task in held))
+        at = moment(times[holder].at if holder in times else NONE)
+        why = _why(tasks.get(holder))
+        if others := [task for task in held if task != holder]:
+            what = f"{brief(others)}: event time is held back by task {holder} ({at}), {why}"
+        else:
+            what = f"{holder}: event time stands at {at}: it {why.removeprefix('which ')}"
+        yield f"{what}; the farthest task is at {ahead}"
 
 
 def _why(known: TaskInput | None) -> str:

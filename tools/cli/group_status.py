@@ -112,7 +112,7 @@ def instance_data(here: "Instance", tasks: Mapping[TaskId, TaskInput]) -> dict[s
 def _time_data(each: EventTime) -> dict[str, Any]:
     holder = None if each.holder is None else str(each.holder)
     at = each.at if each.at >= 0 else None
-    return {"at": at, "closed": each.closed, "held_back_by": holder}
+    return {"at": at, "closed": each.closed, "held_back_by": holder, "late": each.late}
 
 
 def _of_stop(task: TaskId, why: str, inputs: Mapping[TaskId, TaskInput]) -> str:

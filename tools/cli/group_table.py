@@ -97,12 +97,13 @@ def _notes(data: Mapping[str, Any]) -> Iterator[str]:
 
 def _times(data: Mapping[str, Any]) -> Table:
     table = Table(box=None)
-    for column in ("task", "event time", "windows closed up to", "held back by"):
+    for column in ("task", "event time", "windows closed up to", "held back by", "late records"):
         table.add_column(column, overflow="fold")
     for task, each in sorted(data["time"].items(), key=lambda item: TaskId.parse(item[0])):
         closed = "" if each["closed"] is None else moment(each["closed"])
         at = NONE if each["at"] is None else each["at"]
-        table.add_row(task, moment(at), closed, each["held_back_by"] or "")
+        holder = "its own input" if each["held_back_by"] == task else each["held_back_by"] or ""
+        table.add_row(task, moment(at), closed, holder, str(each["late"] or ""))
     return table
 
 

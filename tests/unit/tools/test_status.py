@@ -106,7 +106,7 @@ DATA = {
     "unassigned": ["1_1", "1_2"],
     "lag": 7,
     "committed": 1000,
-    "time": {"0_1": {"at": 5, "closed": None, "held_back_by": None}},
+    "time": {"0_1": {"at": 5, "closed": None, "held_back_by": None, "late": 0}},
     "note": "",
     "notes": [],
 }
@@ -393,10 +393,10 @@ def test_watched_group_keeps_its_table_during_a_rebalance() -> None:
 
 
 def test_times_of_tasks_are_shown_when_asked_for() -> None:
-    data = {**DATA, "time": {"0_1": {"at": 5000, "closed": 4000, "held_back_by": "0_2"}}}
+    data = {**DATA, "time": {"0_1": {"at": 5000, "closed": 4000, "held_back_by": "0_2", "late": 3}}}
     lines = shown(data, times=True)
-    at = lines.index("task event time windows closed up to held back by")
-    assert lines[at + 1] == "0_1 1970-01-01T00:00:05Z 1970-01-01T00:00:04Z 0_2"
+    at = lines.index("task event time windows closed up to held back by late records")
+    assert lines[at + 1] == "0_1 1970-01-01T00:00:05Z 1970-01-01T00:00:04Z 0_2 3"
 
 
 def test_status_without_what_each_commit_changes_stays_the_same() -> None:

@@ -53,7 +53,7 @@ def test_slowest_writer_holds_event_time_back() -> None:
     assert list(held_back(times, tasks)) == [
         (
             "1_0: event time is held back by task 0_1 (2023-11-14T21:13:20Z), which has had no "
-            "record since: idle= of the window lets the others go on; the farthest is at "
+            "record since: idle= of the window lets the others go on; the farthest task is at "
             "2023-11-14T22:13:20Z"
         )
     ]
@@ -82,6 +82,35 @@ def test_writer_that_never_told_a_time_holds_event_time_back() -> None:
     assert times[T(1, 0)] == EventTime(-1, None, T(0, 1), NOON)
     (told,) = held_back(times, tasks)
     assert told.startswith("1_0: event time is held back by task 0_1 (no time yet), which has 12 ")
+
+
+def test_task_with_windows_and_no_more_input_stands() -> None:
+    windows = {"s": 7}
+    tasks = dict(
+        [
+            at(T(0, 0), NOON, closed=windows),
+            at(T(0, 1), NOON - HOUR, closed=windows),
+            at(T(0, 2), NOON - HOUR, lag=3, closed=windows),
+            at(T(0, 3), NOON - HOUR),
+        ]
+    )
+    times = event_times(TOPICS, tasks)
+    holders = {task.partition: each.holder for task, each in times.items()}
+    assert holders == {0: None, 1: T(0, 1), 2: None, 3: None}
+    (told,) = held_back(times, tasks)
+    assert told.startswith("0_1: event time stands at 2023-11-14T21:13:20Z: it has had no")
+
+
+def test_late_records_of_all_stores_are_summed_up() -> None:
+    beside = OffsetMetadata(NOON, late={"s": 7, "r": 1})
+    other = OffsetMetadata(NOON, late={"s": 5})
+    places = {
+        TopicPartition("a", 0): CommittedOffset(1, beside),
+        TopicPartition("b", 0): CommittedOffset(1, other),
+    }
+    assert event_times({0: ("a", "b")}, {T(0, 0): TaskInput(0, places)}) == {
+        T(0, 0): EventTime(NOON, late=8)
+    }
 
 
 def test_task_at_the_end_of_the_chain_is_named_for_all() -> None:
