@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 
@@ -21,8 +21,12 @@ from streamsx.model import TaskId, brief
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
 from streamsx.tools.cli.progress import console_on, progress
-from streamsx.tools.cli.times import utc
+from streamsx.tools.cli.times import age, utc
 from streamsx.tools.status import NO_WORKER
+
+if TYPE_CHECKING:
+    from streamsx.assignor.observer import GroupReport
+    from streamsx.tools.cli.lags import AppInput
 
 PLAN = "plan"
 FIELDS = ("task", "decision", "why", "owner", "to", "lag")
@@ -88,26 +92,28 @@ async def explain(options: argparse.Namespace, clock: Clock) -> None:
     if bool(options.events) == bool(options.app):
         forms = "--app ID for the last rebalances, or --events FILE for all"
         raise UsageError(f"explain what? give {forms}{', not both' * bool(options.events)}")
-    found = in_files(options.events) if options.events else await known(options, clock)
+    found, now = (in_files(options.events), "") if options.events else await known(options, clock)
     plans = of_generation(found, options.generation)
     for plan in plans:
         told = plan["decisions"]
         plan["decisions"] = [d for d in told if options.task in (None, TaskId.parse(d["task"]))]
-    console_on(options.people).print(Group(*lines(plans, options.task)), soft_wrap=True)
+    people = [*lines(plans, options.task), *filter(None, [now])]
+    console_on(options.people).print(Group(*people), soft_wrap=True)
     for plan in plans:
         of_all = {name: plan[name] for name in ("generation", "at", "leader")}
         for decision in plan["decisions"]:
             tell(options, {**of_all, **decision})
 
 
-async def known(options: argparse.Namespace, clock: Clock) -> list[dict[str, Any]]:
-    """Return the last plans of the group, as its leader has published them, the newest first.
+async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[str, Any]], str]:
+    """Return the last plans of the group, the newest first, and what `--task` does now.
 
     Raises:
         NotFound: the app is unknown, or no worker runs.
     """
     from streamsx.assignor.document import decision_of
     from streamsx.group.admin.describe import settled
+    from streamsx.tools.cli.lags import input_of
 
     async with (
         connected(options) as cluster,
@@ -115,9 +121,13 @@ async def known(options: argparse.Namespace, clock: Clock) -> list[dict[str, Any
     ):
         again = f"the group of {options.app} is rebalancing: asking again"
         report = (await settled(cluster, clock, options.app, SETTLE_S, lambda _: say(again))).report
-    if not report.instances:
-        raise NotFound(f"no rebalance to explain: {options.app}: {NO_WORKER}")
-    return [
+        if not report.instances:
+            raise NotFound(f"no rebalance to explain: {options.app}: {NO_WORKER}")
+        now = ""
+        if options.task is not None:
+            found = await input_of(cluster, options.app, report)
+            now = " ".join(task_now(options.task, report, found, clock.wall()))
+    plans = [
         {
             "generation": plan.generation,
             "leader": plan.leader or report.labels.get(report.leader or ""),
@@ -128,6 +138,26 @@ async def known(options: argparse.Namespace, clock: Clock) -> list[dict[str, Any
         }
         for plan in report.plans
     ]
+    return plans, now
+
+
+def task_now(task: TaskId, report: "GroupReport", found: "AppInput", now_s: float) -> Iterator[str]:
+    """Yield sentences on a task: where it runs, how far it is, what holds its event time back."""
+    from streamsx.tools.cli.event_times import event_times, held_back, moment
+
+    if task not in found.tasks:
+        yield f"{task} is no task of this app now."
+        return
+    runs = [report.labels[here.member.id] for here in report.instances if task in here.active]
+    here = found.tasks[task]
+    far = "" if here.lag is None else f", {here.lag} records behind"
+    last = here.committed_s
+    since = f", last commit {age(now_s - last)} ago" if last else ""
+    yield f"Now: {task} {f'runs on {runs[0]}' if runs else 'moves'}{far}{since}."
+    times = event_times(report.topics, found.tasks)
+    if task in times and (at := times[task]).closed is not None:
+        yield f"Event time {moment(at.at)}, windows closed up to {moment(at.closed)}."
+    yield from (f"{note}." for note in held_back(times, found.tasks, task))
 
 
 def in_files(paths: Iterable[Path]) -> list[dict[str, Any]]:

@@ -108,12 +108,17 @@ def _root(task: TaskId, found: Mapping[TaskId, EventTime]) -> TaskId | None:
 
 
 def held_back(
-    times: Mapping[TaskId, EventTime], tasks: Mapping[TaskId, TaskInput]
+    times: Mapping[TaskId, EventTime],
+    tasks: Mapping[TaskId, TaskInput],
+    only: TaskId | None = None,
 ) -> Iterator[str]:
-    """Yield a note for each task that holds others back, with these, and what to do."""
+    """Yield a note for each task that holds others back, with these, and what to do.
+
+    `only`: name no other task that is held back.
+    """
     behind: defaultdict[TaskId, list[TaskId]] = defaultdict(list)
     for task, each in sorted(times.items()):
-        if each.holder is not None:
+        if each.holder is not None and only in (None, task):
             behind[each.holder].append(task)
     for holder, held in sorted(behind.items()):
         ahead = moment(max(times[task].ahead for task in held))

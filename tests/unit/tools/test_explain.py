@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
+from streamsx.assignor.model import MemberMetadata
+from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.assignor.round import RULES
 from streamsx.assignor.verify import WHY, WHY_STANDBY
+from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.tools import explain
+from streamsx.tools.cli.lags import AppInput, CommittedOffset, TaskInput
+from streamsx.topology.time_links import stage_of_topics
 
 STAGE = {"task": "0_3", "decision": "stage", "why": "b is 9 records behind (limit 5); a goes on",
          "owner": "a", "to": "b", "lag": 9}  # fmt: skip
@@ -140,3 +146,30 @@ def test_heading_names_workers_that_joined_and_left() -> None:
 def test_decision_of_a_later_release_is_explained_by_its_reason() -> None:
     later = {"task": "0_0", "decision": "x", "why": "{so}", "owner": None, "to": None, "lag": None}
     assert list(explain.sentences([later])) == ["0_0 {so}"]
+
+
+def test_task_is_told_as_it_is_now() -> None:
+    noon = 1_700_000_000_000
+    stage = f"{stage_of_topics(['in']):08x}"
+    ahead = OffsetMetadata(noon, committed_s=1000)
+    held = OffsetMetadata(
+        noon, committed_s=1000, closed={"s": noon - 90_000}, told={stage: [noon, noon - 90_000]}
+    )
+    tasks = {
+        TaskId(0, 0): TaskInput(0, {TopicPartition("in", 0): CommittedOffset(1, ahead)}),
+        TaskId(0, 1): TaskInput(None, {}),
+        TaskId(1, 0): TaskInput(7, {TopicPartition("mid", 0): CommittedOffset(1, held)}),
+    }
+    runs = Instance(MemberMetadata("m1", "a"), (TaskId(0, 0), TaskId(1, 0)))
+    report = GroupReport(7, "m1", (runs,), (TaskId(0, 1),), {}, {0: ("in",), 1: ("mid",)})
+
+    def now(task: TaskId) -> list[str]:
+        return list(explain.task_now(task, report, AppInput(tasks, 7, 1000), 1041.0))
+
+    assert now(TaskId(0, 0)) == ["Now: 0_0 runs on a, 0 records behind, last commit 41 s ago."]
+    assert now(TaskId(0, 1)) == ["Now: 0_1 moves."]
+    assert now(TaskId(9, 0)) == ["9_0 is no task of this app now."]
+    first, times, why = now(TaskId(1, 0))
+    assert first == "Now: 1_0 runs on a, 7 records behind, last commit 41 s ago."
+    assert times == "Event time 2023-11-14T22:13:20Z, windows closed up to 2023-11-14T22:11:50Z."
+    assert why.startswith("1_0: event time is held back by task 0_1 (no time yet), whose input is")
