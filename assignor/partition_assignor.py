@@ -23,7 +23,7 @@ from streamsx.assignor.model import (
 from streamsx.assignor.names import labels, shared
 from streamsx.assignor.verify import in_a_line
 from streamsx.assignor.wire import (
-    PAST_DECISIONS_MAX,
+    PLAN_DECISIONS_MAX,
     PLANS_MAX,
     AssignmentView,
     ErrorWord,
@@ -258,21 +258,21 @@ class StreamsPartitionAssignor:
     ) -> AssignmentView:
         """Return the word to the leader itself, with what tools read, and note the plan.
 
-        A member is fresh until it has an assignment, which may take several plans. A plan that has
-        changed nothing is not passed on later.
+        A member is fresh until it has an assignment, which may take several plans. One that comes
+        back after its session has ended is not fresh. A plan that has changed nothing is not passed
+        on later.
         """
         named = labels(member for member in members if not member.observer)
-        before = self._known or {}
-        left = set(before.values()) - set(named.values())
-        fresh = {member.id for member in members if member.fresh and not member.observer}
-        joined = {named[member] for member in fresh - before.keys()}
+        before = self._known
+        fresh = {named[member.id] for member in members if member.fresh and not member.observer}
+        joined, left = (fresh, set()) if before is None else _changes(before, named, fresh)
         self._known = named
         decisions = tuple(_named(each, named) for each in plan.explain)
         me = self._self
         noted = PastPlan(generation, now_ms, me.name, tuple(sorted(joined)), tuple(sorted(left)))
         past = self._led
         if decisions or joined or left:
-            kept = replace(noted, decisions=decisions[:PAST_DECISIONS_MAX])
+            kept = replace(noted, decisions=decisions[:PLAN_DECISIONS_MAX])
             self._led = (kept, *past)[:PLANS_MAX]
         return replace(
             word,
@@ -332,6 +332,16 @@ def _written(
         given = (*active, *strangers.get(member, ()))
         assignments[member] = Assignment(given, write_assignment(word)).write()
     return assignments
+
+
+def _changes(
+    before: Mapping[str, str], now: Mapping[str, str], fresh: set[str]
+) -> tuple[set[str], set[str]]:
+    """Return the workers that have joined since the last plan, and those that have left."""
+    there = set(before.values())
+    new = {name for member, name in now.items() if member not in before}
+    joined = {name for name in new if name in fresh or name not in there}
+    return joined, there - set(now.values())
 
 
 def _record_bytes(metadata: Metadata, assignments: Mapping[str, bytes]) -> int:

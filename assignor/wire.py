@@ -38,9 +38,11 @@ DECISIONS_BYTES_MAX = 1 << 20
 1,000 decisions take some 15 KB of the record that a coordinator keeps of a group.
 """
 PLANS_MAX = 40
-PAST_DECISIONS_MAX = 500
+PLAN_DECISIONS_MAX = 500
+PAST_DECISIONS_MAX = 2000
 PAST_BYTES_MAX = 16 << 10
-"""Limits of the earlier plans that a leader passes on: plans, their decisions, compressed bytes."""
+"""Limits of the past plans that a leader passes on: plans, decisions of one, decisions of all, and
+compressed bytes."""
 REASONS_MAX = 8
 REASON_CHARS_MAX = 500
 """Limits of the reasons in a join.
@@ -253,15 +255,15 @@ def _plans(plans: tuple[PastPlan, ...]) -> bytes:
     count = 0
     rows: list[list[object]] = []
     for plan in plans[:PLANS_MAX]:
-        count += len(plan.decisions)
+        decisions = _rows(plan.decisions[:PLAN_DECISIONS_MAX])
+        count += len(decisions)
         if count > PAST_DECISIONS_MAX:
             break
         people = [list(plan.joined), list(plan.left)]
-        decisions = _rows(plan.decisions)
         rows.append([plan.generation, plan.at_ms, plan.leader, *people, decisions])
     data = zlib.compress(_json(rows))
     if len(data) > PAST_BYTES_MAX and rows:
-        return _plans(plans[: len(rows) - 1])
+        return _plans(plans[: len(rows) // 2])
     return data
 
 

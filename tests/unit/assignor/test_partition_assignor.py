@@ -230,6 +230,10 @@ def test_leader_passes_on_its_last_plans_with_who_came_and_went() -> None:
     assert plans(mine, other, now_ms=2) == [(2, ("b",), (), False), first]
     assert plans(mine, other, now_ms=3) == [(3, (), (), False), second, first], "still fresh"
     assert plans(mine, now_ms=4)[0] == (4, (), ("b",), False)
+    back = ("7", said(b.user_data(NOTHING)))
+    assert plans(mine, back, now_ms=4)[0] == (4, ("b",), (), False), "its session had ended"
+    assert plans(mine, ("8", back[1]), now_ms=4)[0] == (4, (), (), False), "it was fenced"
+    assert plans(mine, ("9", other[1]), now_ms=4)[0] == (4, ("b",), (), False), "started again"
 
     a.on_assignment(b"\x01\x01")  # another member has led since, so nobody knows who left
     assert plans(mine, other, now_ms=5)[0] == (5, ("a", "b"), (), False)

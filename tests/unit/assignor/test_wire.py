@@ -27,6 +27,7 @@ from streamsx.assignor.wire import (
     DECISIONS_MAX,
     PAST_BYTES_MAX,
     PAST_DECISIONS_MAX,
+    PLAN_DECISIONS_MAX,
     PLANS_MAX,
     REASON_CHARS_MAX,
     REASONS_MAX,
@@ -288,9 +289,11 @@ def test_oldest_plans_are_left_out_beyond_each_limit() -> None:
     few = tuple(PastPlan(100 - n, n + 1, "a") for n in range(PLANS_MAX + 5))
     assert read_assignment(write_assignment(AssignmentView(plans=few))).plans == few[:PLANS_MAX]
 
-    decisions = (Decision(TaskId(0, 0), "cold", "why", None, "a", 0),) * (PAST_DECISIONS_MAX // 2)
-    many = tuple(PastPlan(n, 1, "a", decisions=decisions) for n in range(3))
-    assert read_assignment(write_assignment(AssignmentView(plans=many))).plans == many[:2]
+    one = Decision(TaskId(0, 0), "cold", "why", None, "a", 0)
+    many = tuple(PastPlan(n, 1, "a", decisions=(one,) * (PLAN_DECISIONS_MAX + 1)) for n in range(9))
+    found = read_assignment(write_assignment(AssignmentView(plans=many))).plans
+    assert {len(each.decisions) for each in found} == {PLAN_DECISIONS_MAX}
+    assert len(found) == PAST_DECISIONS_MAX // PLAN_DECISIONS_MAX
 
     long = tuple(
         PastPlan(n, 1, "a", joined=(rng.randbytes(PAST_BYTES_MAX // 8).hex(),)) for n in range(20)
