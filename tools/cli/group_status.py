@@ -24,7 +24,10 @@ SESSION_SLACK_S = 15.0
 STOPPED = "task stopped: {}: the log of this worker says why, and what to do"
 STALLED = "learner {} has not come nearer for a minute: its worker or the broker may be too busy"
 NO_WORKER = "no worker runs, and the app's tasks stand still: streamsx worker MODULE starts one"
-OTHER_CODE = "its code is not the leader's: it gets tasks when no worker with that code stays"
+OTHER_CODE = (
+    "its code is not that of the leader {}, so it gets no tasks while a worker with that code "
+    "runs: deploy the same code to all workers"
+)
 PART_CODE = (
     "its code differs from that of the leader {}: each part runs only where both are the same: "
     "deploy the same code to all workers"
@@ -136,7 +139,7 @@ def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
     if member.opaque and report.settled:
         return UNREAD
     if not here.alike:
-        return OTHER_CODE
+        return OTHER_CODE.format(report.labels.get(report.leader or "", ""))
     if not here.same_code:
         return PART_CODE.format(report.labels.get(report.leader or "", ""))
     if here.active or here.learners or here.standbys or member.leaving or member.opaque:

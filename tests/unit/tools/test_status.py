@@ -176,7 +176,7 @@ def test_row_without_tasks_shows_the_reason() -> None:
     data = as_data("shop", seen, NOTHING_KNOWN, NOW)
 
     assert [it["note"] for it in data["instances"].values()] == [
-        "", "its code is not the leader's: it gets tasks when no worker with that code stays",
+        "", group_status.OTHER_CODE.format("a"),
         "there are more workers than tasks",
     ]  # fmt: skip
     out = io.StringIO()
