@@ -133,9 +133,9 @@ class MemberMetadata:
     `signatures`: those of the member's sub-topologies, from which the leader derives `knows`.
 
     The other fields are for the coordinator and for people; no rule reads them: `nonce`, `version`
-    (of streamsx), `metrics`, `session_ms` (the session timeout, 0: not known), `stopped` (tasks
-    that the member runs and that process nothing) and `reasons` (the cause, for some of the stopped
-    tasks).
+    (of streamsx), `metrics`, `session_ms` and `commit_ms` (the session timeout and the interval of
+    commits, 0: not known), `stopped` (tasks that the member runs and that process nothing) and
+    `reasons` (the cause, for some of the stopped tasks).
     """
 
     id: str
@@ -164,6 +164,7 @@ class MemberMetadata:
     version: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     session_ms: int = 0
+    commit_ms: int = 0
 
     @property
     def name(self) -> str:

@@ -166,6 +166,7 @@ class StreamsPartitionAssignor:
                 signatures=me.signatures,
                 version=me.version,
                 session_ms=me.session_ms,
+                commit_ms=me.commit_ms,
                 copies=_reported(_followed(said.copies, last), claimed),
                 heirs=last.promises - claimed,
                 wanted=last.wanted - claimed,

@@ -330,6 +330,7 @@ JOIN = (
     TagField(22, "metrics", {}, _metrics, _read_metrics),
     TagField(23, "stops_app", "", _reason, _read_reason),
     codec.numeric(24, "session_ms"),
+    codec.numeric(25, "commit_ms"),
 )
 ASSIGNMENT = (
     codec.numeric(1, "round"),

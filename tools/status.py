@@ -19,7 +19,7 @@ from streamsx.config import whole
 from streamsx.errors import BrokerUnreachable, NotFound, UsageError, WorldError
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
-from streamsx.tools.cli.group_status import NO_WORKER, as_data, failed_check, quiet_tasks
+from streamsx.tools.cli.group_status import NO_WORKER, as_data, failed_check, quiet_tasks, stale_s
 from streamsx.tools.cli.group_table import drawn
 from streamsx.tools.cli.progress import console_on, progress
 from streamsx.tools.cli.times import utc
@@ -101,7 +101,7 @@ def check(options: argparse.Namespace, data: dict[str, Any]) -> int:
     far = "" if data["lag"] is None else f", {data['lag']} records behind"
     line = f"not ok: {wrong}" if wrong else f"ok: {known}{far}"
     print(f"{options.app}: {line}", file=options.people)
-    tell(options, data)
+    tell(options, {**data, "ok": not wrong, "wrong": wrong})
     return int(bool(wrong))
 
 
@@ -125,7 +125,8 @@ async def known(
     from streamsx.tools.cli.lags import input_of
 
     found = await input_of(cluster, app, seen.report)
-    stuck = quiet_tasks(found, clock.wall())
+    old_s = stale_s(seen.report)
+    stuck = quiet_tasks(found, clock.wall(), old_s)
     if stuck:
         await asyncio.sleep(SECOND_LOOK_S)
         before = found
@@ -134,7 +135,7 @@ async def known(
         found = await input_of(cluster, app, seen.report)
         stuck = {
             task
-            for task in stuck & quiet_tasks(found, clock.wall())
+            for task in stuck & quiet_tasks(found, clock.wall(), old_s)
             if found.tasks[task].places == before.tasks[task].places
         }
     return as_data(app, seen, found, clock.wall(), stuck)

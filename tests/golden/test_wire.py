@@ -298,8 +298,8 @@ def test_assignment_of_each_version_is_read(version: int) -> None:
     assert Assignment.read(bytes.fromhex(f"000{version}" + PLACES_REST)) == PLACES
 
 
-SESSION = "1802 904e"
-"""Field of a join: a session timeout of 10 s, absent where it is not known."""
+TIMES = "1802 904e 1902 e807"
+"""Fields of a join: a session of 10 s and a commit each second, absent where they are not known."""
 PLANS = (
     PastPlan(12, 1_700_000_000_000, "a", joined=("c",), left=("b",)),
     PastPlan(11, 1_600_000_000_000, "a", decisions=DECISIONS),
@@ -309,10 +309,10 @@ PLANS_TEXT = (
 )
 
 
-def test_session_timeout_in_a_join_is_these_bytes() -> None:
-    made = MemberMetadata(id="", session_ms=10_000)
-    assert write_join(made) == bytes.fromhex("0101" + SESSION)
-    assert read_join(bytes.fromhex("0101" + SESSION)) == made
+def test_session_timeout_and_commit_interval_in_a_join_are_these_bytes() -> None:
+    made = MemberMetadata(id="", session_ms=10_000, commit_ms=1000)
+    assert write_join(made) == bytes.fromhex("0101" + TIMES)
+    assert read_join(bytes.fromhex("0101" + TIMES)) == made
 
 
 def test_past_plans_are_written_as_this_text_compressed() -> None:

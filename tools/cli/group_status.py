@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from streamsx.group.admin.describe import GroupDescription
 
 STALE_S = 10.0
-"""Age from which on the last commit of a task is old, if records wait. Commits come each second,
-unless `commit_interval` says otherwise."""
+"""Least age from which on the last commit of a task is old, if records wait."""
+INTERVALS = 3
+"""Intervals of commits after which the last commit is old, if that is longer."""
 SESSION_SLACK_S = 15.0
 """Time after the end of a session by which the group surely has noticed it."""
 STOPPED = "task stopped: {}: the log of this worker says why, and what to do"
@@ -67,7 +68,7 @@ def as_data(
     notes = [
         *_of_versions(report),
         *(f"{named[here.member.id]}: {why}" for here in report.instances
-          if (why := _of_stuck(here, known.tasks, now_s, stuck))),
+          if (why := _of_stuck(here, known.tasks, now_s, stuck, stale_s(report)))),
         *held_back(times, known.tasks),
     ]  # fmt: skip
     return {
@@ -149,15 +150,21 @@ def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
     return "there are more workers than tasks" if tasks < len(report.instances) else ""
 
 
-def quiet_tasks(known: AppInput, now_s: float) -> set[TaskId]:
-    """Return the tasks with records that wait and a last commit that is old.
+def stale_s(report: "GroupReport") -> float:
+    """Return the age from which on a commit is old: workers may commit seldom."""
+    longest = max((here.member.commit_ms for here in report.instances), default=0)
+    return max(STALE_S, INTERVALS * longest / 1000)
+
+
+def quiet_tasks(known: AppInput, now_s: float, stale_s: float = STALE_S) -> set[TaskId]:
+    """Return the tasks with records that wait and a last commit that is older than `stale_s`.
 
     One look does not tell a stuck task from one whose first record in a while has just come.
     """
     return {
         task
         for task, each in known.tasks.items()
-        if each.lag and each.committed_s is not None and now_s - each.committed_s > STALE_S
+        if each.lag and each.committed_s is not None and now_s - each.committed_s > stale_s
     }
 
 
@@ -179,13 +186,14 @@ def _of_stuck(
     tasks: Mapping[TaskId, TaskInput],
     now_s: float,
     stuck: Collection[TaskId],
+    stale_s: float,
 ) -> str:
     """Return a note on an instance whose tasks have records and commit nothing; "" if all do."""
     ours = [task for task in here.active if task in stuck and task not in here.failures]
     if not ours:
         return ""
     newest = max((tasks[t].committed_s or 0 for t in here.active if t in tasks), default=0)
-    if now_s - newest <= STALE_S:
+    if now_s - newest <= stale_s:
         oldest = min(tasks[task].committed_s or 0 for task in ours)
         return (
             f"{brief(ours)}: records are waiting and the last commit is {age(now_s - oldest)} old, "

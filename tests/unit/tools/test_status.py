@@ -20,7 +20,7 @@ from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.testing import Broker
 from streamsx.tools import status
 from streamsx.tools.cli import group_status
-from streamsx.tools.cli.group_status import as_data, failed_check, quiet_tasks
+from streamsx.tools.cli.group_status import as_data, failed_check, quiet_tasks, stale_s
 from streamsx.tools.cli.group_table import BEHIND, drawn, far_of
 from streamsx.tools.cli.lags import NOTHING_KNOWN, AppInput, CommittedOffset, TaskInput
 
@@ -308,6 +308,14 @@ def test_task_that_alone_commits_nothing_is_named() -> None:
 def test_tasks_without_lag_or_time_of_a_commit_are_not_quiet() -> None:
     found = known((T(0, 0), 0, 5), (T(0, 1), 5, 0), (T(0, 2), None, 5), (T(0, 3), 5, 1035))
     assert quiet_tasks(found, NOW) == set()
+
+
+def test_commits_of_a_long_interval_are_old_later() -> None:
+    seldom = Instance(MemberMetadata("m1", "a", commit_ms=30_000), (T(0, 0),))
+    assert stale_s(settled(worker("b"), seldom).report) == 90
+    assert stale_s(settled(worker("b")).report) == group_status.STALE_S
+    found = known((T(0, 0), 5, 1000))
+    assert quiet_tasks(found, NOW, 90) == set()
 
 
 def test_stopped_task_is_shown_where_it_stands() -> None:
