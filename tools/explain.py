@@ -26,7 +26,7 @@ from streamsx.tools.status import NO_WORKER
 
 if TYPE_CHECKING:
     from streamsx.assignor.observer import GroupReport
-    from streamsx.tools.cli.lags import AppInput
+    from streamsx.tools.cli.app_input import AppInput
 
 PLAN = "plan"
 FIELDS = ("task", "decision", "why", "owner", "to", "lag")

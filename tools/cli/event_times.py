@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from streamsx.model import TaskId, brief
-from streamsx.processing.task import latest
-from streamsx.tools.cli.lags import TaskInput
+from streamsx.tools.cli.app_input import TaskInput
 from streamsx.tools.cli.times import utc
-from streamsx.topology.time_links import stage_of_topics
 
 NONE = -1
 HELD_BACK_MS = 60_000
@@ -40,6 +38,8 @@ def event_times(
     topics: Mapping[int, tuple[str, ...]], tasks: Mapping[TaskId, TaskInput]
 ) -> dict[TaskId, EventTime]:
     """Return the event time of each task that has committed. `topics`: by sub-topology."""
+    from streamsx.topology.time_links import stage_of_topics
+
     stages = {f"{stage_of_topics(names):08x}": number for number, names in topics.items()}
     found: dict[TaskId, EventTime] = {}
     for task, known in tasks.items():
@@ -53,7 +53,8 @@ def event_times(
                     told.update(_told(number, times, tasks))
         closed = [at for beside in besides for at in beside.closed.values()]
         at = max(beside.stream_time for beside in besides)
-        late = sum(latest([beside.late for beside in besides]).values())
+        stores = {store for beside in besides for store in beside.late}
+        late = sum(max(beside.late.get(store, 0) for beside in besides) for store in stores)
         found[task] = EventTime(at, min(closed, default=None), *_held(told), late)
     stand = {task: _standing(task, found, tasks) for task in found}
     found = {task: stand[task] or each for task, each in found.items()}

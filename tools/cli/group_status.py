@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamsx.model import TaskId, brief
+from streamsx.tools.cli.app_input import AppInput, TaskInput
 from streamsx.tools.cli.event_times import EventTime, event_times, held_back
-from streamsx.tools.cli.lags import AppInput, TaskInput
 from streamsx.tools.cli.times import age
 
 if TYPE_CHECKING:

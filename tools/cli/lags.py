@@ -1,11 +1,11 @@
-"""Progress of an app through its input: lag, committed offsets, and the metadata beside them.
+"""Reading of an app's progress from the brokers: lag, committed offsets, metadata beside them.
 
 All numbers come from the brokers, so a worker that is busy or gone need not answer.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from streamsx.assignor.observer import GroupReport
 from streamsx.client import admin
@@ -15,10 +15,11 @@ from streamsx.client.fetch_state import Damaged, FetchAsked, FetchLimits, FetchS
 from streamsx.client.fetcher import answer_of
 from streamsx.client.range_reader import Range
 from streamsx.errors import StreamsxError, WorldError
-from streamsx.model import TaskId, TopicPartition
+from streamsx.model import TopicPartition
 from streamsx.processing.progress import separated
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.protocol.wire import Api
+from streamsx.tools.cli.app_input import AppInput, CommittedOffset, TaskInput
 
 PEEKED_MAX = 10_000
 """Most offsets behind a commit among which a command looks for records.
@@ -27,44 +28,6 @@ A partition that is farther behind surely has some.
 """
 PEEK = FetchLimits(wait_ms=0, partition_bytes=64 << 10, check_crcs=False)
 PEEK_LANE = "peek"
-
-
-class CommittedOffset(NamedTuple):
-    """Offset that a group has committed for a partition, and the metadata beside it."""
-
-    offset: int
-    beside: OffsetMetadata
-
-
-class TaskInput(NamedTuple):
-    """Progress of a task through its input.
-
-    `lag`: records that the task has not committed, None: not known now. `places`: what the group
-    has committed, without the partitions that have no commit.
-    """
-
-    lag: int | None
-    places: Mapping[TopicPartition, CommittedOffset]
-
-    @property
-    def committed_s(self) -> int | None:
-        """Return the Unix second of the last commit; None: no commit, or its time is not known."""
-        return max((place.beside.committed_s for place in self.places.values()), default=0) or None
-
-
-class AppInput(NamedTuple):
-    """Progress of an app: by task, and of all that its group has committed.
-
-    `lag`, `committed_s`: records of these partitions that are not committed, and the Unix second of
-    the last commit; None: not known.
-    """
-
-    tasks: Mapping[TaskId, TaskInput]
-    lag: int | None
-    committed_s: int | None
-
-
-NOTHING_KNOWN = AppInput({}, None, None)
 
 
 async def input_of(cluster: Cluster, app: str, report: GroupReport) -> AppInput:

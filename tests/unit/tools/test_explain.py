@@ -13,7 +13,7 @@ from streamsx.assignor.verify import WHY, WHY_STANDBY
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.tools import explain
-from streamsx.tools.cli.lags import AppInput, CommittedOffset, TaskInput
+from streamsx.tools.cli.app_input import AppInput, CommittedOffset, TaskInput
 from streamsx.topology.time_links import stage_of_topics
 
 STAGE = {"task": "0_3", "decision": "stage", "why": "b is 9 records behind (limit 5); a goes on",

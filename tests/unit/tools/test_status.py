@@ -5,6 +5,7 @@ import asyncio
 import io
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,9 +21,9 @@ from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.testing import Broker
 from streamsx.tools import status
 from streamsx.tools.cli import group_status
+from streamsx.tools.cli.app_input import NOTHING_KNOWN, AppInput, CommittedOffset, TaskInput
 from streamsx.tools.cli.group_status import as_data, failed_check, quiet_tasks, stale_s
 from streamsx.tools.cli.group_table import BEHIND, drawn, far_of
-from streamsx.tools.cli.lags import NOTHING_KNOWN, AppInput, CommittedOffset, TaskInput
 
 T = TaskId
 SEEN = GroupDescription(
@@ -451,6 +452,14 @@ def test_watch_waits_for_the_app_and_outlives_the_broker(
         assert re.fullmatch(
             f"no answer since .*Z: no broker at {bootstrap}; trying again", trouble
         ), trouble
+
+
+def test_help_imports_no_client_of_kafka() -> None:
+    """It took 0.5 s of CPU, as the parts that ask the brokers were imported with the command."""
+    code = "import sys; from streamsx.tools import explain, status; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+    loaded = set(done.stdout.decode().split())
+    assert not loaded & {"aiokafka", "faust", "streamsx.client.cluster", "streamsx.topology.nodes"}
 
 
 def test_unknown_app_is_exit_code_3_and_one_line(

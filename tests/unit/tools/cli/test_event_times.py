@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.tools.cli.app_input import CommittedOffset, TaskInput
 from streamsx.tools.cli.event_times import EventTime, event_times, held_back, moment
-from streamsx.tools.cli.lags import CommittedOffset, TaskInput
 from streamsx.topology.time_links import stage_of_topics
 
 T = TaskId
