@@ -63,7 +63,11 @@ def offset(_topic: str, asked: Any) -> dict[str, Any]:
 
 def seen(offsets: Any, coordinator: int = ErrorCode.NONE) -> dict[TaskId, int | None]:
     async def story() -> dict[TaskId, int | None]:
-        answers: dict[int, Any] = {Api.OFFSET_FETCH: committed, Api.LIST_OFFSETS: offsets}
+        answers: dict[int, Any] = {
+            Api.OFFSET_FETCH: committed,
+            Api.LIST_OFFSETS: offsets,
+            Api.FETCH: lambda _: {"responses": []},
+        }
         async with ScriptedBroker(answers, TOPICS) as broker:
             here = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
             broker.answers[Api.FIND_COORDINATOR] = lambda _: {"error_code": coordinator, **here}
