@@ -41,7 +41,8 @@ def _without_workers(data: Mapping[str, Any], now_s: float) -> Iterator[str]:
 def _unsettled(data: Mapping[str, Any], now_s: float) -> str:
     count = len(data["instances"])
     last = data["committed"]
-    since = f"; the last commit was {age(now_s - last)} ago" * bool(last)
+    since = f"; the last commit was {age(now_s - last)} ago" if last else ""
+    since += f", {data['lag']} records are not committed" * bool(data["lag"])
     return (
         f"{data['app']}: rebalancing, with {count} worker{'s' * (count != 1)} in the group{since}: "
         "a worker that has died is waited for until its session ends"

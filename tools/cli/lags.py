@@ -21,12 +21,14 @@ from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.protocol.wire import Api
 from streamsx.tools.cli.app_input import AppInput, CommittedOffset, TaskInput
 
-PEEKED_MAX = 10_000
+PEEKED_MAX = 1000
 """Most offsets behind a commit among which a command looks for records.
 
 A partition that is farther behind surely has some.
 """
-PEEK = FetchLimits(wait_ms=0, partition_bytes=64 << 10, check_crcs=False)
+PEEK = FetchLimits(wait_ms=0, reply_bytes=1 << 20, partition_bytes=16 << 10, check_crcs=False)
+"""Limits of a look: 1 MiB from a broker, however many partitions it leads. 200 markers of
+transactions take 16 KiB."""
 PEEK_LANE = "peek"
 
 
@@ -111,11 +113,13 @@ async def peeked(
 ) -> dict[TopicPartition, int]:
     """Return the records of each range, by one look at its first ones.
 
-    Behind these each offset counts as a record. A range that cannot be read now is left out.
+    Behind these each offset counts as a record. A range that cannot be read now is left out. Small
+    ranges come first, because a broker fills its answer in the order of the request, and a range
+    of one marker is what a look is for.
     """
     state = FetchState(PEEK)
-    for tp, each in ranges.items():
-        state.add(tp, each.start)
+    for tp in sorted(ranges, key=lambda tp: ranges[tp].end - ranges[tp].start):
+        state.add(tp, ranges[tp].start)
     leaders = {cluster.leader(tp) for tp in ranges} - {None}
     for node in sorted(node for node in leaders if node is not None):
         with suppress(StreamsxError):

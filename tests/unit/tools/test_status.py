@@ -390,8 +390,8 @@ def test_rebalancing_group_without_known_workers_is_one_line() -> None:
     seen = GroupDescription("PreparingRebalance", GroupReport(-1, None, tuple(blank), (), {}))
     assert shown(as_data("shop", seen, AppInput({}, 20, 1000), NOW)) == [
         (
-            "shop: rebalancing, with 2 workers in the group; the last commit was 41 s ago: a "
-            "worker that has died is waited for until its session ends"
+            "shop: rebalancing, with 2 workers in the group; the last commit was 41 s ago, 20 "
+            "records are not committed: a worker that has died is waited for until its session ends"
         )
     ]
 
