@@ -225,9 +225,15 @@ class StreamsPartitionAssignor:
         strangers = self._strangers(members, partitions)
         named = labels(member for member in members if not member.observer)
         words = _words(plan, members)
-        past = self._led
-        words[leader] = self._for_tools(words[leader], plan, members, generation, now_ms)
-        assignments = _written(group, plan, words, strangers)
+        words[leader] = replace(
+            words[leader],
+            leader=True,
+            generation=generation,
+            withheld=frozenset(plan.withheld),
+            topics=self._topics,
+            decisions=tuple(_named(each, named) for each in plan.explain),
+        )
+        assignments = self._answers(metadata, group, plan, words, strangers, leader)
         summary = f"plan generation={generation} {in_a_line(plan, named)}"
         notes = (
             summary,
@@ -237,53 +243,53 @@ class StreamsPartitionAssignor:
                 for member, tps in strangers.items()
             ),
         )
-        record = _record_bytes(metadata, assignments)
-        if past and record > RECORD_BYTES_NEAR:  # make room: past plans are for people only
-            words[leader] = replace(words[leader], plans=words[leader].plans[:1])
-            less = _written(group, plan, {leader: words[leader]}, strangers)
-            assignments = {**assignments, **less}
-            record = _record_bytes(metadata, assignments)
+        record = sum(len(data) + 2 * len(member) + MEMBER_BYTES for member, data in metadata)
+        record += sum(map(len, assignments.values()))
         if record > RECORD_BYTES_MAX:
             why = f"the group's record is too large: {record} bytes of {RECORD_BYTES_MAX}: {FEWER}"
             return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, (*unread, why))
         gone = evictions(members, plan.memory, now_ms)
         return Outcome(assignments, plan, gone, ErrorWord.NONE, notes, record)
 
-    def _for_tools(
+    def _answers(
         self,
-        word: AssignmentView,
+        metadata: Metadata,
+        group: Group,
         plan: Plan,
-        members: Sequence[MemberMetadata],
-        generation: int,
-        now_ms: int,
-    ) -> AssignmentView:
-        """Return the word to the leader itself, with what tools read, and note the plan.
+        words: Mapping[str, AssignmentView],
+        strangers: Mapping[str, Sequence[TopicPartition]],
+        leader: str,
+    ) -> Mapping[str, bytes]:
+        """Return the assignments; past plans, which only people read, go where there is room."""
+        word = words[leader]
+        plans = self._past(word, group)
+        told = {**words, leader: replace(word, plans=plans)}
+        answers = _written(group, plan, told, strangers)
+        sizes = (len(data) + len(answers[member]) for member, data in metadata)
+        if sum(sizes) > RECORD_BYTES_NEAR:
+            bare = {leader: replace(word, plans=plans[:1])}
+            answers |= _written(group, plan, bare, strangers)
+        return answers
+
+    def _past(self, word: AssignmentView, group: Group) -> tuple[PastPlan, ...]:
+        """Return this plan and the last ones, and keep this one unless it has changed nothing.
 
         A member is fresh until it has an assignment, which may take several plans. One that comes
-        back after its session has ended is not fresh. A plan that has changed nothing is not passed
-        on later.
+        back after its session has ended is not fresh.
         """
-        named = labels(member for member in members if not member.observer)
+        workers = [member for member in group.members if not member.observer]
+        named = labels(workers)
         before = self._known
-        fresh = {named[member.id] for member in members if member.fresh and not member.observer}
+        fresh = {named[member.id] for member in workers if member.fresh}
         joined, left = (fresh, set()) if before is None else _changes(before, named, fresh)
         self._known = named
-        decisions = tuple(_named(each, named) for each in plan.explain)
-        me = self._self
-        noted = PastPlan(generation, now_ms, me.name, tuple(sorted(joined)), tuple(sorted(left)))
+        people = tuple(sorted(joined)), tuple(sorted(left))
+        noted = PastPlan(word.generation, group.now_ms, self._self.name, *people)
         past = self._led
-        if decisions or joined or left:
-            kept = replace(noted, decisions=decisions[:PLAN_DECISIONS_MAX])
+        if word.decisions or joined or left:
+            kept = replace(noted, decisions=word.decisions[:PLAN_DECISIONS_MAX])
             self._led = (kept, *past)[:PLANS_MAX]
-        return replace(
-            word,
-            leader=True,
-            generation=generation,
-            withheld=frozenset(plan.withheld),
-            topics=self._topics,
-            decisions=decisions,
-            plans=(noted, *past),
-        )
+        return (noted, *past)
 
     def _tasks(self, partitions: Mapping[str, int]) -> list[PlannedTask]:
         """Return one task for each partition of the largest source topic of each sub-topology.
@@ -343,12 +349,6 @@ def _changes(
     new = {name for member, name in now.items() if member not in before}
     joined = {name for name in new if name in fresh or name not in there}
     return joined, there - set(now.values())
-
-
-def _record_bytes(metadata: Metadata, assignments: Mapping[str, bytes]) -> int:
-    """Return the bytes of the one record that the coordinator will write for this generation."""
-    members = sum(len(data) + 2 * len(member) + MEMBER_BYTES for member, data in metadata)
-    return members + sum(map(len, assignments.values()))
 
 
 def _followed(copies: Mapping[TaskId, Copy], last: AssignmentView) -> Mapping[TaskId, Copy]:

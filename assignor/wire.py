@@ -347,7 +347,7 @@ ASSIGNMENT = (
     TagField(16, "decisions", (), _decisions, _read_decisions),
     codec.numeric(18, "heard"),
     TagField(19, "stop_app", "", _reason, _read_reason),
-    TagField(20, "plans", (), _plans, _read_plans),
+    TagField(24, "plans", (), _plans, _read_plans),
 )
 
 

@@ -65,7 +65,7 @@ examples:
 def main() -> None:
     """Run the command: exit with 3 if the cluster does not know the app, or no worker runs."""
     purpose = "Say why the last rebalances moved tasks, or left them where they are."
-    command = ClusterCommand("explain", purpose, EXAMPLE)
+    command = ClusterCommand("explain", purpose, epilog=EXAMPLE)
     command.add_app(required=False)
     add = command.add_argument
     add("--task", type=value(task), metavar="1_0", help="show this task only")

@@ -50,7 +50,7 @@ examples:
 def main() -> None:
     """Run the command: exit with 3 if the cluster does not know the app."""
     purpose = "Show the workers of an app, what each runs, and how far behind its tasks are."
-    command = ClusterCommand("status", purpose, EXAMPLES)
+    command = ClusterCommand("status", purpose, epilog=EXAMPLES)
     command.add_app(required=True)
     add = command.add_argument
     add(

@@ -317,6 +317,6 @@ def test_session_timeout_and_commit_interval_in_a_join_are_these_bytes() -> None
 
 def test_past_plans_are_written_as_this_text_compressed() -> None:
     made = write_assignment(AssignmentView(plans=PLANS))
-    assert made[:3] == b"\x01\x01\x14"
+    assert made[:3] == b"\x01\x01\x18"
     assert zlib.decompress(made[made.index(b"x") :]).decode() == PLANS_TEXT
     assert read_assignment(made) == AssignmentView(plans=PLANS)

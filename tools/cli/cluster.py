@@ -8,7 +8,7 @@ import argparse
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamsx.config import SETTINGS
 from streamsx.tools.cli.command import Command
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 
 class ClusterCommand(Command):
-    """Command that asks a cluster, in most cases about an app. `examples` end its help."""
+    """Command that asks a cluster, in most cases about an app."""
 
-    def __init__(self, name: str, purpose: str, examples: str = "") -> None:
-        raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(name, purpose, epilog=examples, formatter_class=raw)
+    def __init__(self, prog: str, description: str, **more: Any) -> None:
+        super().__init__(prog, description, **more)
         add = self.add_argument
         self._app = self.add_mutually_exclusive_group()
         self._app.add_argument(

@@ -29,7 +29,12 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, description: str, **more: Any) -> None:
-        super().__init__(prog=f"streamsx {prog}", description=description, **more)
+        super().__init__(
+            prog=f"streamsx {prog}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **more,
+        )
         self.allow_abbrev = False
 
     def error(self, message: str) -> NoReturn:

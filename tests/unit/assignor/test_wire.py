@@ -309,7 +309,7 @@ def test_oldest_plans_are_left_out_beyond_each_limit() -> None:
 def test_plans_that_cannot_be_read_make_the_assignment_unreadable(rows: bytes) -> None:
     data = zlib.compress(rows)
     with pytest.raises(Unreadable):
-        read_assignment(b"\x01\x01\x14" + bytes([len(data)]) + data)
+        read_assignment(b"\x01\x01\x18" + bytes([len(data)]) + data)
 
 
 def test_error_word_numbers_are_stable() -> None:
