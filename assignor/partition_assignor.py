@@ -110,12 +110,12 @@ class StreamsPartitionAssignor:
         self._subtopologies = tuple(subtopologies)
         self._number = {topic: sub.number for sub in subtopologies for topic in sub.topics}
         self._rules = rules
-        self._self = replace(me, signatures=tuple(sub.signature for sub in subtopologies))
-        self._last = AssignmentView()
         self._led: tuple[PastPlan, ...] = ()
         """Plans that this member has made as the leader, the newest first."""
         self._known: Mapping[str, str] | None = None
         """Labels of the workers by member id, if this member made the newest plan."""
+        self._self = replace(me, signatures=tuple(sub.signature for sub in subtopologies))
+        self._last = AssignmentView()
 
     def task_of(self, tp: TopicPartition) -> TaskId | None:
         """Return the task of a partition; None: the topic is no source of this topology."""

@@ -220,10 +220,10 @@ WHY = {
     "stateless": "no state, so nothing has to be restored",
     "promote": "{left}; {target} (limit {limit}) and takes over",
     "failover": "{left}; {runner} and takes over; {target} and learns it",
-    "least-lag": "{left}, and no copy is nearer: {target}",
-    "cold": "{left}, and no worker has a copy; {to} restores it",
+    "least-lag": "{left} and no other copy is nearer: {target}",
+    "cold": "{left} and no worker has a copy; {to} restores it",
     "hand-over": "{target} (limit {limit}) and takes over from {owner}",
-    "unstaged": "learners are off (max_learners); {to} takes over from {owner} and restores it",
+    "unstaged": "nothing is learned first (max_learners is 0); {to} takes over from {owner}",
     "stage": "{target} (limit {limit}); {owner} keeps running",
     "overtake": "{left}; {target} and goes on from there",
     "keep-restoring": "{left}; {target}",
@@ -231,10 +231,10 @@ WHY = {
     "parked": "{full}; {runner} and keeps running",
 }
 WHY_STANDBY = {
-    "standby-new": "{copy} and follows it from now on (num_standby_replicas={count})",
+    "standby-new": "{copy} and follows it from now on; {count} kept (num_standby_replicas)",
     "standby-move": "{copy} and follows it in place of {instead}, which is too full or too near",
     "standby-spare": "{copy} and follows it until another one is ready (limit {limit})",
-    "standby-drop": "{copy} and follows it no more (num_standby_replicas={count})",
+    "standby-drop": "{copy} and follows it no more; {count} kept (num_standby_replicas)",
 }
 
 

@@ -81,7 +81,10 @@ def test_each_invariant_has_a_case() -> None:
 
 EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
     (
-        ("standby-drop: b is 5 records behind and follows it no more (num_standby_replicas=0)"),
+        (
+            "standby-drop: b is 5 records behind and follows it no more; "
+            "0 kept (num_standby_replicas)"
+        ),
         "0_0",
         {"a": "owns 0_0", "b": "standby 0_0=5"},
     ),
@@ -119,12 +122,15 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
         {"b": "disk 0_0=5"},
     ),
     (
-        "cold: no worker runs it, and no worker has a copy; b restores it",
+        "cold: no worker runs it and no worker has a copy; b restores it",
         "0_0",
         {"b": ""},
     ),
     (
-        "least-lag: no worker runs it, and no copy is nearer: b does not know how far behind it is",
+        (
+            "least-lag: no worker runs it and no other copy is nearer: "
+            "b does not know how far behind it is"
+        ),
         "0_0",
         {"b": "disk 0_0=?"},
     ),
