@@ -133,7 +133,8 @@ class MemberMetadata:
     `signatures`: those of the member's sub-topologies, from which the leader derives `knows`.
 
     The other fields are for the coordinator and for people; no rule reads them: `nonce`, `version`
-    (of streamsx), `metrics`, `stopped` (tasks that the member runs and that process nothing) and
+    (of streamsx), `metrics`, `session_ms` and `commit_ms` (the session timeout and the interval of
+    commits, 0: not known), `stopped` (tasks that the member runs and that process nothing) and
     `reasons` (the cause, for some of the stopped tasks).
     """
 
@@ -162,6 +163,8 @@ class MemberMetadata:
     nonce: int = 0
     version: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    session_ms: int = 0
+    commit_ms: int = 0
 
     @property
     def name(self) -> str:
@@ -220,6 +223,22 @@ class Decision:
     owner: str | None
     to: str | None
     lag: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PastPlan:
+    """Plan as people read it later: who led, who came and went, and why tasks moved.
+
+    Workers go by their labels. `at_ms` is Unix time. `joined`: workers without an assignment before
+    this plan. `left`: workers of the plan before, as far as this leader made that one.
+    """
+
+    generation: int
+    at_ms: int
+    leader: str
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from streamsx.assignor.claims import known, read_members
 from streamsx.assignor.leaving import leavers
-from streamsx.assignor.model import Decision, Mark, MemberMetadata, Rules
+from streamsx.assignor.model import Decision, Mark, MemberMetadata, PastPlan, Rules
 from streamsx.assignor.names import labels, shared
 from streamsx.assignor.partition_assignor import StreamsPartitionAssignor
 from streamsx.assignor.wire import AssignmentView, read_assignment
@@ -41,6 +41,7 @@ class Instance:
     `stalled`: followed tasks whose copies have come no nearer for long.
     `alike`: the member runs at least some of the topology as the leader does. A member that
         does not gets a task only when no member that does stays.
+    `same_code`: the member runs all of the topology as the leader does.
     """
 
     member: MemberMetadata
@@ -50,6 +51,7 @@ class Instance:
     failures: Mapping[TaskId, str] = field(default_factory=dict)
     stalled: tuple[TaskId, ...] = ()
     alike: bool = True
+    same_code: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ class GroupReport:
     """State of a group at one moment. `leader` is a member id.
 
     Right after an observer has led, and while the group rebalances, `leader` is None and
-    `generation` is -1: ask again. `topics`: the source topics of each sub-topology.
+    `generation` is -1: ask again. `topics`: the source topics of each sub-topology. `plans`: the
+    newest plans that the leader has made, the newest first.
     """
 
     generation: int
@@ -68,6 +71,7 @@ class GroupReport:
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     protocol_type: str = PROTOCOL_TYPE
     decisions: tuple[Decision, ...] = ()
+    plans: tuple[PastPlan, ...] = ()
 
     @property
     def settled(self) -> bool:
@@ -104,7 +108,16 @@ def describe(members: Sequence[tuple[str, bytes, bytes]]) -> GroupReport:
         marks=word.memory.marks,
         topics=word.topics,
         decisions=word.decisions,
+        plans=_plans(word),
     )
+
+
+def _plans(word: AssignmentView) -> tuple[PastPlan, ...]:
+    """Return the newest plans; the newest one alone from a leader of before these were kept."""
+    if not word.leader:
+        return ()
+    first, *past = word.plans or (PastPlan(word.generation, 0, ""),)
+    return (replace(first, decisions=word.decisions), *past)
 
 
 def _read(data: bytes) -> tuple[tuple[TopicPartition, ...], AssignmentView]:
@@ -133,4 +146,5 @@ def _instance(
         failures={t: member.reasons.get(t, "") for t in sorted(active & member.stopped)},
         stalled=tuple(sorted((word.learners | word.standbys) & member.stalled)),
         alike=not ours or known(member.signatures, ours) != frozenset(),
+        same_code=not (ours and member.signatures) or tuple(member.signatures) == tuple(ours),
     )

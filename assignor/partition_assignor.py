@@ -15,6 +15,7 @@ from streamsx.assignor.model import (
     Decision,
     Group,
     MemberMetadata,
+    PastPlan,
     Plan,
     PlannedTask,
     Rules,
@@ -22,6 +23,8 @@ from streamsx.assignor.model import (
 from streamsx.assignor.names import labels, shared
 from streamsx.assignor.verify import in_a_line
 from streamsx.assignor.wire import (
+    PLAN_DECISIONS_MAX,
+    PLANS_MAX,
     AssignmentView,
     ErrorWord,
     read_assignment,
@@ -107,6 +110,10 @@ class StreamsPartitionAssignor:
         self._subtopologies = tuple(subtopologies)
         self._number = {topic: sub.number for sub in subtopologies for topic in sub.topics}
         self._rules = rules
+        self._led: tuple[PastPlan, ...] = ()
+        """Plans that this member has made as the leader, the newest first."""
+        self._known: Mapping[str, str] | None = None
+        """Labels of the workers by member id, if this member made the newest plan."""
         self._self = replace(me, signatures=tuple(sub.signature for sub in subtopologies))
         self._last = AssignmentView()
 
@@ -158,6 +165,8 @@ class StreamsPartitionAssignor:
                 eager=me.eager,
                 signatures=me.signatures,
                 version=me.version,
+                session_ms=me.session_ms,
+                commit_ms=me.commit_ms,
                 copies=_reported(_followed(said.copies, last), claimed),
                 heirs=last.promises - claimed,
                 wanted=last.wanted - claimed,
@@ -177,6 +186,8 @@ class StreamsPartitionAssignor:
             word = ErrorWord.ASSIGNMENT_FAILED
             return replace(self._last, error=word, problem=str(error))
         self._last = replace(view, mark=view.memory.marks.get(self._self.name))
+        if not view.leader:
+            self._known = None
         return self._last
 
     def assign(
@@ -222,7 +233,7 @@ class StreamsPartitionAssignor:
             topics=self._topics,
             decisions=tuple(_named(each, named) for each in plan.explain),
         )
-        assignments = _written(group, plan, words, strangers)
+        assignments = self._answers(metadata, group, plan, words, strangers, leader)
         summary = f"plan generation={generation} {in_a_line(plan, named)}"
         notes = (
             summary,
@@ -239,6 +250,46 @@ class StreamsPartitionAssignor:
             return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, (*unread, why))
         gone = evictions(members, plan.memory, now_ms)
         return Outcome(assignments, plan, gone, ErrorWord.NONE, notes, record)
+
+    def _answers(
+        self,
+        metadata: Metadata,
+        group: Group,
+        plan: Plan,
+        words: Mapping[str, AssignmentView],
+        strangers: Mapping[str, Sequence[TopicPartition]],
+        leader: str,
+    ) -> Mapping[str, bytes]:
+        """Return the assignments; past plans, which only people read, go where there is room."""
+        word = words[leader]
+        plans = self._past(word, group)
+        told = {**words, leader: replace(word, plans=plans)}
+        answers = _written(group, plan, told, strangers)
+        sizes = (len(data) + len(answers[member]) for member, data in metadata)
+        if sum(sizes) > RECORD_BYTES_NEAR:
+            bare = {leader: replace(word, plans=plans[:1])}
+            answers |= _written(group, plan, bare, strangers)
+        return answers
+
+    def _past(self, word: AssignmentView, group: Group) -> tuple[PastPlan, ...]:
+        """Return this plan and the last ones, and keep this one unless it has changed nothing.
+
+        A member is fresh until it has an assignment, which may take several plans. One that comes
+        back after its session has ended is not fresh.
+        """
+        workers = [member for member in group.members if not member.observer]
+        named = labels(workers)
+        before = self._known
+        fresh = {named[member.id] for member in workers if member.fresh}
+        joined, left = (fresh, set()) if before is None else _changes(before, named, fresh)
+        self._known = named
+        people = tuple(sorted(joined)), tuple(sorted(left))
+        noted = PastPlan(word.generation, group.now_ms, self._self.name, *people)
+        past = self._led
+        if word.decisions or joined or left:
+            kept = replace(noted, decisions=word.decisions[:PLAN_DECISIONS_MAX])
+            self._led = (kept, *past)[:PLANS_MAX]
+        return (noted, *past)
 
     def _tasks(self, partitions: Mapping[str, int]) -> list[PlannedTask]:
         """Return one task for each partition of the largest source topic of each sub-topology.
@@ -280,7 +331,7 @@ def _written(
     plan: Plan,
     words: Mapping[str, AssignmentView],
     strangers: Mapping[str, Sequence[TopicPartition]],
-) -> Mapping[str, bytes]:
+) -> dict[str, bytes]:
     partitions_of = {task.id: task.partitions for task in group.tasks}
     assignments = {}
     for member, word in words.items():
@@ -288,6 +339,16 @@ def _written(
         given = (*active, *strangers.get(member, ()))
         assignments[member] = Assignment(given, write_assignment(word)).write()
     return assignments
+
+
+def _changes(
+    before: Mapping[str, str], now: Mapping[str, str], fresh: set[str]
+) -> tuple[set[str], set[str]]:
+    """Return the workers that have joined since the last plan, and those that have left."""
+    there = set(before.values())
+    new = {name for member, name in now.items() if member not in before}
+    joined = {name for name in new if name in fresh or name not in there}
+    return joined, there - set(now.values())
 
 
 def _followed(copies: Mapping[TaskId, Copy], last: AssignmentView) -> Mapping[TaskId, Copy]:

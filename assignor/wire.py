@@ -6,7 +6,7 @@ The tables `JOIN` and `ASSIGNMENT` are the format, tag by tag; `codec` has the l
 import json
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -23,6 +23,7 @@ from streamsx.assignor.model import (
     MarkState,
     MemberMetadata,
     Memory,
+    PastPlan,
     TaskKind,
 )
 from streamsx.model import TaskId
@@ -36,6 +37,12 @@ DECISIONS_BYTES_MAX = 1 << 20
 
 1,000 decisions take some 15 KB of the record that a coordinator keeps of a group.
 """
+PLANS_MAX = 40
+PLAN_DECISIONS_MAX = 500
+PAST_DECISIONS_MAX = 2000
+PAST_BYTES_MAX = 16 << 10
+"""Limits of the past plans that a leader passes on: plans, decisions of one, decisions of all, and
+compressed bytes."""
 REASONS_MAX = 8
 REASON_CHARS_MAX = 500
 """Limits of the reasons in a join.
@@ -68,7 +75,8 @@ class AssignmentView:
     `heard`: nonce of the reader's newest join that the leader knows.
 
     The leader alone gets its `generation`, the tasks `withheld`, the source `topics` of each
-    sub-topology and its own `decisions`, for tools to read.
+    sub-topology, its own `decisions` and the newest `plans`, for tools to read. The first of the
+    plans is this one; its decisions are in `decisions` alone.
 
     Two fields are not on the wire. `mark`: a tool's request to the reader, which counts when it is
     newer than the last one. `problem`: the reason why the bytes cannot be read.
@@ -90,6 +98,7 @@ class AssignmentView:
     withheld: frozenset[TaskId] = frozenset()
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
+    plans: tuple[PastPlan, ...] = ()
     mark: Mark | None = None
     problem: str = ""
 
@@ -212,19 +221,61 @@ def _decisions(decisions: tuple[Decision, ...]) -> bytes:
     counts too, because names may be long.
     """
     decisions = decisions[:DECISIONS_MAX]
-    rows = [[str(d.task), d.decision, d.why, d.owner, d.to, d.lag] for d in decisions]
-    data = json.dumps(rows, separators=(",", ":")).encode()
+    data = _json(_rows(decisions))
     if len(data) > DECISIONS_BYTES_MAX:
         return _decisions(decisions[: len(decisions) // 2])
     return zlib.compress(data)
 
 
+def _rows(decisions: Iterable[Decision]) -> list[list[object]]:
+    return [[str(d.task), d.decision, d.why, d.owner, d.to, d.lag] for d in decisions]
+
+
+def _json(rows: object) -> bytes:
+    return json.dumps(rows, separators=(",", ":")).encode()
+
+
+def _decisions_of(rows: Iterable[Any]) -> tuple[Decision, ...]:
+    return tuple(Decision(TaskId.parse(task), *rest) for task, *rest in rows)
+
+
 def _read_decisions(reader: Reader) -> tuple[Decision, ...]:
     try:
-        data = zlib.decompressobj().decompress(reader.rest(), DECISIONS_BYTES_MAX)
-        return tuple(Decision(TaskId.parse(task), *rest) for task, *rest in json.loads(data))
+        return _decisions_of(json.loads(_inflated(reader)))
     except (zlib.error, TypeError, AttributeError) as error:
         raise ValueError(f"decisions: {error}") from error
+
+
+def _inflated(reader: Reader) -> bytes:
+    return zlib.decompressobj().decompress(reader.rest(), DECISIONS_BYTES_MAX)
+
+
+def _plans(plans: tuple[PastPlan, ...]) -> bytes:
+    """Encode plans as compressed JSON. The oldest ones are left out until the limits hold."""
+    count = 0
+    rows: list[list[object]] = []
+    for plan in plans[:PLANS_MAX]:
+        decisions = _rows(plan.decisions[:PLAN_DECISIONS_MAX])
+        count += len(decisions)
+        if count > PAST_DECISIONS_MAX:
+            break
+        people = [list(plan.joined), list(plan.left)]
+        rows.append([plan.generation, plan.at_ms, plan.leader, *people, decisions])
+    data = zlib.compress(_json(rows))
+    if len(data) > PAST_BYTES_MAX and rows:
+        return _plans(plans[: len(rows) // 2])
+    return data
+
+
+def _read_plans(reader: Reader) -> tuple[PastPlan, ...]:
+    try:
+        rows = json.loads(_inflated(reader))
+        return tuple(
+            PastPlan(int(n), int(at), str(leader), tuple(came), tuple(went), _decisions_of(decided))
+            for n, at, leader, came, went, decided, *_ in rows
+        )
+    except (zlib.error, TypeError, AttributeError) as error:
+        raise ValueError(f"plans: {error}") from error
 
 
 def _reason(why: str) -> bytes:
@@ -278,6 +329,8 @@ JOIN = (
     TagField(21, "reasons", {}, _reasons, _read_reasons),
     TagField(22, "metrics", {}, _metrics, _read_metrics),
     TagField(23, "stops_app", "", _reason, _read_reason),
+    codec.numeric(24, "session_ms"),
+    codec.numeric(25, "commit_ms"),
 )
 ASSIGNMENT = (
     codec.numeric(1, "round"),
@@ -294,6 +347,7 @@ ASSIGNMENT = (
     TagField(16, "decisions", (), _decisions, _read_decisions),
     codec.numeric(18, "heard"),
     TagField(19, "stop_app", "", _reason, _read_reason),
+    TagField(24, "plans", (), _plans, _read_plans),
 )
 
 

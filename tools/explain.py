@@ -1,43 +1,79 @@
-"""`streamsx explain`: why a rebalance did what it did, for one task or all.
+"""`streamsx explain`: why the last rebalances did what they did, for one task or all.
 
-The newest plan comes from the group, which keeps no older one. Older plans are in the files that
-workers write with `--events`. Each plan is in the file of the worker that was the leader at the
-time, so give the files of all workers.
+The group knows the last rebalances of its leader. Older ones are in the files that workers write
+with `--events`. Each rebalance is in the file of the worker that led at the time, so give the files
+of all workers.
 """
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 
 from streamsx.clock import Clock
 from streamsx.errors import NotFound, UsageError
-from streamsx.model import TaskId
+from streamsx.model import TaskId, brief
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
 from streamsx.tools.cli.progress import console_on, progress
-from streamsx.tools.status import NOBODY
+from streamsx.tools.cli.times import age, utc
+from streamsx.tools.status import NO_WORKER
+
+if TYPE_CHECKING:
+    from streamsx.assignor.observer import GroupReport
+    from streamsx.tools.cli.app_input import AppInput
 
 PLAN = "plan"
 FIELDS = ("task", "decision", "why", "owner", "to", "lag")
 """Fields of a decision."""
-STAYS = "each task stays where it is, and nothing is learned"
+STAYS = "each task stays where it is, and no worker learns one"
 SETTLE_S = 10.0
+MOVES = "moves to {to}: {why}"
+SENTENCES: Mapping[str, str] = {
+    "wait": "stays on {owner}: {why}",
+    "stateless": MOVES,
+    "promote": MOVES,
+    "failover": "moves: {why}",
+    "least-lag": MOVES,
+    "cold": MOVES,
+    "hand-over": MOVES,
+    "unstaged": MOVES,
+    "stage": "will move to {to}, which learns it first: {why}",
+    "overtake": MOVES,
+    "keep-restoring": "stays on {owner}, which restores it: {why}",
+    "withheld": "moves to {to} as soon as {owner} has released it",
+    "parked": "will move to {to} later: {why}",
+    "standby-new": "gets a standby on {to}: {why}",
+    "standby-move": "gets a standby on {to}: {why}",
+    "standby-spare": "keeps a standby on {to} for a while: {why}",
+    "standby-drop": "loses its standby on {to}: {why}",
+}
+"""Sentences for people, by decision; each begins with the task. JSON keeps the decision's word."""
+EXAMPLE = """\
+examples:
+  streamsx explain --app shop                  the last rebalances, the newest first
+  streamsx explain --app shop --task 1_0       what they did with this task
+  streamsx explain --events a.jsonl b.jsonl    all rebalances in the files of these workers
+"""
 
 
 def main() -> None:
     """Run the command: exit with 3 if the cluster does not know the app, or no worker runs."""
-    command = ClusterCommand("explain", "Say why a rebalance did what it did.")
+    purpose = "Say why the last rebalances moved tasks, or left them where they are."
+    command = ClusterCommand("explain", purpose, epilog=EXAMPLE)
     command.add_app(required=False)
     add = command.add_argument
-    add("--task", type=value(task), metavar="0_3", help="of this task alone")
-    add("--events", nargs="+", type=Path, metavar="FILE", help="what workers wrote with --events")
-    add("--generation", type=int, metavar="N", help="this rebalance alone, with --events")
+    add("--task", type=value(task), metavar="1_0", help="show this task only")
+    add(
+        "--events", nargs="+", type=Path, metavar="FILE",
+        help="read files that workers wrote with --events, instead of asking the group",
+    )  # fmt: skip
+    add("--generation", type=int, metavar="N", help="show the rebalance of this number only")
     command.ask(explain)
 
 
@@ -46,40 +82,38 @@ def task(text: object) -> TaskId:
 
 
 async def explain(options: argparse.Namespace, clock: Clock) -> None:
-    """Print the decisions of the newest plan, or of the plans in the given files.
+    """Print the decisions of the last plans of the group, or of the plans in the given files.
 
     Raises:
-        UsageError: the options contradict each other, or the files hold no plan.
+        UsageError: the options contradict each other, or no plan is known.
         NotFound: the app is unknown, or no worker runs.
         StreamsxError: any other error of `status`.
     """
     if bool(options.events) == bool(options.app):
-        forms = "--app ID for the newest rebalance, or --events FILE"
+        forms = "--app ID for the last rebalances, or --events FILE for all"
         raise UsageError(f"explain what? give {forms}{', not both' * bool(options.events)}")
-    if options.events:
-        plans = in_files(options.events, options.generation)
-    elif options.generation is not None:
-        raise UsageError("--generation is for --events: a group keeps the newest plan alone")
-    else:
-        plans = [await newest(options, clock)]
+    found, now = (in_files(options.events), "") if options.events else await known(options, clock)
+    plans = of_generation(found, options.generation)
     for plan in plans:
         told = plan["decisions"]
         plan["decisions"] = [d for d in told if options.task in (None, TaskId.parse(d["task"]))]
-    console_on(options.people).print(Group(*lines(plans, options.task)), soft_wrap=True)
+    people = [*lines(plans, options.task), *filter(None, [now])]
+    console_on(options.people).print(Group(*people), soft_wrap=True)
     for plan in plans:
         of_all = {name: plan[name] for name in ("generation", "at", "leader")}
         for decision in plan["decisions"]:
             tell(options, {**of_all, **decision})
 
 
-async def newest(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
-    """Return the newest plan of the group, as its leader has published the plan.
+async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[str, Any]], str]:
+    """Return the last plans of the group, the newest first, and what `--task` does now.
 
     Raises:
         NotFound: the app is unknown, or no worker runs.
     """
     from streamsx.assignor.document import decision_of
     from streamsx.group.admin.describe import settled
+    from streamsx.tools.cli.lags import input_of
 
     async with (
         connected(options) as cluster,
@@ -87,23 +121,52 @@ async def newest(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     ):
         again = f"the group of {options.app} is rebalancing: asking again"
         report = (await settled(cluster, clock, options.app, SETTLE_S, lambda _: say(again))).report
-    if not report.instances:
-        raise NotFound(f"no rebalance to explain: {options.app}: {NOBODY}")
-    return {
-        "generation": report.generation,
-        "leader": report.labels.get(report.leader or ""),
-        "at": None,
-        "decisions": [decision_of(each) for each in report.decisions],
-    }
+        if not report.instances:
+            raise NotFound(f"no rebalance to explain: {options.app}: {NO_WORKER}")
+        now = ""
+        if options.task is not None:
+            found = await input_of(cluster, options.app, report)
+            now = " ".join(task_now(options.task, report, found, clock.wall()))
+    plans = [
+        {
+            "generation": plan.generation,
+            "leader": plan.leader or report.labels.get(report.leader or ""),
+            "at": plan.at_ms / 1000 if plan.at_ms else None,
+            "joined": plan.joined,
+            "left": plan.left,
+            "decisions": [decision_of(each) for each in plan.decisions],
+        }
+        for plan in report.plans
+    ]
+    return plans, now
 
 
-def in_files(paths: Iterable[Path], generation: int | None) -> list[dict[str, Any]]:
+def task_now(task: TaskId, report: "GroupReport", found: "AppInput", now_s: float) -> Iterator[str]:
+    """Yield sentences on a task: where it runs, how far it is, what holds its event time back."""
+    from streamsx.tools.cli.event_times import event_times, held_back, moment
+
+    if task not in found.tasks:
+        yield f"{task} is no task of this app now."
+        return
+    runs = [report.labels[here.member.id] for here in report.instances if task in here.active]
+    here = found.tasks[task]
+    far = "" if here.lag is None else f", {here.lag} records behind"
+    last = here.committed_s
+    since = f", last commit {age(now_s - last)} ago" if last else ""
+    yield f"Now: {task} {f'runs on {runs[0]}' if runs else 'moves'}{far}{since}."
+    times = event_times(report.topics, found.tasks)
+    if task in times and (at := times[task]).closed is not None:
+        yield f"Event time {moment(at.at)}, windows closed up to {moment(at.closed)}."
+    yield from (f"{note}." for note in held_back(times, found.tasks, task))
+
+
+def in_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Return the plans of the files, the newest first.
 
     Lines that a kill of their worker has cut off are skipped.
 
     Raises:
-        UsageError: a file is missing, or there is no plan, or none of `generation`.
+        UsageError: a file is missing, or there is no plan.
     """
     from streamsx.tools.demonstration.group import EventsFile
 
@@ -114,11 +177,21 @@ def in_files(paths: Iterable[Path], generation: int | None) -> list[dict[str, An
         told += [plan for event in EventsFile(path).more() if (plan := plan_of(event))]
     if not told:
         raise UsageError(f"no plan in {', '.join(map(str, paths))}: give the leader's file too")
-    if generation is not None and all(plan["generation"] != generation for plan in told):
-        known = sorted({plan["generation"] for plan in told})
-        raise UsageError(f"no plan of generation {generation}: there are {known[0]} to {known[-1]}")
-    told.sort(key=lambda plan: plan["at"], reverse=True)
-    return [plan for plan in told if generation in (None, plan["generation"])]
+    return sorted(told, key=lambda plan: plan["at"], reverse=True)
+
+
+def of_generation(plans: list[dict[str, Any]], generation: int | None) -> list[dict[str, Any]]:
+    """Return the plans of a generation, all for None.
+
+    Raises:
+        UsageError: there is none of this generation.
+    """
+    found = [plan for plan in plans if generation in (None, plan["generation"])]
+    if plans and not found:
+        numbers = sorted({plan["generation"] for plan in plans})
+        there = f"there are {numbers[0]} to {numbers[-1]}"
+        raise UsageError(f"no plan of generation {generation}: {there}")
+    return found
 
 
 def plan_of(event: Any) -> dict[str, Any] | None:
@@ -133,18 +206,40 @@ def plan_of(event: Any) -> dict[str, Any] | None:
             for decision in decisions:
                 TaskId.parse(decision["task"])
             datetime.fromtimestamp(event["t"], UTC)
-            return {**told, "at": event["t"], "decisions": decisions}
+            return {**told, "at": event["t"], "joined": (), "left": (), "decisions": decisions}
     return None
 
 
 def lines(plans: Iterable[dict[str, Any]], task: TaskId | None) -> Iterable[str]:
+    """Yield the lines for people: a heading for each plan, and its decisions below."""
     for plan in plans:
-        at = "" if plan["at"] is None else f"{datetime.fromtimestamp(plan['at'], UTC):%F %T}Z, "
         if task is not None and not plan["decisions"]:
             continue
-        yield f"{at}generation {plan['generation']}, led by {plan['leader'] or 'nobody known'}:"
-        yield from (f"  {d['task']} {d['decision']}: {d['why']}" for d in plan["decisions"])
+        yield heading(plan)
+        yield from (f"  {sentence}" for sentence in sentences(plan["decisions"]))
         if not plan["decisions"]:
             yield f"  {STAYS}"
     if task is not None and not any(plan["decisions"] for plan in plans):
-        yield f"{task} is in no such plan: it stays where it is, if there is one (streamsx status)"
+        yield f"{task} is in none of these: it stays where it is, if there is one (streamsx status)"
+
+
+def heading(plan: Mapping[str, Any]) -> str:
+    at = "" if plan["at"] is None else f"{utc(plan['at'])}, "
+    leader = f", led by {plan['leader']}" * bool(plan["leader"])
+    changes = [
+        f"; {', '.join(plan[change])} {change}" for change in ("joined", "left") if plan[change]
+    ]
+    return f"{at}generation {plan['generation']}{leader}{''.join(changes)}:"
+
+
+def sentences(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield one sentence for the tasks of which the same is true, in the order of the first one."""
+    same: dict[str, list[str]] = {}
+    for each in decisions:
+        sentence = SENTENCES.get(each["decision"], "{why}").format(
+            owner=each["owner"] or "its worker", to=each["to"] or "another worker", why=each["why"]
+        )
+        same.setdefault(sentence, []).append(each["task"])
+    for sentence, tasks in same.items():
+        many = ": each" * (len(tasks) > 1)
+        yield f"{brief(tasks)}{many} {sentence}"

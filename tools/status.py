@@ -7,199 +7,251 @@ last rebalance. The lag of a task counts the records that the group has not comm
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from rich.console import Group
+from rich.console import RenderableType
 from rich.live import Live
-from rich.table import Table
 
 from streamsx.clock import Clock
-from streamsx.model import TaskId, brief
+from streamsx.config import whole
+from streamsx.errors import BrokerUnreachable, NotFound, UsageError, WorldError
 from streamsx.tools.cli.cluster import ClusterCommand, connected
-from streamsx.tools.cli.command import tell
+from streamsx.tools.cli.command import tell, value
+from streamsx.tools.cli.group_status import NO_WORKER, as_data, failed_check, quiet_tasks, stale_s
+from streamsx.tools.cli.group_table import drawn
 from streamsx.tools.cli.progress import console_on, progress
+from streamsx.tools.cli.times import utc
 
 if TYPE_CHECKING:
-    from streamsx.assignor.observer import GroupReport, Instance
+    from streamsx.client.cluster import Cluster
     from streamsx.group.admin.describe import GroupDescription
+
+__all__ = ["NO_WORKER"]
 
 SETTLE_S = 10.0
 """Longest time to wait, by asking again, while the group rebalances."""
 WATCH_EVERY_S = 2.0
-WORST_MAX = 3
-"""Most tasks that are shown with their lag; `--json` has all of them."""
-STOPPED = "task stopped: {}: the log of this worker says why, and what to do"
-STALLED = "learner {} has not come nearer for a minute: its worker or the broker may be too busy"
-NOBODY = "no worker runs, and the app's tasks stand still: streamsx worker MODULE starts one"
+TRIES_FOR_S = 2.0
+"""Time without an answer after which `--watch` says so."""
+SECOND_LOOK_S = 2.0
+"""Pause before a second look at tasks that have not committed for long: two commit intervals."""
+MOVING = ("committed",)
+"""Fields that change with each commit, and are no reason to print the status again."""
+EXAMPLES = """\
+examples:
+  streamsx status --app shop                            what each worker runs, and how far behind
+  streamsx status --app shop --watch                    the same, until Ctrl-C
+  streamsx status --app shop --check --max-lag 10000    for an alarm: exits 1 if not all is well
+"""
 
 
 def main() -> None:
     """Run the command: exit with 3 if the cluster does not know the app."""
-    purpose = "Show who is in the group of an app, and what each runs."
-    command = ClusterCommand("status", purpose)
+    purpose = "Show the workers of an app, what each runs, and how far behind its tasks are."
+    command = ClusterCommand("status", purpose, epilog=EXAMPLES)
     command.add_app(required=True)
-    command.add_argument("--watch", action="store_true", help="show it again when it changes")
-    command.ask(show)
+    add = command.add_argument
+    add(
+        "--watch", action="store_true",
+        help="show it again and again, also while the broker is away or the app is not there yet",
+    )  # fmt: skip
+    add("--time", action="store_true", help="show the event time of each task too")
+    add(
+        "--check", action="store_true",
+        help="print one line; exit with 1 if tasks have stopped, no worker runs, or by --max-lag",
+    )  # fmt: skip
+    add(
+        "--max-lag", type=value(whole(0)), metavar="N",
+        help="with --check: exit with 1 if a task is more than N records behind",
+    )  # fmt: skip
+    command.ask(status)
 
 
-async def show(options: argparse.Namespace, clock: Clock) -> None:
-    """Print the status once, or with `--watch` after every change.
-
-    A rebalancing group reveals only that it is rebalancing. With `--watch` the earlier details
-    stay on the screen meanwhile.
+async def status(options: argparse.Namespace, clock: Clock) -> int | None:
+    """Print the status once, check it, or print it again and again.
 
     Raises:
+        UsageError: the options contradict each other.
         NotFound: the cluster does not know the app.
         StreamsxError: any other error, such as BrokerUnreachable.
     """
-    from streamsx.group.admin.describe import look, settled
-    from streamsx.tools.cli.lags import lags
-
-    async def known(seen: "GroupDescription") -> dict[str, Any]:
-        return as_data(options.app, seen, await lags(cluster, options.app, seen.report))
-
+    if options.max_lag is not None and not options.check:
+        raise UsageError("--max-lag without --check: give both, or none")
+    if options.watch and options.check:
+        raise UsageError("--check with --watch: a check looks once: give one of them")
+    if options.watch:
+        await watch(options, clock)
+        return None
     async with connected(options) as cluster:
-        async with progress(sys.stderr, f"looking at the group of {options.app}") as say:
-            again = f"the group of {options.app} is rebalancing: asking again"
-            seen = await settled(cluster, clock, options.app, SETTLE_S, lambda _: say(again))
-            data = await known(seen)
-        with painter(options.people, live=options.watch) as paint:
-            shown = None
+        data = await first_look(cluster, options, clock)
+    if options.check:
+        return check(options, data)
+    with painter(options.people, live=False) as paint:
+        paint(drawn(data, clock.wall(), times=options.time))
+    tell(options, data)
+    return None
+
+
+def check(options: argparse.Namespace, data: dict[str, Any]) -> int:
+    """Print whether all is well in one line, and return the exit code."""
+    wrong = failed_check(data, options.max_lag)
+    known = f"{data['tasks']} tasks on {len(data['instances'])} workers"
+    far = "" if data["lag"] is None else f", {data['lag']} records behind"
+    line = f"not ok: {wrong}" if wrong else f"ok: {known}{far}"
+    print(f"{options.app}: {line}", file=options.people)
+    tell(options, {**data, "ok": not wrong, "wrong": wrong})
+    return int(bool(wrong))
+
+
+async def first_look(
+    cluster: "Cluster", options: argparse.Namespace, clock: Clock
+) -> dict[str, Any]:
+    """Return the status of a settled group, or after `SETTLE_S` that of one that rebalances."""
+    from streamsx.group.admin.describe import settled
+
+    async with progress(sys.stderr, f"looking at the group of {options.app}") as say:
+        again = f"the group of {options.app} is rebalancing: asking again"
+        seen = await settled(cluster, clock, options.app, SETTLE_S, lambda _: say(again))
+        return await known(cluster, options.app, clock, seen)
+
+
+async def known(
+    cluster: "Cluster", app: str, clock: Clock, seen: "GroupDescription"
+) -> dict[str, Any]:
+    """Return the status; look again at tasks whose last commit is old although records wait."""
+    from streamsx.group.admin.describe import look
+    from streamsx.tools.cli.lags import input_of
+
+    found = await input_of(cluster, app, seen.report)
+    old_s = stale_s(seen.report)
+    stuck = quiet_tasks(found, clock.wall(), old_s)
+    if stuck:
+        await asyncio.sleep(SECOND_LOOK_S)
+        before = found
+        again = await look(cluster, app)
+        seen = again if again.report.settled else seen
+        found = await input_of(cluster, app, seen.report)
+        stuck = {
+            task
+            for task in stuck & quiet_tasks(found, clock.wall(), old_s)
+            if found.tasks[task].places == before.tasks[task].places
+        }
+    return as_data(app, seen, found, clock.wall(), stuck)
+
+
+async def watch(options: argparse.Namespace, clock: Clock) -> None:
+    """Print the status after every change until interrupted; redraw it on a terminal.
+
+    A broker that is away, and an app that is not there yet, are waited for. A rebalancing group
+    reveals only that it is rebalancing: the earlier details stay on the screen meanwhile.
+    """
+    shown: object = None
+    with painter(options.people, live=True) as paint:
+        looks = Looks(options, clock)
+        try:
             while True:
-                if data != shown:
-                    paint(drawn(data))
+                data, trouble = await looks.look()
+                news = trouble, data and lasting(data)
+                if news != shown or paint.redraws:
+                    paint(*pictures(options, clock, data, trouble))
+                if news != shown and data is not None and not trouble:
                     tell(options, data)
-                if not options.watch:
-                    return
-                shown = data
+                shown = news
                 await asyncio.sleep(WATCH_EVERY_S)
-                seen = await look(cluster, options.app)
-                data = await known(seen) if seen.report.settled else {**data, "state": seen.state}
+        finally:
+            await looks.stop()
+
+
+class Looks:
+    """Looks at the group of an app, one after another, on one connection as long as it lasts."""
+
+    def __init__(self, options: argparse.Namespace, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self._cluster: Cluster | None = None
+        self._data: dict[str, Any] | None = None
+        self._away_since = 0.0
+
+    async def look(self) -> tuple[dict[str, Any] | None, str]:
+        """Return the newest status that is known, and why there is no newer one; "" if new."""
+        began = self._clock.wall()
+        try:
+            self._data = await self._newest()
+        except NotFound as error:
+            self._data = None
+            return None, f"{error}; waiting for the app to start"
+        except WorldError as error:
+            self._away_since = self._away_since or began
+            away = isinstance(error, BrokerUnreachable)
+            why = f"no broker at {self._options.bootstrap}" if away else str(error)
+            return self._data, f"no answer since {utc(self._away_since)}: {why}; trying again"
+        self._away_since = 0.0
+        return self._data, ""
+
+    async def _newest(self) -> dict[str, Any]:
+        from streamsx.client.cluster import Cluster
+        from streamsx.group.admin.describe import look
+
+        app = self._options.app
+        if self._cluster is None:
+            cluster = Cluster(
+                self._options.bootstrap, self._options.security, tries_for_s=TRIES_FOR_S
+            )
+            await cluster.start()
+            self._cluster = cluster
+        seen = await look(self._cluster, app)
+        if self._data is None or seen.report.settled:
+            return await known(self._cluster, app, self._clock, seen)
+        return {**self._data, "state": seen.state}
+
+    async def stop(self) -> None:
+        if self._cluster is not None:
+            await self._cluster.stop()
+
+
+def lasting(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a status without what changes with each commit."""
+    instances = {
+        name: {key: each for key, each in here.items() if key not in MOVING}
+        for name, here in data["instances"].items()
+    }
+    rest = {key: each for key, each in data.items() if key not in (*MOVING, "time", "notes")}
+    return {**rest, "instances": instances}
+
+
+def pictures(
+    options: argparse.Namespace, clock: Clock, data: dict[str, Any] | None, trouble: str
+) -> Iterator[RenderableType]:
+    if data is not None:
+        yield drawn(data, clock.wall(), times=options.time)
+    if trouble:
+        yield trouble
+
+
+class Painter:
+    """Function that draws. `redraws`: each drawing replaces the last one."""
+
+    def __init__(self, draw: Callable[..., None], *, redraws: bool) -> None:
+        self._draw = draw
+        self.redraws = redraws
+
+    def __call__(self, *what: RenderableType) -> None:
+        self._draw(*what)
 
 
 @contextmanager
-def painter(stream: TextIO, *, live: bool) -> Iterator[Callable[[Group], None]]:
-    """Give a function that draws; with `live` on a terminal each drawing replaces the last one."""
+def painter(stream: TextIO, *, live: bool) -> Iterator[Painter]:
+    """Give a painter; with `live` on a terminal each drawing replaces the last one."""
+    from rich.console import Group
+
     console = console_on(stream)
     if not (live and console.is_terminal):
-        yield console.print
+        yield Painter(lambda *what: console.print(*what, sep="\n"), redraws=False)
         return
     with Live(console=console, auto_refresh=False) as screen:
-        yield lambda what: screen.update(what, refresh=True)
-
-
-def as_data(
-    app: str, seen: "GroupDescription", lags: Mapping[TaskId, int | None]
-) -> dict[str, Any]:
-    """Return the object that `--json` prints.
-
-    Instances appear under their member ids while their names are not known.
-    """
-    report = seen.report
-    named = report.labels
-    active = sum(len(here.active) for here in report.instances)
-    tasks = active + len(report.withheld)
-    instances = {
-        named[here.member.id]: instance_data(here, lags)
-        | ({"ambiguous": True} if here.member.instance in report.shared else {})
-        | {"note": note(here, report, tasks)}
-        for here in report.instances
-    }
-    return {
-        "app": app,
-        "state": seen.state,
-        "generation": report.generation,
-        "leader": named.get(report.leader or ""),
-        "instances": dict(sorted(instances.items())),
-        "tasks": tasks,
-        "unassigned": [str(task) for task in report.withheld],
-        "note": "" if instances else NOBODY,
-    }
-
-
-def instance_data(here: "Instance", lags: Mapping[TaskId, int | None]) -> dict[str, Any]:
-    member = here.member
-    state = "leaving" if member.leaving else "running"
-    stopped = ((t, "stopped", why or STOPPED.format(t)) for t, why in here.failures.items())
-    stalled = ((t, "stalled", STALLED.format(t)) for t in here.stalled)
-    return {
-        "state": "unknown" if member.opaque else state,
-        "active": [str(task) for task in here.active],
-        "lag": {str(task): lags.get(task) for task in here.active},
-        "stopped": [str(task) for task in here.failures],
-        "failures": [
-            {"task": str(task), "what": what, "why": why}
-            for task, what, why in (*stopped, *stalled)
-        ],
-        "standby": [str(task) for task in here.standbys],
-        "learner": [{"task": str(task), "lag": lag} for task, lag in here.learners.items()],
-        "version": member.version,
-        "metrics": {name: round(value, 3) for name, value in member.metrics.items()},
-        "member": member.id,
-        "process": member.process,
-    }
-
-
-def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
-    """Return a note on an instance: several workers share the name, or why the row is empty."""
-    member = here.member
-    if bearers := report.shared.get(member.instance or ""):
-        return (
-            f"{len(bearers)} workers have the name {member.instance}: start all but one of them "
-            "again, each with an --instance-id of its own"
+        yield Painter(
+            lambda *what: screen.update(Group(*what), refresh=True),
+            redraws=True,
         )
-    if here.active or here.learners or here.standbys or member.leaving or member.opaque:
-        return ""
-    if not here.alike:
-        return "its code is not the leader's: it gets tasks when nobody with that code stays"
-    if not tasks:
-        return "there are no tasks: the app reads no topic, or none that is there"
-    return "there are more workers than tasks" if tasks < len(report.instances) else ""
-
-
-def drawn(data: dict[str, Any]) -> Group:
-    """Return the drawing for people: a line, and one row per instance."""
-    if data["note"]:
-        return Group(f"{data['app']}: {data['state']}: {data['note']}")
-    where = f"generation {data['generation']}, leader {data['leader'] or 'not known'}"
-    tasks = f"{data['tasks']} tasks, unassigned: {brief(data['unassigned']) or 'none'}"
-    table = Table(box=None)
-    instances = data["instances"].values()
-    standbys = ("standby",) * any(here["standby"] for here in instances)
-    for column in (
-        "instance",
-        "state",
-        "active",
-        "behind",
-        "learner (behind)",
-        *standbys,
-        "version",
-    ):
-        table.add_column(column, overflow="fold")
-    for name, here in data["instances"].items():
-        state = here["state"] + f", {len(here['stopped'])} stopped" * bool(here["stopped"])
-        lags = ((each["task"], each["lag"]) for each in here["learner"])
-        learns = ", ".join(f"{task} ({'?' if lag is None else lag})" for task, lag in lags)
-        active = brief(here["active"])
-        far = far_of(here["lag"])
-        follows = (brief(here["standby"]),) * len(standbys)
-        table.add_row(name, state, active, far, learns, *follows, here["version"])
-    notes = [
-        f"{name}: {told}"
-        for name, here in data["instances"].items()
-        for told in (here["note"], *(each["why"] for each in here["failures"]))
-        if told
-    ]
-    return Group(f"{data['app']}: {data['state']}, {where}, {tasks}", table, *notes)
-
-
-def far_of(lags: Mapping[str, int | None]) -> str:
-    """Return the lag of all tasks in records, and the tasks that lag most, the farthest first."""
-    known = {task: lag for task, lag in lags.items() if lag}
-    worst = sorted(known, key=lambda task: -known[task])
-    words = [f"{task} {known[task]}" for task in worst[:WORST_MAX]]
-    words += [f"{task} ?" for task, lag in lags.items() if lag is None][:WORST_MAX]
-    rest = ", ..." * (len(worst) > WORST_MAX)
-    return f"{sum(known.values())} ({', '.join(words)}{rest})" if words else "0" * bool(lags)

@@ -81,7 +81,7 @@ class TaskMetadata(NamedTuple):
     `readers`: per topic, the next offset of each reader that is ahead of the position; `closed`:
     stream time up to which the windows of each store have closed, by the mark of the store, which
     may be ahead of the position's stream time; `told`: per topic, the times that its writers had
-    told (`progress`);
+    told (`progress`); `late`: records that were too late for each store, by the mark of the store;
     `topic_ids`: id of the topic to which each position belongs, where brokers have ids.
     """
 
@@ -93,6 +93,7 @@ class TaskMetadata(NamedTuple):
     topic_ids: Mapping[str, str] = MappingProxyType({})
     closed: Mapping[str, int] = MappingProxyType({})
     told: Mapping[str, Mapping[Writer, int | None]] = MappingProxyType({})
+    late: Mapping[str, int] = MappingProxyType({})
 
     @property
     def begins(self) -> Begins:
@@ -156,6 +157,7 @@ class Task:
         """Error that the next `run` raises."""
         self._closed = False
         self.committed_at = metadata
+        self._late_before = metadata.late
         self.topic_ids = dict(metadata.topic_ids)
         self.records = 0
         """Number of records taken since the last seal."""
@@ -824,7 +826,16 @@ class Task:
             if parts:
                 yield None
         self._sealing = None
-        yield place._replace(stream_time=stream_time, records=records)
+        yield place._replace(stream_time=stream_time, records=records, late=self._late_records())
+
+    def _late_records(self) -> Mapping[str, int]:
+        """Return the late records of each store up to the seal, by the mark of the store."""
+        found = dict(self._late_before)
+        for store, counts in self._sealed_counts.items():
+            if counts.late:
+                mark = store_mark(store)
+                found[mark] = self._late_before.get(mark, 0) + counts.late
+        return found
 
     def _give_results(self) -> None:
         """Give on the results that waited for a commit."""

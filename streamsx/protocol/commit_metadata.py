@@ -15,6 +15,8 @@ An empty table is left out.
 | `i` | id of the topic, 32 hex digits |
 | `t` | stage of tasks that write the topic -> their times in ms (`_shifted`) |
 | `c` | store (`state/layout:store_mark`) -> stream time up to which it has closed, in ms |
+| `l` | store (`state/layout:store_mark`) -> records that were too late for it; for people only |
+| `w` | wall time of the commit, in Unix seconds; for people only |
 
 A new key needs no new version: readers skip keys that they do not know.
 
@@ -49,7 +51,8 @@ class OffsetMetadata(NamedTuple):
     version of a table that a later release wrote and this release cannot read, otherwise 0;
     `closed`: stream time up to which the windows of each store have closed, by the store's mark;
     `told`: times that the writers of the topic had told, by their stage, one for each partition: -1
-    for nothing, None for a writer that is idle.
+    for nothing, None for a writer that is idle; `committed_s`: Unix second of the commit, 0 for one
+    that has not written it; `late`: records that were too late for each store, by the store's mark.
     """
 
     stream_time: int = -1
@@ -59,6 +62,8 @@ class OffsetMetadata(NamedTuple):
     newer: int = 0
     closed: Mapping[str, int] = MappingProxyType({})
     told: Mapping[str, Sequence[int | None]] = MappingProxyType({})
+    committed_s: int = 0
+    late: Mapping[str, int] = MappingProxyType({})
 
     def encode(self) -> str:
         """Return the text at any length; `fitted` shortens the values beforehand."""
@@ -78,6 +83,10 @@ class OffsetMetadata(NamedTuple):
             values["c"] = dict(self.closed)
         if self.told:
             values["t"] = {stage: _shifted(times) for stage, times in self.told.items()}
+        if self.late:
+            values["l"] = dict(self.late)
+        if self.committed_s > 0:
+            values["w"] = self.committed_s
         return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode() if values else ""
 
     @classmethod
@@ -98,7 +107,9 @@ class OffsetMetadata(NamedTuple):
         return _with(cls(stream_time, spark=spark), table)
 
     def fitted(self, limit: int = TEXT_BYTES_MAX) -> tuple["OffsetMetadata", dict[str, int]]:
-        """Drop readers until the text fits into `limit` bytes, and then the times of writers.
+        """Drop values until the text fits into `limit` bytes.
+
+        What only people read is dropped first, then readers, and then the times of writers.
 
         Readers least ahead are dropped first, because they repeat the fewest records. Without the
         times of writers stream time stands until they tell theirs again.
@@ -107,6 +118,8 @@ class OffsetMetadata(NamedTuple):
             The remaining metadata, and the dropped readers.
         """
         excess = len(self.encode().encode()) - limit
+        if excess > 0 and (self.committed_s or self.late):
+            return self._replace(committed_s=0, late={}).fitted(limit)
         dropped: dict[str, int] = {}
         for reader, ahead in sorted(self.readers.items(), key=lambda each: (each[1], each[0])):
             if excess <= 0:
@@ -134,6 +147,8 @@ def _with(bare: OffsetMetadata, table: str) -> OffsetMetadata:
         topic_id=_id(values.get("i")),
         closed=_positive(values.get("c")),
         told=_told(values.get("t")),
+        committed_s=_seconds(values.get("w")),
+        late=_positive(values.get("l")),
     )
 
 
@@ -163,6 +178,10 @@ def _positive(found: Any) -> Mapping[str, int]:
     if not isinstance(found, dict):
         return {}
     return {name: n for name, n in found.items() if type(n) is int and n > 0}
+
+
+def _seconds(found: Any) -> int:
+    return found if type(found) is int and found > 0 else 0
 
 
 def _id(found: Any) -> str | None:

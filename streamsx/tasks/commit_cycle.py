@@ -54,6 +54,7 @@ def metadata_of(sealed: TaskMetadata) -> dict[str, OffsetMetadata]:
             sealed.topic_ids.get(topic),
             closed={store: at for store, at in sealed.closed.items() if at > 0},
             told=by_stage(sealed.told.get(topic, {})),
+            late=sealed.late,
         )
         for topic, offset in sealed.positions.items()
     }
@@ -75,6 +76,7 @@ def place_of(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
         topic_ids={t: beside.topic_id for t, (_, beside) in found.items() if beside.topic_id},
         closed=latest([beside.closed for _, beside in found.values()]),
         told={topic: dict(by_writer(beside.told)) for topic, (_, beside) in found.items()},
+        late=latest([beside.late for _, beside in found.values()]),
     )
 
 
@@ -132,9 +134,13 @@ class TaskSealed:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """Event: all records of the sealed tasks are acknowledged, except those of `late` tasks."""
+    """Event: all records of the sealed tasks are acknowledged, except those of `late` tasks.
+
+    `wall_s`: Unix second at which the offsets are committed.
+    """
 
     late: frozenset[TaskId] = frozenset()
+    wall_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +291,10 @@ class CommitCycles:
             case TaskSealed(task, sealed) if task == self.sealing:
                 self.sealed[task] = sealed
                 return self._next_seal()
-            case Flushed(late) if self.state is CommitState.FLUSHING:
+            case Flushed(late, wall_s) if self.state is CommitState.FLUSHING:
                 self._hold(late)
                 self.state = self._if_sealed(CommitState.COMMITTING)
-                return self._commit() if self.sealed else []
+                return self._commit(wall_s) if self.sealed else []
             case Arrived(task):
                 self.held.discard(task)
                 return []
@@ -325,12 +331,13 @@ class CommitCycles:
             if task in self._suspended:
                 self._suspended[task] = True
 
-    def _commit(self) -> list[Effect]:
+    def _commit(self, wall_s: int) -> list[Effect]:
         """Return the commit of the sealed tasks, after the readers left out of the texts."""
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         effects: list[Effect] = []
         for task, sealed in sorted(self.sealed.items()):
-            for topic, beside in metadata_of(sealed).items():
+            for topic, place in metadata_of(sealed).items():
+                beside = place._replace(committed_s=wall_s)
                 fitted, left_out = (
                     beside.fitted() if beside.readers or beside.told else (beside, {})
                 )

@@ -359,7 +359,7 @@ class Committer:
         crash_points.point("after_flush")
         for task in sorted(late & self._machine.sealed.keys()):
             self._hold(task)
-        self._step(commit_cycle.Flushed(late))
+        self._step(commit_cycle.Flushed(late, int(self._clock.wall())))
 
     def _hold(self, task: TaskId) -> None:
         """Hold a task whose records are not acknowledged; it commits with a later cycle."""

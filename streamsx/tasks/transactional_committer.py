@@ -190,7 +190,7 @@ class TransactionalCommitter(Committer):
             return
         self._ends = self._producer.ends()
         crash_points.point("after_flush")
-        self._step(commit_cycle.Flushed())
+        self._step(commit_cycle.Flushed(wall_s=int(self._clock.wall())))
 
     def _wait_for_leaders(self) -> None:
         """Abort, and let the tasks with outputs without a leader wait; the others go on."""

@@ -4,7 +4,7 @@ A repartition topic carries times if something below depends on stream time: an 
 windows, or another topic that carries times. Other topics cost nothing.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
@@ -79,7 +79,11 @@ def stage_of(plan: SubTopology) -> int:
 
     Numbers of sub-topologies change when others come and go.
     """
-    return crc32("\n".join(sorted(plan.topics)).encode())
+    return stage_of_topics(plan.topics)
+
+
+def stage_of_topics(topics: Iterable[str]) -> int:
+    return crc32("\n".join(sorted(topics)).encode())
 
 
 def time_links(

@@ -548,6 +548,8 @@ def assignor_of(context: WorkerContext, partitions: Mapping[str, int]) -> Stream
         tags=dict(config.tags),
         eager=eager(config),
         version=__version__,
+        session_ms=round(config.session_timeout_s * 1000),
+        commit_ms=round(config.commit_interval_s * 1000),
     )
     return StreamsPartitionAssignor(me, rules, subtopologies)
 

@@ -105,7 +105,6 @@ class Life(Outbox):
         self.sent: dict[int, dict[str, int]] = {}
         """Ends of a task's output topics at its last commit."""
         self.failures: list[Failure] = []
-        self.late = 0
         self.told = False
         """Whether results are read before the end."""
         self.aborts = 0
@@ -115,6 +114,11 @@ class Life(Outbox):
         self.tasks: dict[int, Task] = {}
         for number in self.plans:
             self._open(number)
+
+    @property
+    def late(self) -> int:
+        """The late records of all tasks, as their last commits have them."""
+        return sum(sum(each.late.values()) for each in self.committed.values())
 
     # -- the outbox of the tasks
 
@@ -152,7 +156,7 @@ class Life(Outbox):
                 self._step(self.draw.choice([*self.tasks]))
             self._settle()
             if len(self.plans) > 1:
-                self._commit_in_turn()
+                self.commit_all()
             self._disturb(self.draw.choice([*self.tasks]))
             yield from self._results(seen, n)
             seen = len(self.logs[SINK])
@@ -223,11 +227,6 @@ class Life(Outbox):
     # -- commits and ends
 
     def commit_all(self) -> None:
-        self._commit_in_turn()
-        for number in self.plans:
-            self._count_late(number)
-
-    def _commit_in_turn(self) -> None:
         """Commit upstream tasks first, and let others work off what they get."""
         for _ in self.plans:
             for number in self.plans:
@@ -262,7 +261,6 @@ class Life(Outbox):
             how = "restart"  # results that somebody has read cannot be taken back
         if how in ENDS:
             self.commit(number)
-            self._count_late(number)
         elif how == "abort":
             self.aborts += 1
             for topic, end in self.sent[number].items():
@@ -303,9 +301,6 @@ class Life(Outbox):
         about = plan, 0, stores, self, start, policy, self.committed[number]
         self.tasks[number] = Task(*about, links=links, tables=self.tables)
         self.sent[number] = self._outputs(number)
-
-    def _count_late(self, number: int) -> None:
-        self.late += sum(each.late for each in self.tasks[number].counts.values())
 
     # -- changelogs
 

@@ -22,6 +22,12 @@ WITH_A_TABLE = {
     'AQAAAYvP5WgA {"i":"0f1e2d3c4b5a69788796a5b4c3d2e1f0","r":{"00ff00ff":3,"1a2b3c4d":10}}': (
         OffsetMetadata(AT, READERS, ID)
     ),
+    'AQAAAYvP5WgA {"r":{"00ff00ff":3,"1a2b3c4d":10},"w":1700000001}': (
+        OffsetMetadata(AT, READERS, committed_s=1_700_000_001)
+    ),
+    'AQAAAYvP5WgA {"l":{"1a2b3c4d":3},"w":1700000001}': (
+        OffsetMetadata(AT, committed_s=1_700_000_001, late={"1a2b3c4d": 3})
+    ),
     'spark AQAAAYvP5WgA{"r":{"00ff00ff":3,"1a2b3c4d":10}} s3://bucket/a b': (
         OffsetMetadata(AT, READERS, spark="s3://bucket/a b")
     ),

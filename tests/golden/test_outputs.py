@@ -85,13 +85,19 @@ OTHERWISE_WRITTEN = {"gap", "calm_gap"}
 STATUS = {
     "app": "str", "state": "str", "generation": "int", "leader": "str|null",
     "instances": {"*": {
-        "state": "str", "active": ["str"], "lag": {"*": "int|null"}, "stopped": ["str"],
+        "state": "str", "active": ["str"], "lag": {"*": "int|null"},
+        "committed": {"*": "int|null"}, "stopped": ["str"],
         "failures": [{"task": "str", "what": "str", "why": "str"}], "standby": ["str"],
         "learner": [{"task": "str", "lag": "int|null"}], "version": "str", "metrics": METRICS,
         "member": "str", "process": "str", "note": "str",
     }},
-    "tasks": "int", "unassigned": ["str"], "note": "str",
+    "tasks": "int", "unassigned": ["str"], "lag": "int|null", "committed": "int|null",
+    "time": {"*": {
+        "at": "int|null", "closed": "int|null", "held_back_by": "str|null", "late": "int",
+    }},
+    "note": "str", "notes": ["str"],
 }  # fmt: skip
+CHECK = {"ok": "bool", "wrong": "str"}
 EXPLAIN = {"generation": "int", "at": "float|null", "leader": "str|null", **DECISION}
 TABLE = {"partition": "int", "key": "str", "value": "int"}
 SEND = {"topic": "str", "records": "int", "partitions": {"*": "int"}}
@@ -295,6 +301,7 @@ def test_events_and_commands_of_a_group_have_the_pinned_fields(tmp_path: Path) -
 
         of_app = ("--app", APP, "--bootstrap", broker.bootstrap, "--json")
         (status,) = told("status", *of_app)
+        (checked,) = told("status", "--check", "--max-lag", "1000000", *of_app)
         rows = told("table", "counts", *of_app)
         why = told("explain", *of_app)
         (sent,) = told("send", f"{APP}-lines", "last", *of_app[2:])
@@ -302,9 +309,12 @@ def test_events_and_commands_of_a_group_have_the_pinned_fields(tmp_path: Path) -
         (left,) = told("leave", "--instances", "b", *of_app)
         assert workers.code("b") == 0
         assert workers.stop("a") == [0]
+        unwell = command("status", "--check", *of_app)
         why += told("explain", "--events", str(workers.all["a"].told), "--json")
 
         assert list(differences(STATUS, status)) == []
+        assert list(differences({**STATUS, **CHECK}, checked)) == []
+        assert (checked["ok"], unwell.returncode) == (True, 1)
         assert list(differences([TABLE], rows)) == []
         assert list(differences([EXPLAIN], why)) == []
         assert why

@@ -20,6 +20,7 @@ from streamsx.assignor.model import (
     MarkState,
     MemberMetadata,
     Memory,
+    PastPlan,
     TaskKind,
 )
 from streamsx.assignor.wire import (
@@ -295,3 +296,27 @@ def test_assignment_around_user_data_is_written_as_version_0() -> None:
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_assignment_of_each_version_is_read(version: int) -> None:
     assert Assignment.read(bytes.fromhex(f"000{version}" + PLACES_REST)) == PLACES
+
+
+TIMES = "1802 904e 1902 e807"
+"""Fields of a join: a session of 10 s and a commit each second, absent where they are not known."""
+PLANS = (
+    PastPlan(12, 1_700_000_000_000, "a", joined=("c",), left=("b",)),
+    PastPlan(11, 1_600_000_000_000, "a", decisions=DECISIONS),
+)
+PLANS_TEXT = (
+    f'[[12,1700000000000,"a",["c"],["b"],[]],[11,1600000000000,"a",[],[],{DECISIONS_TEXT}]]'
+)
+
+
+def test_session_timeout_and_commit_interval_in_a_join_are_these_bytes() -> None:
+    made = MemberMetadata(id="", session_ms=10_000, commit_ms=1000)
+    assert write_join(made) == bytes.fromhex("0101" + TIMES)
+    assert read_join(bytes.fromhex("0101" + TIMES)) == made
+
+
+def test_past_plans_are_written_as_this_text_compressed() -> None:
+    made = write_assignment(AssignmentView(plans=PLANS))
+    assert made[:3] == b"\x01\x01\x18"
+    assert zlib.decompress(made[made.index(b"x") :]).decode() == PLANS_TEXT
+    assert read_assignment(made) == AssignmentView(plans=PLANS)

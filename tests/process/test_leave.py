@@ -119,6 +119,9 @@ def test_worker_leaves_when_others_have_learned_the_tasks(
     for here in after["instances"].values():
         assert list(here["lag"]) == here["active"]
         assert None not in here["lag"].values()
+        assert list(here["committed"]) == here["active"]
+    code, checked = tools.run("status", "--check")
+    assert (code, checked["ok"], checked["wrong"]) == (0, True, "")
 
 
 @pytest.mark.slow

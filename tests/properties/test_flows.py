@@ -70,8 +70,7 @@ def hold(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             life, results = lived(case, app_of(case), draw, make, ends=(*ENDS, "abort"))
         compare(case, results, wanted(want.results))
         assert not life.failures, life.failures[0]
-        if not life.aborts:
-            assert life.late == want.late
+        assert life.late == want.late
 
 
 def compare(case: Case, results: list[Result], want: list[Result]) -> None:

@@ -8,7 +8,7 @@ import argparse
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamsx.config import SETTINGS
 from streamsx.tools.cli.command import Command
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class ClusterCommand(Command):
     """Command that asks a cluster, in most cases about an app."""
 
-    def __init__(self, name: str, purpose: str) -> None:
-        super().__init__(name, purpose)
+    def __init__(self, prog: str, description: str, examples: str = "", **more: Any) -> None:
+        super().__init__(prog, description, **{"epilog": examples, **more})
         add = self.add_argument
         self._app = self.add_mutually_exclusive_group()
         self._app.add_argument(

@@ -3,6 +3,7 @@
 from streamsx.assignor.model import (
     Copy,
     CopyRole,
+    Decision,
     LeaveRequest,
     Mark,
     MarkState,
@@ -15,13 +16,19 @@ from streamsx.assignor.partition_assignor import (
     StreamsPartitionAssignor,
     Subtopology,
 )
-from streamsx.assignor.wire import read_assignment, read_join
+from streamsx.assignor.wire import (
+    AssignmentView,
+    read_assignment,
+    read_join,
+    write_assignment,
+)
 from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.consumer_protocol import Assignment, Subscription
 
 COUNTS = {"in": 2}
 P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
+DECISIONS = (Decision(T0, "cold", "no copy", None, "a", None),)
 MARK = Mark(MarkState.LEAVING, 9000, epoch_ms=5)
 
 
@@ -112,6 +119,7 @@ def test_instance_sharing_no_subtopology_with_the_leader_is_reported() -> None:
     report = describe([(m, data, outcome.assignments[m]) for m, data in metadata])
 
     assert [here.alike for here in report.instances] == [True, False]
+    assert [here.same_code for here in report.instances] == [True, False]
     assert [bytes.fromhex(here.member.process).strip() for here in report.instances] == [
         b"a",
         b"other",
@@ -119,6 +127,29 @@ def test_instance_sharing_no_subtopology_with_the_leader_is_reported() -> None:
     assert report.labels == {"1": "a", "2": "b"}
     unknown = describe([(m, data, b"") for m, data in metadata])
     assert [here.alike for here in unknown.instances] == [True, True]
+
+
+def test_plans_are_described_with_the_decisions_of_the_newest_one() -> None:
+    a = assignor("a")
+    metadata = [("1", said(a.user_data(MemberMetadata("", nonce=1))))]
+    plan(a, metadata)
+    outcome = plan(a, metadata)
+
+    report = describe([(m, data, outcome.assignments[m]) for m, data in metadata])
+
+    newest, older = report.plans
+    assert (newest.generation, newest.at_ms, newest.leader) == (4, 10, "a")
+    assert newest.decisions == older.decisions == report.decisions
+
+
+def test_leader_of_before_plans_were_kept_has_its_newest_one() -> None:
+    told = AssignmentView(leader=True, generation=4, decisions=DECISIONS)
+    join = said(assignor("a").user_data(MemberMetadata("", nonce=1)))
+
+    report = describe([("1", join, Assignment((), write_assignment(told)).write())])
+
+    (newest,) = report.plans
+    assert (newest.generation, newest.at_ms, newest.decisions) == (4, 0, DECISIONS)
 
 
 def test_withheld_tasks_are_reported() -> None:

@@ -212,6 +212,47 @@ def test_leader_receives_withheld_tasks_and_topics_for_tools() -> None:
     assert (mine.more, other.more) == (True, True)
 
 
+def test_leader_passes_on_its_last_plans_with_who_came_and_went() -> None:
+    a, b = assignor("a"), assignor("b")
+    mine = ("1", said(a.user_data(replace(NOTHING, fresh=True))))
+    other = ("2", said(b.user_data(replace(NOTHING, fresh=True))))
+
+    def plans(*metadata: tuple[str, bytes], now_ms: int) -> list[tuple[object, ...]]:
+        outcome = lead(a, metadata, now_ms=now_ms)
+        assert all(not word_for(outcome, m).plans for m, _ in metadata if m != "1")
+        found = word_for(outcome, "1").plans
+        assert {each.leader for each in found} == {"a"}
+        return [(each.at_ms, each.joined, each.left, bool(each.decisions)) for each in found]
+
+    first = (1, ("a",), (), True)
+    second = (2, ("b",), (), True)
+    assert plans(mine, now_ms=1) == [(1, ("a",), (), False)]
+    assert plans(mine, other, now_ms=2) == [(2, ("b",), (), False), first]
+    assert plans(mine, other, now_ms=3) == [(3, (), (), False), second, first], "still fresh"
+    assert plans(mine, now_ms=4)[0] == (4, (), ("b",), False)
+    back = ("7", said(b.user_data(NOTHING)))
+    assert plans(mine, back, now_ms=4)[0] == (4, ("b",), (), False), "its session had ended"
+    assert plans(mine, ("8", back[1]), now_ms=4)[0] == (4, (), (), False), "it was fenced"
+    assert plans(mine, ("9", other[1]), now_ms=4)[0] == (4, ("b",), (), False), "started again"
+
+    a.on_assignment(b"\x01\x01")  # another member has led since, so nobody knows who left
+    assert plans(mine, other, now_ms=5)[0] == (5, ("a", "b"), (), False)
+
+
+def test_leader_of_a_full_record_passes_on_no_past_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    a = assignor("a")
+    metadata = [("1", said(a.user_data(NOTHING)))]
+    lead(a, metadata)
+    assert len(word_for(lead(a, metadata), "1").plans) == 2
+
+    monkeypatch.setattr(partition_assignor, "RECORD_BYTES_NEAR", 10)
+    outcome = lead(a, metadata)
+
+    assert len(word_for(outcome, "1").plans) == 1
+    assert word_for(outcome, "1").decisions
+    assert outcome.record_bytes < lead(assignor("a"), metadata).record_bytes + 20
+
+
 def test_rounds_continue_while_a_member_learns_or_an_observer_is_present() -> None:
     """At rest each of these rounds took a heartbeat interval: a leave took 6 to 9 s, not 1 to 3."""
     a, b = assignor("a"), assignor("b")

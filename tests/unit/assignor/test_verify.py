@@ -83,7 +83,7 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
     (
         (
             "standby-drop: b is 5 records behind and follows it no more; "
-            "0 wanted (num_standby_replicas)"
+            "0 kept (num_standby_replicas)"
         ),
         "0_0",
         {"a": "owns 0_0", "b": "standby 0_0=5"},
@@ -117,24 +117,27 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
         {"a": "ran 0_0 leaving", "b": "learner 0_0=5"},
     ),
     (
-        "promote: nobody runs it; b is 5 records behind on its disk (limit 10) and takes over",
+        "promote: no worker runs it; b is 5 records behind on its disk (limit 10) and takes over",
         "0_0",
         {"b": "disk 0_0=5"},
     ),
     (
-        "cold: nobody runs it and nobody has a copy; b restores it",
+        "cold: no worker runs it and no worker has a copy; b restores it",
         "0_0",
         {"b": ""},
     ),
     (
-        "least-lag: nobody runs it and nobody is nearer: b does not know how far behind it is",
+        (
+            "least-lag: no worker runs it and no other copy is nearer: "
+            "b does not know how far behind it is"
+        ),
         "0_0",
         {"b": "disk 0_0=?"},
     ),
     (
         (
-            "failover: nobody runs it; c is 5 records behind on its disk and takes over; "
-            "target b is 99 records behind"
+            "failover: no worker runs it; c is 5 records behind on its disk and takes over; "
+            "b is 99 records behind and learns it"
         ),
         "0_0 0_1",
         {"b": "learner 0_0=99", "c": "owns 0_1 disk 0_0=5"},
@@ -145,12 +148,12 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
         {"a": "restoring 0_0=99 leaving", "b": "learner 0_0=98"},
     ),
     (
-        "stateless: no state to wait for; b runs it",
+        "stateless: no state, so nothing has to be restored",
         "| 0_0",
         {"b": ""},
     ),
     (
-        "wait: a tool is asking, nothing is handed over in this round; a keeps running",
+        "wait: a command asks the group, so nothing is handed over now; a keeps running",
         "0_0",
         {"a": "owns 0_0 leaving", "b": "learner 0_0=0", "t": "observer"},
     ),

@@ -1,7 +1,9 @@
 """What is said arrives as it was said, whoever reads it."""
 
+import zlib
 from contextlib import suppress
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -18,10 +20,15 @@ from streamsx.assignor.model import (
     MarkState,
     MemberMetadata,
     Memory,
+    PastPlan,
     TaskKind,
 )
 from streamsx.assignor.wire import (
     DECISIONS_MAX,
+    PAST_BYTES_MAX,
+    PAST_DECISIONS_MAX,
+    PLAN_DECISIONS_MAX,
+    PLANS_MAX,
     REASON_CHARS_MAX,
     REASONS_MAX,
     AssignmentView,
@@ -275,6 +282,34 @@ def test_decisions_with_long_names_are_cut_to_the_readable_size() -> None:
     assert found == told[: len(found)]
     assert len(found) >= DECISIONS_MAX // 4
     assert len(data) < 16_000
+
+
+def test_oldest_plans_are_left_out_beyond_each_limit() -> None:
+    rng = Random(1)
+    few = tuple(PastPlan(100 - n, n + 1, "a") for n in range(PLANS_MAX + 5))
+    assert read_assignment(write_assignment(AssignmentView(plans=few))).plans == few[:PLANS_MAX]
+
+    one = Decision(TaskId(0, 0), "cold", "why", None, "a", 0)
+    many = tuple(PastPlan(n, 1, "a", decisions=(one,) * (PLAN_DECISIONS_MAX + 1)) for n in range(9))
+    found = read_assignment(write_assignment(AssignmentView(plans=many))).plans
+    assert {len(each.decisions) for each in found} == {PLAN_DECISIONS_MAX}
+    assert len(found) == PAST_DECISIONS_MAX // PLAN_DECISIONS_MAX
+
+    long = tuple(
+        PastPlan(n, 1, "a", joined=(rng.randbytes(PAST_BYTES_MAX // 8).hex(),)) for n in range(20)
+    )
+    made = write_assignment(AssignmentView(plans=long))
+    kept = read_assignment(made).plans
+    assert 4 < len(kept) < 20
+    assert kept == long[: len(kept)]
+    assert len(made) < PAST_BYTES_MAX + 10
+
+
+@pytest.mark.parametrize("rows", [b"7", b"[[1]]", b'[[1,2,"a",7,[],[]]]', b"{", b'["x"]'])
+def test_plans_that_cannot_be_read_make_the_assignment_unreadable(rows: bytes) -> None:
+    data = zlib.compress(rows)
+    with pytest.raises(Unreadable):
+        read_assignment(b"\x01\x01\x18" + bytes([len(data)]) + data)
 
 
 def test_error_word_numbers_are_stable() -> None:

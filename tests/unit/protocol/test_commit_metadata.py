@@ -21,6 +21,9 @@ GOLDEN = {
     HEADER + ' {"t":{"0000002a":[1000,0,null,-1,7]}}': (
         OffsetMetadata(AT, told={"0000002a": [1000, None, -1, 1007]})
     ),
+    HEADER + ' {"i":"0f1e2d3c4b5a69788796a5b4c3d2e1f0","w":1700000000}': (
+        OffsetMetadata(AT, topic_id=ID, committed_s=AT // 1000)
+    ),
     f"spark {HEADER} file:///a b": OffsetMetadata(AT, spark="file:///a b"),
     f'spark {HEADER}{{"r":{{"00ff00ff":3,"1a2b3c4d":10}}}} s3://bucket/a b': (
         OffsetMetadata(AT, READERS, spark="s3://bucket/a b")
@@ -99,6 +102,19 @@ def test_times_of_writers_are_left_out_of_a_full_text() -> None:
     few = OffsetMetadata(AT, READERS, told={"0000002a": [AT] * 1000})
     assert few.fitted() == (few, {})
     assert len(few.encode()) < TEXT_BYTES_MAX
+
+
+def test_values_for_people_are_dropped_first_from_a_full_text() -> None:
+    full = OffsetMetadata(AT, {f"{n:08x}": 1000 + n for n in range(252)}, ID)
+    room = TEXT_BYTES_MAX - len(full.encode())
+    assert 0 <= room < len(',"w":1700000000')
+    assert full._replace(committed_s=AT // 1000).fitted() == (full, {})
+    assert full._replace(late={"1a2b3c4d": 3}).fitted() == (full, {})
+
+
+@pytest.mark.parametrize("value", ["-1", "0", '"now"', "1.5", "true", "null"])
+def test_invalid_time_of_the_commit_is_skipped(value: str) -> None:
+    assert OffsetMetadata.decode(f'{HEADER} {{"w":{value}}}') == OffsetMetadata(AT)
 
 
 @pytest.mark.parametrize("table", ['{"t":7}', '{"t":{"a":[]}}', '{"t":{"a":["x"]}}', '{"t":[1]}'])

@@ -59,6 +59,15 @@ def test_stores_are_written_only_after_kafka_has_the_offsets() -> None:
     assert commits.state is CommitState.IDLE
 
 
+def test_commit_carries_its_wall_time() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED))
+    (committed,) = run(commits, Flushed(wall_s=1_700_000_000))
+    assert isinstance(committed, CommitOffsets)
+    ((_, text),) = committed.offsets.values()
+    assert OffsetMetadata.decode(text) == OffsetMetadata(1, committed_s=1_700_000_000)
+
+
 def test_commit_names_the_readers_that_its_text_has_no_room_for() -> None:
     ahead = {f"{reader:08x}": reader for reader in range(1, 400)}
     readers = {reader: 5 + n for reader, n in ahead.items()}

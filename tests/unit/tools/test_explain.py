@@ -1,4 +1,4 @@
-"""What a rebalance did, out of files that workers wrote."""
+"""What rebalances did: the sentences, and the files that workers wrote."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
+from streamsx.assignor.model import MemberMetadata
+from streamsx.assignor.observer import GroupReport, Instance
+from streamsx.assignor.round import RULES
+from streamsx.assignor.verify import WHY, WHY_STANDBY
+from streamsx.model import TaskId, TopicPartition
+from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.tools import explain
+from streamsx.tools.cli.app_input import AppInput, CommittedOffset, TaskInput
+from streamsx.topology.time_links import stage_of_topics
 
 STAGE = {"task": "0_3", "decision": "stage", "why": "b is 9 records behind (limit 5); a goes on",
          "owner": "a", "to": "b", "lag": 9}  # fmt: skip
-LEFT = {"task": "0_4", "decision": "promote", "why": "nobody runs it; b takes over",
+LEFT = {"task": "0_4", "decision": "promote", "why": "no worker runs it; b takes over",
         "owner": None, "to": "b", "lag": 0}  # fmt: skip
 
 
@@ -40,11 +48,11 @@ def test_rebalances_are_listed_newest_first(
 ) -> None:
     assert run(monkeypatch, "--events", *files) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "1970-01-01 00:02:00Z, generation 8, led by b:",
-        "  each task stays where it is, and nothing is learned",
-        "1970-01-01 00:01:00Z, generation 7, led by a:",
-        "  0_3 stage: b is 9 records behind (limit 5); a goes on",
-        "  0_4 promote: nobody runs it; b takes over",
+        "1970-01-01T00:02:00Z, generation 8, led by b:",
+        "  each task stays where it is, and no worker learns one",
+        "1970-01-01T00:01:00Z, generation 7, led by a:",
+        ("  0_3 will move to b, which learns it first: b is 9 records behind (limit 5); a goes on"),
+        "  0_4 moves to b: no worker runs it; b takes over",
     ]
 
 
@@ -58,7 +66,7 @@ def test_explain_filters_by_task_or_generation(
     ]
 
     assert run(monkeypatch, "--events", *files, "--task", "0_9") == 0
-    assert "0_9 is in no such plan: it stays where it is, if" in capsys.readouterr().out
+    assert "0_9 is in none of these: it stays where it is, if" in capsys.readouterr().out
 
     assert run(monkeypatch, "--events", *files, "--generation", "8") == 0
     assert "generation 7" not in capsys.readouterr().out
@@ -68,9 +76,8 @@ def test_explain_filters_by_task_or_generation(
     ("words", "says"),
     [
         ((), "explain what?"),
-        (("--app", "a", "--events", "x"), "or --events FILE, not both"),
+        (("--app", "a", "--events", "x"), "or --events FILE for all, not both"),
         (("--events", "nope.jsonl"), "no such file: nope.jsonl"),
-        (("--app", "a", "--generation", "3"), "a group keeps the newest plan alone"),
         (("--app", "a", "--task", "three"), "--task: not a task: 'three': expected SUBTOPOLOGY_"),
         (("--app", "a", "--task", "0_1_0"), "not a task: '0_1_0'"),
     ],
@@ -104,3 +111,65 @@ def test_generation_in_no_file_is_refused(
 ) -> None:
     assert run(monkeypatch, "--events", *files, "--generation", "9") == 2
     assert "no plan of generation 9: there are 7 to 8" in capsys.readouterr().err
+
+
+def test_each_decision_has_a_sentence() -> None:
+    decisions = {*(row.name for row in RULES), *WHY, *WHY_STANDBY} - {"keep"}
+    assert explain.SENTENCES.keys() == decisions
+
+
+def test_tasks_of_which_the_same_is_true_share_a_line() -> None:
+    cold: dict[str, Any] = {
+        "decision": "cold",
+        "why": "no worker has a copy",
+        "owner": None,
+        "to": "a",
+        "lag": 0,
+    }
+    held = {"decision": "withheld", "why": "still owned by a", "owner": "a", "to": "b", "lag": 0}
+    tasks = {"0_0": cold, "0_1": held, "0_2": cold, "0_3": cold, "1_0": {**cold, "to": "b"}}
+    assert list(explain.sentences({"task": task, **each} for task, each in tasks.items())) == [
+        "0_0,2-3: each moves to a: no worker has a copy",
+        "0_1 moves to b as soon as a has released it",
+        "1_0 moves to b: no worker has a copy",
+    ]
+
+
+def test_heading_names_workers_that_joined_and_left() -> None:
+    known = {"generation": 7, "at": 60.0, "leader": "a", "joined": ("b", "c"), "left": ("d",)}
+    at = "1970-01-01T00:01:00Z"
+    assert explain.heading(known) == f"{at}, generation 7, led by a; b, c joined; d left:"
+    nothing = {"generation": 7, "at": None, "leader": None, "joined": (), "left": ()}
+    assert explain.heading(nothing) == "generation 7:"
+
+
+def test_decision_of_a_later_release_is_explained_by_its_reason() -> None:
+    later = {"task": "0_0", "decision": "x", "why": "{so}", "owner": None, "to": None, "lag": None}
+    assert list(explain.sentences([later])) == ["0_0 {so}"]
+
+
+def test_task_is_told_as_it_is_now() -> None:
+    noon = 1_700_000_000_000
+    stage = f"{stage_of_topics(['in']):08x}"
+    ahead = OffsetMetadata(noon, committed_s=1000)
+    held = OffsetMetadata(
+        noon, committed_s=1000, closed={"s": noon - 90_000}, told={stage: [noon, noon - 90_000]}
+    )
+    tasks = {
+        TaskId(0, 0): TaskInput(0, {TopicPartition("in", 0): CommittedOffset(1, ahead)}),
+        TaskId(0, 1): TaskInput(None, {}),
+        TaskId(1, 0): TaskInput(7, {TopicPartition("mid", 0): CommittedOffset(1, held)}),
+    }
+    runs = Instance(MemberMetadata("m1", "a"), (TaskId(0, 0), TaskId(1, 0)))
+    report = GroupReport(7, "m1", (runs,), (TaskId(0, 1),), {}, {0: ("in",), 1: ("mid",)})
+
+    def now(task: TaskId) -> list[str]:
+        return list(explain.task_now(task, report, AppInput(tasks, 7, 1000), 1041.0))
+
+    assert now(TaskId(0, 0)) == ["Now: 0_0 runs on a, 0 records behind, last commit 41 s ago."]
+    assert now(TaskId(0, 1)) == ["Now: 0_1 moves."]
+    assert now(TaskId(9, 0)) == ["9_0 is no task of this app now."]
+    first, times, why = now(TaskId(1, 0))
+    assert first == "Now: 1_0 runs on a, 7 records behind, last commit 41 s ago."
+    assert times == "Event time 2023-11-14T22:13:20Z, windows closed up to 2023-11-14T22:11:50Z."
+    assert why.startswith("1_0: event time is held back by task 0_1 (no time yet), whose input is")

@@ -3,13 +3,18 @@
 import asyncio
 from typing import Any
 
+from confluent_kafka import Producer
+
 from streamsx.assignor.model import MemberMetadata
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.client.cluster import Cluster
-from streamsx.model import TaskId
+from streamsx.model import TaskId, TopicPartition
+from streamsx.processing.progress import HEADER, Told
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api
-from streamsx.tools.cli.lags import lags
+from streamsx.testing import Broker
+from streamsx.tools.cli.lags import input_of, waiting
+from streamsx.topology.time_links import Writer
 from tests.support.scripted_broker import NODE, Asked, ScriptedBroker
 
 TOPICS = {"orders": 4, "users": 2}
@@ -58,14 +63,19 @@ def offset(_topic: str, asked: Any) -> dict[str, Any]:
 
 def seen(offsets: Any, coordinator: int = ErrorCode.NONE) -> dict[TaskId, int | None]:
     async def story() -> dict[TaskId, int | None]:
-        answers: dict[int, Any] = {Api.OFFSET_FETCH: committed, Api.LIST_OFFSETS: offsets}
+        answers: dict[int, Any] = {
+            Api.OFFSET_FETCH: committed,
+            Api.LIST_OFFSETS: offsets,
+            Api.FETCH: lambda _: {"responses": []},
+        }
         async with ScriptedBroker(answers, TOPICS) as broker:
             here = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
             broker.answers[Api.FIND_COORDINATOR] = lambda _: {"error_code": coordinator, **here}
             cluster = Cluster(broker.bootstrap, tries_for_s=0.2)
             await cluster.start()
             try:
-                return await lags(cluster, "shop", SEEN)
+                found = await input_of(cluster, "shop", SEEN)
+                return {task: each.lag for task, each in found.tasks.items()}
             finally:
                 await cluster.stop()
 
@@ -93,3 +103,64 @@ def test_refused_partition_makes_only_one_task_lag_unknown() -> None:
 def test_lags_are_unknown_while_the_coordinator_moves() -> None:
     found = seen(answered(offset), ErrorCode.COORDINATOR_NOT_AVAILABLE)
     assert set(found.values()) == {None}
+
+
+# What offsets without a record have to do with it.
+
+READ = TopicPartition("in", 0)
+
+
+def produced(broker: Broker, *sends: tuple[str, bool]) -> None:
+    """Send values in a transaction each; False aborts it."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "x"})
+    producer.init_transactions(10)
+    for value, commits in sends:
+        producer.begin_transaction()
+        producer.produce("in", value, partition=0)
+        if commits:
+            producer.commit_transaction(10)
+        else:
+            producer.flush(10)
+            producer.abort_transaction(10)
+
+
+def left(broker: Broker, committed: int) -> dict[TopicPartition, int]:
+    async def story() -> dict[TopicPartition, int]:
+        cluster = Cluster(broker.bootstrap)
+        await cluster.start()
+        try:
+            await cluster.follow(["in"])
+            return await waiting(cluster, {READ: committed}, [READ])
+        finally:
+            await cluster.stop()
+
+    return asyncio.run(story())
+
+
+def test_markers_and_aborted_records_do_not_count_as_lag() -> None:
+    with Broker(topics={"in": 1}) as broker:
+        produced(broker, ("a", True), ("b", False), ("c", True), ("d", False))
+        found = [left(broker, committed)[READ] for committed in (0, 1, 5, 6, 8)]
+    assert found == [2, 1, 0, 0, 0], "offsets: a . b . c . d ."
+
+
+def test_times_of_writers_do_not_count_as_lag() -> None:
+    value = Told(Writer(1, 0), 5).encode()
+    with Broker(topics={"in": 1}) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce("in", "a", partition=0)
+        producer.produce("in", value, partition=0, headers=[(HEADER, None)])
+        producer.flush(10)
+        found = [left(broker, committed)[READ] for committed in (0, 1, 2)]
+    assert found == [1, 0, 0]
+
+
+def test_open_transaction_does_not_count_as_lag() -> None:
+    with Broker(topics={"in": 1}) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "x"})
+        producer.init_transactions(10)
+        producer.begin_transaction()
+        producer.produce("in", "a", partition=0)
+        producer.flush(10)
+        assert left(broker, 0) == {READ: 0}
+        producer.abort_transaction(10)

@@ -1,0 +1,150 @@
+"""Event time of each task, as the group has committed it, and what holds event time back. Pure.
+
+A task behind a repartition topic has the time of the slowest task that writes the topic. So one
+task without input holds back all tasks below it. Not here: how writers tell their times
+(`streamsx.processing.progress`).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from streamsx.model import TaskId, brief
+from streamsx.tools.cli.app_input import TaskInput
+from streamsx.tools.cli.times import utc
+
+NONE = -1
+HELD_BACK_MS = 60_000
+"""Least distance between the slowest writer and the fastest one that is worth a note."""
+
+
+class EventTime(NamedTuple):
+    """Event time of a task in ms, -1: none yet.
+
+    `closed`: time up to which the windows of its stores have closed, None: it has none. `holder`:
+    the task that holds event time back, which may be this one, None: no task does. `ahead`: the
+    time of the fastest task that the holder does not keep up with. `late`: records that came too
+    late.
+    """
+
+    at: int
+    closed: int | None = None
+    holder: TaskId | None = None
+    ahead: int = NONE
+    late: int = 0
+
+
+def event_times(
+    topics: Mapping[int, tuple[str, ...]], tasks: Mapping[TaskId, TaskInput]
+) -> dict[TaskId, EventTime]:
+    """Return the event time of each task that has committed. `topics`: by sub-topology."""
+    from streamsx.topology.time_links import stage_of_topics
+
+    stages = {f"{stage_of_topics(names):08x}": number for number, names in topics.items()}
+    found: dict[TaskId, EventTime] = {}
+    for task, known in tasks.items():
+        besides = [place.beside for place in known.places.values()]
+        if not besides:
+            continue
+        told: dict[TaskId, int | None] = {}
+        for beside in besides:
+            for stage, times in beside.told.items():
+                if (number := stages.get(stage)) is not None:
+                    told.update(_told(number, times, tasks))
+        closed = [at for beside in besides for at in beside.closed.values()]
+        at = max(beside.stream_time for beside in besides)
+        stores = {store for beside in besides for store in beside.late}
+        late = sum(max(beside.late.get(store, 0) for beside in besides) for store in stores)
+        found[task] = EventTime(at, min(closed, default=None), *_held(told), late)
+    stand = {task: _standing(task, found, tasks) for task in found}
+    found = {task: stand[task] or each for task, each in found.items()}
+    return {task: each._replace(holder=_root(task, found)) for task, each in found.items()}
+
+
+def _standing(
+    task: TaskId, found: Mapping[TaskId, EventTime], tasks: Mapping[TaskId, TaskInput]
+) -> EventTime | None:
+    """Return the time of a task with open windows whose input has ended; None for any other task.
+
+    The tasks of one sub-topology read the partitions of the same topics, so a partition without
+    records is far behind the others.
+    """
+    here = found[task]
+    if here.closed is None or here.holder is not None or tasks[task].lag != 0:
+        return None
+    ahead = max(each.at for other, each in found.items() if other.subtopology == task.subtopology)
+    far = ahead - here.at >= HELD_BACK_MS
+    return here._replace(holder=task, ahead=ahead) if far else None
+
+
+def _told(
+    number: int, times: Sequence[int | None], tasks: Mapping[TaskId, TaskInput]
+) -> Iterator[tuple[TaskId, int | None]]:
+    """Yield the writers of a stage and their times; `times` may end before silent writers."""
+    known: dict[int, int | None] = dict(enumerate(times))
+    partitions = {task.partition for task in tasks if task.subtopology == number} | known.keys()
+    for partition in sorted(partitions):
+        yield TaskId(number, partition), known.get(partition, NONE)
+
+
+def _held(told: Mapping[TaskId, int | None]) -> tuple[TaskId | None, int]:
+    """Return the slowest writer and the time of the fastest one, if they are far apart."""
+    times = {task: time for task, time in told.items() if time is not None}
+    if not times:
+        return None, NONE
+    slowest = min(times, key=lambda task: (times[task], task))
+    fastest = max(times.values())
+    far = fastest - times[slowest] >= HELD_BACK_MS
+    return (slowest, fastest) if far else (None, NONE)
+
+
+def _root(task: TaskId, found: Mapping[TaskId, EventTime]) -> TaskId | None:
+    """Return the task at the end of the chain of tasks that hold each other back."""
+    seen = {task}
+    holder = found[task].holder
+    while holder is not None and holder in found and holder not in seen:
+        seen.add(holder)
+        holder = found[holder].holder or holder
+    return holder
+
+
+def held_back(
+    times: Mapping[TaskId, EventTime],
+    tasks: Mapping[TaskId, TaskInput],
+    only: TaskId | None = None,
+) -> Iterator[str]:
+    """Yield a note for each task that holds others back, with these, and what to do.
+
+    `only`: name no other task that is held back.
+    """
+    behind: defaultdict[TaskId, list[TaskId]] = defaultdict(list)
+    for task, each in sorted(times.items()):
+        if each.holder is not None and only in (None, task):
+            behind[each.holder].append(task)
+    for holder, held in sorted(behind.items()):
+        ahead = moment(max(times[task].ahead for task in held))
+        at = moment(times[holder].at if holder in times else NONE)
+        why = _why(tasks.get(holder))
+        if others := [task for task in held if task != holder]:
+            what = f"{brief(others)}: event time is held back by task {holder} ({at}), {why}"
+        else:
+            what = f"{holder}: event time stands at {at}: it {why.removeprefix('which ')}"
+        yield f"{what}; the farthest task is at {ahead}"
+
+
+def _why(known: TaskInput | None) -> str:
+    if known is None or known.lag is None:
+        return "whose input is not known now"
+    if known.lag:
+        return f"which has {known.lag} records waiting"
+    return "which has had no record since: idle= of the window lets the others go on"
+
+
+def moment(ms: int) -> str:
+    """Return an event time for people; times of users may lie beyond all years."""
+    if ms < 0:
+        return "no time yet"
+    try:
+        return utc(ms / 1000)
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
