@@ -14,7 +14,7 @@ from streamsx.clock import Clock
 from streamsx.errors import BrokerUnreachable, NotFound, UsageError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.tools.cli.cluster import ClusterCommand, connected
-from streamsx.tools.cli.command import tell
+from streamsx.tools.cli.command import counted, tell
 from streamsx.tools.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -64,7 +64,10 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
         await cluster.follow([topic])
         partitions = cluster.partitions(topic)
         if not partitions:
-            raise NotFound(f"unknown topic: {topic}: make it, or start the app that makes it")
+            raise NotFound(
+                f"unknown topic: {topic}: make it with streamsx topic create {topic}, or start the "
+                "app that makes it"
+            )
         check_place(topic, options.partition, partitions)
         turns = cycle(range(partitions))
         async with writing(cluster, clock, room.set) as producer:
@@ -82,7 +85,7 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
                     room.clear()
                     await in_time(room.wait(), cluster, topic, sent)
             await in_time(producer.flush(), cluster, topic, sent)
-    print(f"{topic}: {sent.total()} records, acknowledged", file=options.people)
+    print(f"{topic}: {counted(sent.total(), 'record')}, acknowledged", file=options.people)
     told = {str(number): sent[number] for number in sorted(sent)}
     tell(options, {"topic": topic, "records": sent.total(), "partitions": told})
 

@@ -8,7 +8,7 @@ import argparse
 import os
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from streamsx.config import SETTINGS
 from streamsx.tools.cli.command import Command
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class ClusterCommand(Command):
     """Command that asks a cluster, in most cases about an app."""
 
-    def __init__(self, name: str, purpose: str) -> None:
-        super().__init__(name, purpose)
+    def __init__(self, prog: str, description: str, **more: Any) -> None:
+        super().__init__(prog, description, **more)
         add = self.add_argument
         self._app = self.add_mutually_exclusive_group()
         self._app.add_argument(
@@ -51,14 +51,19 @@ class ClusterCommand(Command):
 
     def ask(self, work: "AskWork") -> NoReturn:
         """Run `work` as `run` does, on an event loop and with resolved options (see `settle`)."""
+        self.run(asked(work))
 
-        def asked(options: argparse.Namespace) -> int | None:
-            from streamsx.clock import SystemClock
-            from streamsx.event_loops import run
 
-            return run(work(settle(options), SystemClock()))
+def asked(work: "AskWork") -> "Callable[[argparse.Namespace], int | None]":
+    """Return a function that runs `work` on an event loop and with resolved options."""
 
-        self.run(asked)
+    def run_work(options: argparse.Namespace) -> int | None:
+        from streamsx.clock import SystemClock
+        from streamsx.event_loops import run
+
+        return run(work(settle(options), SystemClock()))
+
+    return run_work
 
 
 def settle(options: argparse.Namespace) -> argparse.Namespace:

@@ -29,7 +29,12 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, description: str, **more: Any) -> None:
-        super().__init__(prog=f"streamsx {prog}", description=description, **more)
+        super().__init__(
+            prog=f"streamsx {prog}",
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **more,
+        )
         self.allow_abbrev = False
 
     def error(self, message: str) -> NoReturn:
@@ -75,12 +80,10 @@ class Command(Parser):
 class CommandGroup(Parser):
     """Parser of a command with subcommands; `options.command` is the name of the given one."""
 
-    def __init__(self, name: str, purpose: str) -> None:
+    def __init__(self, name: str, purpose: str, kind: type[Command] = Command) -> None:
         super().__init__(name, purpose, epilog=f"streamsx {name} COMMAND --help: its options")
         self._name = name
-        self._commands = self.add_subparsers(
-            dest="command", metavar="COMMAND", parser_class=Command
-        )
+        self._commands = self.add_subparsers(dest="command", metavar="COMMAND", parser_class=kind)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments; report wrong ones by the help of their command."""
@@ -147,6 +150,11 @@ def line_of(error: Exception) -> str:
     if isinstance(error, StreamsxError):
         return text
     return f"unexpected {type(error).__name__}: {text or 'no more is known'}: again with --debug"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number and its noun: `1 record`, `1,200 records`; `many` if it is not `one` + s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def value(parse: Callable[[object], T]) -> Callable[[str], T]:
