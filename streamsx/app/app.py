@@ -24,10 +24,10 @@ from streamsx.app.failure_choice import OfFaust, Reaction, of_agent, on_failure
 from streamsx.app.flow import Flow, begin_flow, key_codec, refuse_lost_deletions
 from streamsx.app.flow_graph import FlowGraph
 from streamsx.app.services import Job
-from streamsx.app.settings import SettledConfig, resolve_config
+from streamsx.app.settings import AppConfig, SettledConfig, resolve_config
 from streamsx.app.table import Table
 from streamsx.app.table_flow import GlobalTable, TableFlow
-from streamsx.config import Config, last_word, seconds
+from streamsx.config import last_word, seconds
 from streamsx.errors import NameClash, UsageError
 from streamsx.processing.inbox import Done, Host, wrong_thread
 from streamsx.state.cache import CachedStore
@@ -80,7 +80,8 @@ class App(FaustNames):
         return resolve_config(self._id, self._settings, self._command_line, os.environ)
 
     @property
-    def conf(self) -> Config:
+    def conf(self) -> AppConfig:
+        """Return the settings, read by Faust's names too. Raises SettingError."""
         return self.settled.config
 
     def earlier_ids(self) -> list[str]:

@@ -5,6 +5,7 @@ Not here: the use that a command makes of the app.
 
 import importlib
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from streamsx.app.app import App
@@ -18,10 +19,13 @@ FILE = ".py"
 def app_named(name: str) -> App:
     """Import the module, also from the current directory, and return its app.
 
+    The path of a file below the current directory stands for its module: `shop.py`.
+
     Raises:
         UsageError: the module does not exist, its import fails, or the choice of app is unclear.
     """
-    module_name, _, attribute = name.partition(":")
+    given, _, attribute = name.partition(":")
+    module_name = _module_of(given) if Path(given).is_file() else given
     module = _imported(module_name)
     if attribute:
         found = getattr(module, attribute, None)
@@ -39,6 +43,11 @@ def app_named(name: str) -> App:
     return next(iter(apps.values()))
 
 
+def _module_of(file: str) -> str:
+    """Return the module of a file below the current directory, by its path."""
+    return file.removesuffix(FILE).removeprefix("./").replace("/", ".")
+
+
 def _imported(name: str) -> ModuleType:
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -50,8 +59,7 @@ def _imported(name: str) -> ModuleType:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             remedy = "give the name as in an import, and start where it can be imported"
             if name.endswith(FILE):
-                meant = name.removesuffix(FILE).removeprefix("./").replace("/", ".")
-                remedy = f"did you mean {meant}? {remedy}"
+                remedy = f"did you mean {_module_of(name)}? {remedy}"
             raise UsageError(f"no such module: {name}: {remedy}") from error
         raise _failed(name, error) from error
     except NotSupported:

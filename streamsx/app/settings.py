@@ -10,12 +10,14 @@ Faust app file starts unchanged.
 Not here: the list of settings (`streamsx.config`).
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamsx.app import compat
+from streamsx.app.compat import users_line
 from streamsx.config import (
     EXACT_COMMIT_INTERVAL_S,
     EXACTLY_ONCE,
@@ -29,12 +31,46 @@ from streamsx.errors import NotSupported, SettingError
 from streamsx.tasks import crash_points
 
 PREFIX = "STREAMSX_"
+FAUSTS_MARK = "_origin"
+"""Attribute of `app.conf` that Faust's command line alone reads, when it has imported the app."""
+
+
+class AppConfig(Config):
+    """Config of an app as users see it, as `app.conf`: read by any name of a setting, never set."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a setting by another name of its own, such as Faust's.
+
+            Raises:
+                AttributeError: there is no such setting.
+                SystemExit: Faust's command line has imported the app.
+            """
+            if name == FAUSTS_MARK:
+                words = " ".join(sys.argv[1:])
+                print(f"error: {self.id} is an app of streamsx: type streamsx {words}",  # noqa: T201
+                      file=sys.stderr)  # fmt: skip
+                raise SystemExit(SettingError.exit_code)
+            if name.startswith("_"):
+                raise AttributeError(name)
+            if name not in SETTINGS:
+                raise AttributeError(f"app.conf.{name}: {_without(name)}")
+            return getattr(self, SETTINGS[name].name)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            raise SettingError(
+                f"settings are fixed: app.conf.{name} = {value!r} ({users_line()}): give it to "
+                f"App({self.id!r}, {name}=...)"
+            )
 
 
 class SettledConfig(NamedTuple):
     """Config with `notes` for the user who starts the app, one line each."""
 
-    config: Config
+    config: AppConfig
     notes: tuple[str, ...]
 
 
@@ -68,7 +104,7 @@ def resolve_config(
     values.setdefault("on_stop", "stay" if values.get("static_membership") else "leave")
     if values.get("processing_guarantee") == EXACTLY_ONCE:
         values.setdefault("commit_interval_s", EXACT_COMMIT_INTERVAL_S)
-    config = Config(**values)  # type: ignore[arg-type]  # each was parsed by its own field
+    config = AppConfig(**values)  # type: ignore[arg-type]  # each was parsed by its own field
     if config.version > 1:
         config = replace(config, id=_of_version(config))
     for what in contradictions(config):
@@ -140,6 +176,20 @@ def _parsed(source: Iterator[_Given], notes: list[str]) -> dict[str, object]:
         except (TypeError, ValueError) as error:
             raise SettingError(f"bad setting: {given.name} ({given.where}): {error}") from error
     return values
+
+
+def _without(name: str) -> str:
+    """Return why `app.conf` does not have a name."""
+    from faust.types.settings import Settings  # 200 ms that only a mistake pays
+
+    if name in Settings.SETTINGS:
+        known = compat.SETTINGS.get(name)
+        return (
+            f"a setting of Faust without meaning here: {known.remedy}"
+            if (known and known.remedy)
+            else "a setting of Faust without meaning here: leave it out"
+        )
+    return f"no such setting: {_nearest(name)}"
 
 
 def _meaningless(given: _Given) -> str:
