@@ -4,7 +4,7 @@ StreamsxError
   UsageError   (exit 2)  the user: a bad option, app, setting or topology
     SettingError
     TopologyError
-      PartitionMismatch TableNotInTask NameClash NotOnSpark
+      PartitionMismatch NameClash NotOnSpark
     NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
     StateOnSpark GroupNotEmpty SnapshotAhead WrongThread
   NotFound     (exit 3)  app id, instance, store or topic
@@ -20,6 +20,7 @@ StreamsxError
   TaskFailed   (exit 1)  a task that its policy stops, and its worker with the task
     AppStopped           the same, and all workers of the app
   TaskStopped            a task that processes no more; its worker goes on
+    TableNotInTask       the same, and a TopologyError
   Bug          (exit 1)  a bug of streamsx: stop and print the story
     InvalidTransition InvariantBroken IllegalPlan
 
@@ -53,10 +54,6 @@ class TopologyError(UsageError):
 
 class PartitionMismatch(TopologyError):
     """Different partition counts of topics that one task reads together."""
-
-
-class TableNotInTask(TopologyError):
-    """Access of user code to a table that the running task does not hold."""
 
 
 class NameClash(TopologyError):
@@ -226,6 +223,10 @@ class AppStopped(TaskFailed):
 
 class TaskStopped(StreamsxError):
     """Task that processes no more until it is started again; its worker goes on."""
+
+
+class TableNotInTask(TaskStopped, TopologyError):
+    """Access of user code to a table that the running task does not hold."""
 
 
 class Bug(StreamsxError):

@@ -65,6 +65,8 @@ class App(FaustNames):
         """Listeners of rebalances."""
         self.agents: dict[str, Agent] = {}
         self.tables: dict[str, Table[Any, Any]] = {}
+        self.table_users: dict[str, list[str]] = {}
+        """Agents by the tables that they use, known with the topology; for errors."""
         self.topics: dict[str, Topic] = {}
         """Topics by name, made before the app runs; the first object with a name counts."""
         self.flows = FlowGraph(self)
@@ -339,6 +341,10 @@ class App(FaustNames):
         stages += self.flows.stages()
         topics += self.flows.specs()
         notes = [*self._notes, *(touched.note for _, touched in found if touched.note)]
+        self.table_users = {
+            name: [agent.name for agent, touched in found if node in touched.stores]
+            for name, node in nodes.items()
+        }
         used = {store.name for stage in stages for store in stage.stores}
         topics += [table.spec() for name, table in self.tables.items() if name in used]
         elsewhere = [topic for job in self.jobs for topic in sends_to(self, job.fun)]

@@ -287,9 +287,15 @@ class Table(FaustNames, MutableMapping[K, V]):
                 f"written outside of an agent: table {self.name}: a table belongs to the task "
                 "whose records change it: send to a topic, and change the table in its agent"
             )
+        agents = self._app.table_users.get(self.name)
+        users = (
+            f"it belongs to {' and '.join(agents)}" if agents else "no agent was found to use it"
+        )
         raise TableNotInTask(
-            f"table not in this task: {self.name}, task {task.task}: name it where the agent is "
-            f"made: @app.agent(..., tables=[...])"
+            f"table not in this task: {self.name}, task {task.task} ({users_line()}): {users}, and "
+            "this code reaches it in a way that was not seen: name it where the agent is made, "
+            "@app.agent(..., tables=[...]); then the topics of all its agents need one number of "
+            "partitions; or send to a topic of an agent that has it"
         )
 
     # -- the store and the topic
