@@ -74,11 +74,22 @@ def limit(text: object) -> float:
     return found
 
 
-def refused(warning: str) -> bool:
-    """Ask the person at the terminal whether all workers are to leave; return whether they stay."""
+async def agreed(options: argparse.Namespace, clock: Clock, rng: Random | None) -> bool:
+    """Ask the person at the terminal if no worker of the app would stay.
+
+    Returns:
+        Whether the workers are to leave.
+    """
+    from streamsx.group.admin.describe import settled
+
+    async with connected(options, rng) as cluster:
+        found = await settled(cluster, clock, options.app, options.timeout)
+    warning = nobody_stays(options.instances, found.report)
+    if not warning:
+        return True
     print(f"warning: {warning}", file=sys.stderr)
     print("let them leave? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() not in YES
+    return sys.stdin.readline().strip().lower() in YES
 
 
 async def ask(
@@ -93,18 +104,13 @@ async def ask(
         NotFound: the cluster does not know the app.
         StreamsxError: any other error, such as BrokerUnreachable.
     """
-    from streamsx.group.admin.describe import settled
     from streamsx.group.admin.leave import leave
 
     first: list[Going] = []
     asks = not (vars(options).get("yes", True) or options.cancel or options.json) and at_terminal()
-    if asks:
-        async with connected(options, rng) as cluster:
-            found = await settled(cluster, clock, options.app, options.timeout)
-        warning = nobody_stays(options.instances, found.report)
-        if warning and refused(warning):
-            print("no worker was told to leave", file=options.people)
-            return 1
+    if asks and not await agreed(options, clock, rng):
+        print("no worker was told to leave", file=options.people)
+        return 1
     async with (
         connected(options, rng) as cluster,
         progress(options.people, f"looking at the group of {options.app}") as say,
@@ -136,6 +142,15 @@ async def ask(
                 file=sys.stderr,
             )
             raise
+    tell_outcomes(options, departures, first[0])
+    tell(options, as_data(options.app, departures))
+    return exit_code(departures, cancel=options.cancel)
+
+
+def tell_outcomes(
+    options: argparse.Namespace, departures: Mapping[str, LeaveProgress], first: "Going"
+) -> None:
+    """Print a line about each worker. `first` is the progress before anything was asked."""
     for name, departure in departures.items():
         if departure.state is LeaveState.UNKNOWN:
             print(
@@ -143,12 +158,10 @@ async def ask(
                 f"streamsx status --app {options.app} shows all workers",
                 file=sys.stderr,
             )
-        elif options.cancel and first[0][name].ended:
+        elif options.cancel and first[name].ended:
             print(f"{name}: nothing to cancel: it was not told to leave", file=options.people)
         else:
             print(result_of(name, departure), file=options.people)
-    tell(options, as_data(options.app, departures))
-    return exit_code(departures, cancel=options.cancel)
 
 
 def as_data(app: str, departures: Mapping[str, LeaveProgress]) -> dict[str, object]:
