@@ -258,7 +258,7 @@ class Topic(FaustNames):
             config |= {name: str(value) for name, value in self._config.items()}
         replication = self.replicas or self._app.conf.topic_replication_factor
         for name in self.topics:
-            yield TopicSpec(name, kind, self.partitions, replication, config)
+            yield TopicSpec(name, kind, self.partitions, replication, config, self.made_at)
 
     def __str__(self) -> str:
         return ",".join(self.topics)

@@ -55,7 +55,7 @@ OF_IT = {"LOAD_ATTR", "LOAD_METHOD"}
 
 
 def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUses:
-    """Return the stores and topics that an agent uses.
+    """Return the stores and topics that an agent uses. A table may be without a store by mistake.
 
     Raises:
         TopologyError: the body fails before its first record, or a table does not exist.
@@ -64,7 +64,7 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUs
     tables = agent.tables
     if tables is None:
         tables = frozenset(thing.name for thing in found if isinstance(thing, Table))
-    unknown = sorted(tables - stores.keys())
+    unknown = sorted(tables - app.tables.keys())
     if unknown:
         raise TopologyError(
             f"no such table: {', '.join(unknown)}: agent {agent.name}: make it with app.Table"
@@ -76,7 +76,7 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUs
             f"body not looked into: agent {agent.name}: it waits for something before its first "
             "record: call group_by before that"
         )
-    touched = tuple(stores[name] for name in sorted(tables))
+    touched = tuple(stores[name] for name in sorted(tables & stores.keys()))
     return BodyUses(touched, _topics(found), tuple(derived or ()), note)
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 from streamsx.app.app import App
-from streamsx.errors import NotSupported, UsageError
+from streamsx.app.import_mistakes import import_mistakes, refused, users_place
+from streamsx.errors import UsageError
+from streamsx.mistakes import Mistakes, at
 
 ATTRIBUTE = "app"
 """Name of the app that counts when a module has several."""
@@ -23,6 +25,7 @@ def app_named(name: str) -> App:
 
     Raises:
         UsageError: the module does not exist, its import fails, or the choice of app is unclear.
+        SeveralMistakes: the module and its app have several mistakes.
     """
     given, _, attribute = name.partition(":")
     module_name = _module_of(given) if Path(given).is_file() else given
@@ -62,12 +65,17 @@ def _imported(name: str) -> ModuleType:
                 remedy = f"did you mean {_module_of(name)}? {remedy}"
             raise UsageError(f"no such module: {name}: {remedy}") from error
         raise _failed(name, error) from error
-    except NotSupported:
-        raise
     except (Exception, SystemExit) as error:  # app.main() without `if __name__ == "__main__"`
-        raise _failed(name, error) from error
+        if not refused(error):
+            raise _failed(name, error) from error
+        found = Mistakes()
+        for mistake in import_mistakes(error):
+            found.add(mistake)
+        found.check()
+        raise
 
 
 def _failed(name: str, error: BaseException) -> UsageError:
-    what = f"{type(error).__name__}: {error}"
-    return UsageError(f"module cannot be imported: {name}: {what}: mend it (--debug shows where)")
+    """Return the error for a module that fails, with the user's line that failed."""
+    what = f"module cannot be imported: {name}: {type(error).__name__}: {error}"
+    return at(UsageError(f"{what}: mend it (--debug shows more)"), users_place(error))

@@ -28,6 +28,7 @@ from streamsx.config import (
     takes_none,
 )
 from streamsx.errors import NotSupported, SettingError
+from streamsx.mistakes import Mistakes
 from streamsx.tasks import crash_points
 
 PREFIX = "STREAMSX_"
@@ -78,6 +79,8 @@ class _Given(NamedTuple):
     name: str
     value: object
     where: str
+    made_at: str = ""
+    """File and line, of a value in the code."""
 
 
 def resolve_config(
@@ -85,21 +88,28 @@ def resolve_config(
     code: Mapping[str, object],
     command_line: Mapping[str, object],
     environment: Mapping[str, str],
+    made_at: str = "",
 ) -> SettledConfig:
     """Return the Config of an app. `code` has the arguments of the app's constructor.
 
+    `made_at` is the file and line of that call.
+
     Raises:
         SettingError: an unknown name, a bad value, or two settings that contradict.
+        NotSupported: a setting of Faust that cannot be followed.
+        SeveralMistakes: there are several of these.
     """
     values: dict[str, object] = {}
     notes: list[str] = []
+    mistakes = Mistakes()
     for source in (
-        _from_code({"id": app_id, **code}),
+        _from_code({"id": app_id, **code}, made_at),
         _from_faust(environment),
         _from_environment(environment, notes),
         (_Given(name, value, "the command line") for name, value in command_line.items()),
     ):
-        values |= _parsed(source, notes)
+        values |= _parsed(source, notes, mistakes)
+    mistakes.check()
     values.setdefault("revoke_timeout_s", values.get("rebalance_timeout_s", 60.0))
     values.setdefault("on_stop", "stay" if values.get("static_membership") else "leave")
     if values.get("processing_guarantee") == EXACTLY_ONCE:
@@ -108,7 +118,9 @@ def resolve_config(
     if config.version > 1:
         config = replace(config, id=_of_version(config))
     for what in contradictions(config):
-        raise SettingError(f"settings contradict: app {app_id}: {what}: change one of them")
+        text = f"settings contradict: app {app_id}: {what}: change one of them"
+        mistakes.add(SettingError(text), made_at)
+    mistakes.check()
     return SettledConfig(config, tuple(notes))
 
 
@@ -121,15 +133,16 @@ def _of_version(config: Config) -> str:
         raise SettingError(f"bad setting: id_format (app {config.id}): {what}") from error
 
 
-def _from_code(code: Mapping[str, Any]) -> Iterator[_Given]:
+def _from_code(code: Mapping[str, Any], made_at: str) -> Iterator[_Given]:
     where = f"app {code['id']}"
     for name, value in code.items():
         if name == "config" and not isinstance(value, Mapping):
             raise SettingError(f"bad setting: config ({where}): {value!r}: give a dict")
         if name == "config":
-            yield from (_dotted(dotted, given, where) for dotted, given in value.items())
+            found = (_dotted(dotted, given, where) for dotted, given in value.items())
+            yield from (each._replace(made_at=made_at) for each in found)
         elif value is not None or name not in SETTINGS or takes_none(SETTINGS[name]):
-            yield _Given(name, value, where)
+            yield _Given(name, value, where, made_at)
 
 
 def _dotted(name: str, value: object, where: str) -> _Given:
@@ -157,24 +170,25 @@ def _from_environment(environment: Mapping[str, str], notes: list[str]) -> Itera
             notes.append(f"unknown variable: {variable}: {_nearest(name, variable=True)}")
 
 
-def _parsed(source: Iterator[_Given], notes: list[str]) -> dict[str, object]:
-    """Return the values by field. Raises SettingError."""
+def _parsed(source: Iterator[_Given], notes: list[str], mistakes: Mistakes) -> dict[str, object]:
+    """Return the values by field. Raises SettingError for a source that cannot be read."""
     values: dict[str, object] = {}
     names: dict[str, str] = {}
     for given in source:
         field = SETTINGS.get(given.name)
         if field is None:
-            notes.append(_meaningless(given))
+            with mistakes.noted(given.made_at):
+                notes.append(_meaningless(given))
             continue
         if field.name in names:
-            raise SettingError(
-                f"set twice: {names[field.name]} and {given.name}: {given.where}: keep one of them"
-            )
+            twice = f"set twice: {names[field.name]} and {given.name}: {given.where}"
+            mistakes.add(SettingError(f"{twice}: keep one of them"), given.made_at)
         names[field.name] = given.name
         try:
             values[field.name] = field.metadata["parse"](given.value)
         except (TypeError, ValueError) as error:
-            raise SettingError(f"bad setting: {given.name} ({given.where}): {error}") from error
+            what = f"bad setting: {given.name} ({given.where}): {error}"
+            mistakes.add(SettingError(what), given.made_at)
     return values
 
 

@@ -310,7 +310,8 @@ class Table(FaustNames, MutableMapping[K, V]):
         scheme, sign, _ = (self._store_url or self._app.conf.store).partition("://")
         if not sign or scheme not in STORES:
             raise SettingError(
-                f"unknown store: {self._store_url}: table {self.name}: use rocksdb:// or memory://"
+                f"unknown store: {self._store_url}: table {self.name} ({self.made_at}): use "
+                "rocksdb:// or memory://"
             )
 
         decode = keys.decode
@@ -340,7 +341,8 @@ class Table(FaustNames, MutableMapping[K, V]):
         extra = {name: str(value) for name, value in self._config.items()}
         replication = self._app.conf.topic_replication_factor
         config = {**CONFIGS[TopicKind.CHANGELOG], **extra}
-        return TopicSpec(self.changelog, TopicKind.CHANGELOG, self.partitions, replication, config)
+        kind = TopicKind.CHANGELOG
+        return TopicSpec(self.changelog, kind, self.partitions, replication, config, self.made_at)
 
 
 class _Values(ValuesView[V]):

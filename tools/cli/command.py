@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 from streamsx.errors import StreamsxError, UsageError
+from streamsx.mistakes import all_of
 
 INTERRUPTED = 130
 UNREAD = 141
@@ -60,7 +61,8 @@ class Parser(argparse.ArgumentParser):
             except Exception as error:
                 if options.debug:
                     raise
-                print(f"error: {line_of(error)}", file=sys.stderr)
+                for line in lines_of(error):
+                    print(f"error: {line}", file=sys.stderr)
                 code = error.exit_code if isinstance(error, StreamsxError) else 1
         sys.exit(code)
 
@@ -139,6 +141,12 @@ def tell(options: argparse.Namespace, result: object) -> None:
     """Print a result for programs, if the command has `--json`."""
     if options.json:
         print(json.dumps(result), flush=True)
+
+
+def lines_of(error: Exception) -> list[str]:
+    """Return an error as one line, or several mistakes of a user as one line each."""
+    found = all_of(error) if isinstance(error, UsageError) else (error,)
+    return [line_of(each) for each in found]
 
 
 def line_of(error: Exception) -> str:
