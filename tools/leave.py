@@ -28,7 +28,7 @@ YES = ("y", "yes")
 EXAMPLES = """\
 examples:
   streamsx leave --app shop --instances a          a leaves when others have learned its tasks
-  streamsx leave --app shop --instances a --cancel a stays after all"""
+  streamsx leave --app shop --instances a --cancel  a stays after all"""
 TIMEOUT_MAX_S = 7 * 86_400.0
 """Longest accepted deadline. The group remembers a mark until the deadline, even if its author has
 forgotten the mark. A deadline must also fit into the number that carries it on the wire."""

@@ -1,4 +1,4 @@
-"""`streamsx read`: the records of a topic, one a line, up to its end or for ever.
+"""`streamsx read`: prints the records of a topic, one a line, up to its end or as they come.
 
 A line is partition, offset, time, key, value, with tabs in between. Only committed records are
 shown. Records come partition by partition; with `--follow` new ones come as they arrive.

@@ -20,6 +20,11 @@ from streamsx.tools.cli.progress import progress
 if TYPE_CHECKING:
     from streamsx.client.cluster import Cluster
 
+EXAMPLES = """\
+examples:
+  streamsx send orders '{"user": "ann", "price": 2.5}'
+  streamsx send orders ann='{"price": 2.5}'        with the key ann
+  streamsx send orders - < lines.txt               a record a line"""
 BLOCK_BYTES = 1 << 16
 SILENT_S = 10.0
 """Longest wait without any acknowledgement."""
@@ -29,19 +34,21 @@ JSON_STARTS = ("{", "[", '"')
 
 def main() -> None:
     """Run the command: exit with 3 if the topic does not exist."""
-    command = ClusterCommand("send", "Write records into a topic: bytes as they are given.")
+    command = ClusterCommand(
+        "send", "Write records into a topic, as the bytes that are given.", epilog=EXAMPLES
+    )
     add = command.add_argument
-    add("topic", metavar="TOPIC")
+    add("topic", metavar="TOPIC", help="the topic, which must exist")
     add(
         "values", metavar="[KEY=]VALUE", nargs="+",
-        help="one record each; `-`: lines of stdin, VALUE or KEY<TAB>VALUE; what begins as JSON "
-        "does has no key",
+        help="one record each; - reads lines of stdin, VALUE or KEY<TAB>VALUE; a word that begins "
+        "with {, [ or a quote is a value without a key",
     )  # fmt: skip
     add(
         "--null-marker", type=os.fsencode, metavar="WORD",
-        help="a value that is this word is sent as none at all, a tombstone: KEY=WORD",
+        help="send a value that is this word as a tombstone, which deletes the key: KEY=WORD",
     )  # fmt: skip
-    add("--partition", type=int, metavar="N", help="for all of them (chosen by the key)")
+    add("--partition", type=int, metavar="N", help="the partition of all records (by the key)")
     command.ask(send)
 
 

@@ -1,8 +1,9 @@
-"""`streamsx table`: an app's tables; the entries of one, or one entry, as its changelog has them.
+"""`streamsx table`: prints the tables of an app, the entries of one, or one entry.
 
-The command needs the broker and no connection to the workers. Uncommitted changes are not shown.
-Keys of windows and sessions are shown as `[key, start, end]` in ms, those of records that wait for
-a join as `[key, time]`; the kind of a table shows in the bytes of the changelog.
+The entries come from the changelog of the table. The command needs the broker and no connection to
+the workers. Uncommitted changes are not shown. Keys of windows and sessions are shown as `[key,
+start, end]` in ms, those of records that wait for a join as `[key, time]`; the kind of a table
+shows in the bytes of the changelog.
 """
 
 import argparse
@@ -44,7 +45,9 @@ def main() -> None:
 
     A line is key, tab, value.
     """
-    purpose = "Show the entries of a table, as they were last committed; or list an app's tables."
+    purpose = (
+        "Print the entries of a table, as they were last committed, or list the tables of an app."
+    )
     command = ClusterCommand("table", purpose, epilog=EXAMPLES)
     command.add_app(required=False)
     add = command.add_argument

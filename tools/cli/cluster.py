@@ -32,15 +32,15 @@ class ClusterCommand(Command):
         self._app = self.add_mutually_exclusive_group()
         self._app.add_argument(
             "-A", dest="module", metavar="MODULE[:ATTR]",
-            help="the app, as in an import: its id, brokers and credentials",
+            help="the app, as in an import, for its id, brokers and credentials",
         )  # fmt: skip
         add(
             "--bootstrap", metavar="HOST:PORT[,HOST:PORT]",
-            help="the brokers ($STREAMSX_BOOTSTRAP, the app's, else localhost:9092)",
+            help="addresses of brokers ($STREAMSX_BOOTSTRAP, else the app's, else localhost:9092)",
         )  # fmt: skip
         add(
             "--command-config", type=Path, metavar="FILE",
-            help="security settings, as Kafka's own tools read them",
+            help="a file of security settings, in the form of Kafka's own tools",
         )  # fmt: skip
         self.add_json()
 

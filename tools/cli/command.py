@@ -72,10 +72,10 @@ class Command(Parser):
 
     def __init__(self, prog: str, description: str, **more: Any) -> None:
         super().__init__(prog, description, **more)
-        self.add_argument("--debug", action="store_true", help="print tracebacks")
+        self.add_argument("--debug", action="store_true", help="print the traceback of an error")
 
     def add_json(self) -> None:
-        what = "the last line is one JSON object, the rest on stderr"
+        what = "print the result as JSON on stdout, and all else on stderr"
         self.add_argument("--json", action="store_true", help=what)
 
 
@@ -83,7 +83,9 @@ class CommandGroup(Parser):
     """Parser of a command with subcommands; `options.command` is the name of the given one."""
 
     def __init__(self, name: str, purpose: str, kind: type[Command] = Command) -> None:
-        super().__init__(name, purpose, epilog=f"streamsx {name} COMMAND --help: its options")
+        super().__init__(
+            name, purpose, epilog=f"streamsx {name} COMMAND --help shows options and an example"
+        )
         self._name = name
         self._commands = self.add_subparsers(dest="command", metavar="COMMAND", parser_class=kind)
 
