@@ -400,7 +400,10 @@ class App(FaustNames):
         """Return the notes for the user who starts the app."""
         notes = [*self._notes, *(touched.note for _, touched in found if touched.note)]
         idle = sorted(self.tables.keys() - used)
-        notes += [f"table without an agent: {name}: nobody can write it" for name in idle]
+        notes += [
+            f"table without an agent: {name}: no agent can write it: use it in one, or leave it out"
+            for name in idle
+        ]
         derived = [each for _, touched in found for each in touched.derived if each.otherwise]
         shared = [each.topic.name for each in derived if each.otherwise != each.topic.name]
         if shared and self.conf.repartition_names == "faust":

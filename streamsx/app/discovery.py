@@ -74,7 +74,7 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUs
     if derived is None:
         note = (
             f"body not looked into: agent {agent.name}: it waits for something before its first "
-            "record: call group_by before that"
+            f"record: call group_by and through before that ({agent.made_at})"
         )
     touched = tuple(stores[name] for name in sorted(tables & stores.keys()))
     return BodyUses(touched, _topics(found), tuple(derived or ()), note)

@@ -139,7 +139,7 @@ def check_names(topology: Topology, committed: Collection[str], names: str) -> N
         raise TopologyError(
             f"repartition topics have other names: {', '.join(begun)}: group {topology.app_id} has "
             f"committed offsets there: set repartition_names={other!r} to go on with them, or "
-            "delete these topics, and with them what nobody has read"
+            "delete these topics with their unread records"
         )
 
 
