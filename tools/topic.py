@@ -5,8 +5,9 @@ only after a question, or with `--yes`.
 """
 
 import argparse
+import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamsx.clock import Clock
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from streamsx.client.cluster import Cluster
 
 YES = ("y", "yes")
+GONE_TRIES = 50
+GONE_EVERY_S = 0.1
 REMEDY = "streamsx topic list shows what there is"
 
 
@@ -258,10 +261,31 @@ async def delete(options: argparse.Namespace, cluster: "Cluster") -> int:
             print("nothing was deleted", file=options.people)
             return 1
     await _allowed(admin.delete_topics(cluster, names))
+    left = await _until_gone(cluster, names)
     for name in names:
-        print(f"{name}: deleted", file=options.people)
+        more = ": brokers still show it for a while" if name in left else ""
+        print(f"{name}: deleted{more}", file=options.people)
     tell(options, {"deleted": names})
     return 0
+
+
+async def _until_gone(cluster: "Cluster", names: list[str]) -> Collection[str]:
+    """Wait until brokers no longer show the topics, so that they can be made again at once.
+
+    Apache Kafka answers a deletion some tens of milliseconds before its brokers have heard of it.
+
+    Returns:
+        Topics that are still there after GONE_TRIES looks.
+    """
+    from streamsx.client import admin
+
+    left: Collection[str] = names
+    for _ in range(GONE_TRIES):
+        left = await admin.partition_counts(cluster, names)
+        if not left:
+            break
+        await asyncio.sleep(GONE_EVERY_S)
+    return left
 
 
 async def _losses(cluster: "Cluster", counts: Mapping[str, int]) -> list[Loss]:
