@@ -4,7 +4,7 @@ StreamsxError
   UsageError   (exit 2)  the user: a bad option, app, setting or topology
     SettingError
     TopologyError
-      PartitionMismatch NameClash NotOnSpark
+      PartitionMismatch NameClash NotOnSpark SeveralMistakes
     NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
     StateOnSpark GroupNotEmpty SnapshotAhead WrongThread
   NotFound     (exit 3)  app id, instance, store or topic
@@ -26,6 +26,8 @@ StreamsxError
 
 Each message has the form `PROBLEM: PLACE: ADVICE`, in one line.
 """
+
+from collections.abc import Sequence
 
 
 class StreamsxError(Exception):
@@ -62,6 +64,18 @@ class NameClash(TopologyError):
 
 class NotOnSpark(TopologyError):
     """App that runs in a worker, and not on Spark."""
+
+
+class SeveralMistakes(TopologyError):
+    """Several mistakes in one app; the message has a line for each.
+
+    Attributes:
+        errors: The mistakes, each an error of its own.
+    """
+
+    def __init__(self, errors: Sequence[UsageError]) -> None:
+        super().__init__("\n".join(map(str, errors)))
+        self.errors = tuple(errors)
 
 
 class NotSupported(UsageError):

@@ -9,18 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from streamsx.errors import TopologyError, UsageError
+from streamsx.errors import SeveralMistakes, UsageError
 
 PLACE: Final = re.compile(r"(\.py|>):\d+\b")
 """File and line, as in `(shop.py:12)`, `(<stdin>:1)`."""
-
-
-class SeveralMistakes(TopologyError):
-    """Several mistakes in one app, one line each."""
-
-    def __init__(self, errors: list[UsageError]) -> None:
-        super().__init__("\n".join(map(str, errors)))
-        self.errors = tuple(errors)
 
 
 class Mistakes:

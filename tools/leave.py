@@ -37,7 +37,7 @@ forgotten the mark. A deadline must also fit into the number that carries it on 
 def main() -> None:
     """Run the command: exit with 0 if all have left, 1 if one was too late, 3 if one is missing."""
     purpose = "Tell workers to leave, once others have learned their tasks."
-    command = ClusterCommand("leave", purpose, epilog=EXAMPLES)
+    command = ClusterCommand("leave", purpose, EXAMPLES)
     command.add_app(required=True)
     add = command.add_argument
     add(

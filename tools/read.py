@@ -41,7 +41,7 @@ examples:
 def main() -> None:
     """Run the command: print a line per record; exit with 3 if the topic does not exist."""
     purpose = "Print the committed records of a topic: partition, offset, time, key, value."
-    command = ClusterCommand("read", purpose, epilog=EXAMPLES)
+    command = ClusterCommand("read", purpose, EXAMPLES)
     add = command.add_argument
     add("topic", metavar="TOPIC")
     add("--partition", type=value(whole(0)), metavar="N", help="only this partition (all)")

@@ -35,7 +35,7 @@ JSON_STARTS = ("{", "[", '"')
 def main() -> None:
     """Run the command: exit with 3 if the topic does not exist."""
     command = ClusterCommand(
-        "send", "Write records into a topic, as the bytes that are given.", epilog=EXAMPLES
+        "send", "Write records into a topic, as the bytes that are given.", EXAMPLES
     )
     add = command.add_argument
     add("topic", metavar="TOPIC", help="the topic, which must exist")

@@ -20,7 +20,7 @@ EXAMPLES = "example:\n  streamsx swap --app shop --old a --new b"
 def main() -> None:
     """Run the command: exit with 0 if the old worker left, 1 if too late, 3 if one is missing."""
     purpose = "Move all tasks of one worker to another one that has joined; then it leaves."
-    command = ClusterCommand("swap", purpose, epilog=EXAMPLES)
+    command = ClusterCommand("swap", purpose, EXAMPLES)
     command.add_app(required=True)
     add = command.add_argument
     add(

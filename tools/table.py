@@ -48,7 +48,7 @@ def main() -> None:
     purpose = (
         "Print the entries of a table, as they were last committed, or list the tables of an app."
     )
-    command = ClusterCommand("table", purpose, epilog=EXAMPLES)
+    command = ClusterCommand("table", purpose, EXAMPLES)
     command.add_app(required=False)
     add = command.add_argument
     add(

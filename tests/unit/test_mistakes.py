@@ -2,8 +2,14 @@
 
 import pytest
 
-from streamsx.errors import NameClash, SettingError, TopologyError, UsageError
-from streamsx.mistakes import Mistakes, SeveralMistakes, all_of, at
+from streamsx.errors import (
+    NameClash,
+    SettingError,
+    SeveralMistakes,
+    TopologyError,
+    UsageError,
+)
+from streamsx.mistakes import Mistakes, all_of, at
 
 
 def refuse(error: UsageError) -> None:

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class ClusterCommand(Command):
-    """Command that asks a cluster, in most cases about an app."""
+    """Command that asks a cluster, in most cases about an app. `examples` end its help."""
 
-    def __init__(self, prog: str, description: str, **more: Any) -> None:
-        super().__init__(prog, description, **more)
+    def __init__(self, prog: str, description: str, examples: str = "", **more: Any) -> None:
+        super().__init__(prog, description, **{"epilog": examples, **more})
         add = self.add_argument
         self._app = self.add_mutually_exclusive_group()
         self._app.add_argument(

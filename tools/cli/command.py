@@ -30,12 +30,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, description: str, **more: Any) -> None:
-        super().__init__(
-            prog=f"streamsx {prog}",
-            description=description,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            **more,
-        )
+        how = {"formatter_class": argparse.RawDescriptionHelpFormatter, **more}
+        super().__init__(prog=f"streamsx {prog}", description=description, **how)
         self.allow_abbrev = False
 
     def error(self, message: str) -> NoReturn:
