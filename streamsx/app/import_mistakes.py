@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from streamsx.app.app import App
-from streamsx.app.compat import OUR_PACKAGE, OURS
+from streamsx.app.compat import OURS, is_machinery, users_place
 from streamsx.errors import UsageError
 from streamsx.mistakes import all_of, at
 
@@ -60,18 +60,6 @@ def refused(error: BaseException) -> bool:
     return any(frame.f_globals.get("__name__", "").startswith(OURS) for frame in last)
 
 
-def users_place(error: BaseException) -> str:
-    """Return file and line of the user's code that failed; empty if there is none."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    places = [
-        f"{frame.f_code.co_filename}:{line}"
-        for frame, line in walk_tb(error.__traceback__)
-        if not _is_machinery(frame)
-    ]
-    return places[-1] if places else ""
-
-
 def _as_mistakes(error: BaseException) -> Iterator[UsageError]:
     """Yield an error as mistakes with their place."""
     place = users_place(error)
@@ -80,14 +68,8 @@ def _as_mistakes(error: BaseException) -> Iterator[UsageError]:
     yield from (at(each, place) for each in all_of(error))
 
 
-def _is_machinery(frame: FrameType) -> bool:
-    """Return whether a frame is one of this package, or of the import system."""
-    name = frame.f_globals.get("__name__", "")
-    return name.startswith((OUR_PACKAGE, "importlib")) or "<frozen" in frame.f_code.co_filename
-
-
 def _of_module(frame: FrameType) -> bool:
-    return frame.f_code.co_name == MODULE and not _is_machinery(frame)
+    return frame.f_code.co_name == MODULE and not is_machinery(frame)
 
 
 def _behind(frame: FrameType, line: int) -> Iterator[UsageError]:

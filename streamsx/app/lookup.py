@@ -9,7 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 from streamsx.app.app import App
-from streamsx.app.import_mistakes import import_mistakes, refused, users_place
+from streamsx.app.compat import users_place
+from streamsx.app.import_mistakes import import_mistakes, refused
 from streamsx.errors import UsageError
 from streamsx.mistakes import Mistakes, at
 

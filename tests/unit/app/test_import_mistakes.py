@@ -83,7 +83,7 @@ async def three(stream):
         pass
 """)
     places = [int(line.partition("wrong.py:")[2].partition(")")[0]) for line in found]
-    assert places == [4, 7, 17]
+    assert places == [4, 7, 19], "the line of a body that fails"
     assert "unknown store: nope://" in found[0]
     assert "no such table: nowhere" in found[1]
     assert "ZeroDivisionError" in found[2]
