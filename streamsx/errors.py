@@ -4,7 +4,7 @@ StreamsxError
   UsageError   (exit 2)  the user: a bad option, app, setting or topology
     SettingError
     TopologyError
-      PartitionMismatch TableNotInTask NameClash NotOnSpark
+      PartitionMismatch NameClash NotOnSpark SeveralMistakes
     NotSupported PartitionCountChanged ChangelogLost IncompatibleStore SnapshotNotPublished
     StateOnSpark GroupNotEmpty SnapshotAhead WrongThread
   NotFound     (exit 3)  app id, instance, store or topic
@@ -20,11 +20,14 @@ StreamsxError
   TaskFailed   (exit 1)  a task that its policy stops, and its worker with the task
     AppStopped           the same, and all workers of the app
   TaskStopped            a task that processes no more; its worker goes on
+    TableNotInTask       the same, and a TopologyError
   Bug          (exit 1)  a bug of streamsx: stop and print the story
     InvalidTransition InvariantBroken IllegalPlan
 
 Each message has the form `PROBLEM: PLACE: ADVICE`, in one line.
 """
+
+from collections.abc import Sequence
 
 
 class StreamsxError(Exception):
@@ -59,16 +62,24 @@ class PartitionMismatch(TopologyError):
     """Different partition counts of topics that one task reads together."""
 
 
-class TableNotInTask(TopologyError):
-    """Access of user code to a table that the running task does not hold."""
-
-
 class NameClash(TopologyError):
     """Same name for two things of an app."""
 
 
 class NotOnSpark(TopologyError):
     """App that runs in a worker, and not on Spark."""
+
+
+class SeveralMistakes(TopologyError):
+    """Several mistakes in one app; the message has a line for each.
+
+    Attributes:
+        errors: The mistakes, each an error of its own.
+    """
+
+    def __init__(self, errors: Sequence[UsageError]) -> None:
+        super().__init__("\n".join(map(str, errors)))
+        self.errors = tuple(errors)
 
 
 class NotSupported(UsageError):
@@ -233,6 +244,10 @@ class AppStopped(TaskFailed):
 
 class TaskStopped(StreamsxError):
     """Task that processes no more until it is started again; its worker goes on."""
+
+
+class TableNotInTask(TaskStopped, TopologyError):
+    """Access of user code to a table that the running task does not hold."""
 
 
 class Bug(StreamsxError):

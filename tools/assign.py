@@ -1,4 +1,4 @@
-"""`streamsx assign`: the assignor as a filter: groups in, plans out, one JSON object a line.
+"""`streamsx assign`: plans the tasks of groups: reads groups, prints plans, as JSON lines.
 
 The command answers how a group would react if a host joined or left. No broker and no worker is
 needed. To play several rounds, feed the plan's `memory`, and the roles that the plan assigns, into
@@ -22,10 +22,15 @@ EXAMPLE = (
 
 def main() -> None:
     """Run the command: print a plan for each group; exit with 2 if a line was no group."""
-    command = Command("assign", "Plan groups: a JSON object a line in, a plan a line out.")
-    command.epilog = f"A line is such as {EXAMPLE}"
+    purpose = "Plan the tasks of groups: read a JSON object a line, and print a plan for each."
+    command = Command("assign", purpose, epilog=f"example, a line of input:\n  {EXAMPLE}")
     add = command.add_argument
-    add("--input", metavar="FILE", default="-", help="where the groups are; -: standard input (-)")
+    add(
+        "--input",
+        metavar="FILE",
+        default="-",
+        help="the file with the groups; - is standard input (-)",
+    )
     command.run(run)
 
 

@@ -1,4 +1,4 @@
-"""`streamsx broker`: the embedded Kafka-protocol broker as a process.
+"""`streamsx broker`: runs the embedded broker, which speaks Kafka's protocol.
 
 The first line on stdout is `ready HOST:PORT`; the log goes to stderr. The broker's own modules are
 imported only after the options have been checked.
@@ -22,52 +22,69 @@ LIMITS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "connections_max_idle_s": ("how long a connection may be idle (10m)", duration),
     "frame_bytes_max": ("size of a request (32MiB)", size),
     "queued_requests_max": ("requests of a connection that wait to be served (64)", at_least_1),
-    "queued_bytes_max": ("size of those (32MiB)", size),
+    "queued_bytes_max": ("size of these requests together (32MiB)", size),
     "in_flight_bytes_max": ("size of all requests that are not answered yet (64MiB)", size),
     "unsent_bytes_max": (
-        "answers that a client does not take; then it is served no more (8MiB)",
+        "answers that a client does not read; beyond it the client must read first (8MiB)",
         size,
     ),
     "unsent_by_all_bytes_max": (
-        "those of all clients; then whoever takes least is closed (32MiB)",
+        "unread answers of all clients; beyond it the slowest client is closed (32MiB)",
         size,
     ),
     "partitions_max": ("partitions of all topics together (10000)", at_least_1),
 }
 
 
+EXAMPLES = """\
+examples:
+  streamsx broker                                  at localhost:9092, data in ./streamsx-broker
+  streamsx broker --port 0 --topic orders:4        prints the port that it took"""
+
+
 def main() -> None:
     """Run the command: serve until SIGTERM, then flush everything to the disk and exit with 0."""
-    command = Command("broker", "Run the embedded Kafka-protocol broker.")
+    purpose = "Run the embedded broker. It speaks Kafka's protocol; nothing has to be installed."
+    command = Command("broker", purpose, epilog=EXAMPLES)
     add = command.add_argument
-    add("--data", type=Path, default=DATA, metavar="DIR", help=f"its directory (./{DATA})")
+    add(
+        "--data",
+        type=Path,
+        default=DATA,
+        metavar="DIR",
+        help=f"the directory of its data (./{DATA})",
+    )
     add("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1)")
-    add("--port", type=port, default=9092, help="0 picks a free one (9092)")
+    add("--port", type=port, default=9092, help="its port; 0 picks a free one (9092)")
     add(
         "--topic", type=topic, action="append", default=[], metavar="NAME:PARTITIONS",
-        help="make this topic if it is not there; may be repeated",
+        help="create this topic if it does not exist; may be repeated",
     )  # fmt: skip
     add(
         "--partitions", type=at_least_1, default=1,
-        help="of a topic for which nobody says how many (1)",
+        help="partitions of a topic that is created without a number (1)",
     )  # fmt: skip
     add(
         "--no-auto-create", action="store_true",
-        help="do not make topics because a client asks for them",
+        help="do not create topics because a client asks for them",
     )  # fmt: skip
-    add("--sync", action="store_true", help="acknowledge nothing before it is on the disk")
-    add("--allow-remote", action="store_true", help="serve whoever can reach the address")
+    add(
+        "--sync",
+        action="store_true",
+        help="acknowledge a record when it is on the disk (when the system has it)",
+    )
+    add("--allow-remote", action="store_true", help="serve other machines than this one")
     access = command.add_argument_group("access")
     add = access.add_argument
-    add("--tls-cert", type=Path, metavar="FILE", help="serve TLS with this chain (PEM)")
-    add("--tls-key", type=Path, metavar="FILE", help="its key, where that is not in --tls-cert")
+    add("--tls-cert", type=Path, metavar="FILE", help="serve TLS with this certificate chain (PEM)")
+    add("--tls-key", type=Path, metavar="FILE", help="the key, if it is not in --tls-cert")
     add(
         "--sasl-users", type=Path, metavar="FILE",
-        help="let in these alone, by SASL PLAIN or SCRAM: lines name:password",
+        help="let in only these users, by SASL PLAIN or SCRAM: lines name:password",
     )  # fmt: skip
     add(
         "--advertise", type=address, metavar="HOST:PORT",
-        help="where clients are told to come; else where they reached it",
+        help="the address that clients are told to connect to (that which they used)",
     )  # fmt: skip
     limits = command.add_argument_group("limits")
     for name, (what, kind) in LIMITS.items():
@@ -84,7 +101,7 @@ def topic(text: str) -> tuple[str, int]:
     """
     name, _, partitions = text.rpartition(":")
     if not name or not partitions.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}: NAME:PARTITIONS is wanted, as in orders:4")
+        raise argparse.ArgumentTypeError(f"{text!r}: write NAME:PARTITIONS, as orders:4")
     return name, int(partitions)
 
 
@@ -97,7 +114,7 @@ def address(text: str) -> tuple[str, int]:
     host, _, number = text.rpartition(":")
     good = number.isdecimal() and 0 < int(number) < 1 << 16
     if not host or not good or set("/, ") & set(host):  # a URL, or several addresses
-        raise argparse.ArgumentTypeError(f"{text!r}: HOST:PORT is wanted, as in broker.lan:9092")
+        raise argparse.ArgumentTypeError(f"{text!r}: write HOST:PORT, as broker.lan:9092")
     return host.strip("[]"), int(number)
 
 

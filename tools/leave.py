@@ -1,13 +1,14 @@
-"""`streamsx leave`: tells instances of an app to leave, as soon as others have learned their tasks.
+"""`streamsx leave`: tells workers of an app to leave, as soon as others have learned their tasks.
 
 The command needs the broker and no connection to the workers. An interrupted command withdraws
-nothing; `--cancel` withdraws the request.
+nothing; `--cancel` withdraws the request. A leave of all workers ends an app: the command says so
+first, and asks a person at a terminal. Scripts go on as if they had said yes.
 """
 
 import argparse
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from streamsx.assignor.observer import GroupReport
     from streamsx.group.admin.leave import Going
 
+YES = ("y", "yes")
+EXAMPLES = """\
+examples:
+  streamsx leave --app shop --instances a          a leaves when others have learned its tasks
+  streamsx leave --app shop --instances a --cancel  a stays after all"""
 TIMEOUT_MAX_S = 7 * 86_400.0
 """Longest accepted deadline. The group remembers a mark until the deadline, even if its author has
 forgotten the mark. A deadline must also fit into the number that carries it on the wire."""
@@ -30,20 +36,22 @@ forgotten the mark. A deadline must also fit into the number that carries it on 
 
 def main() -> None:
     """Run the command: exit with 0 if all have left, 1 if one was too late, 3 if one is missing."""
-    purpose = "Tell instances to leave, once others have learned their tasks."
-    command = ClusterCommand("leave", purpose)
+    purpose = "Tell workers to leave, once others have learned their tasks."
+    command = ClusterCommand("leave", purpose, EXAMPLES)
     command.add_app(required=True)
     add = command.add_argument
     add(
         "--instances", required=True, type=names, metavar="A,B",
-        help="their names, as `streamsx status` has them; if one is not there, the others leave",
+        help="names of workers, as `streamsx status` shows them; a name that is not there is "
+        "reported, and the others leave",
     )  # fmt: skip
     add(
         "--timeout", type=value(limit), default=60.0, metavar="60s",
-        help="then they leave, whatever others have learned (60s)",
+        help="after this time they leave, whatever others have learned (60s)",
     )  # fmt: skip
-    add("--no-wait", action="store_true", help="end as soon as the group knows")
-    add("--cancel", action="store_true", help="they stay after all")
+    add("--no-wait", action="store_true", help="end as soon as the workers know; they go on")
+    add("--cancel", action="store_true", help="take an earlier leave back: the workers stay")
+    add("--yes", action="store_true", help="do not ask before the last workers of an app leave")
     command.ask(ask)
 
 
@@ -66,6 +74,24 @@ def limit(text: object) -> float:
     return found
 
 
+async def agreed(options: argparse.Namespace, clock: Clock, rng: Random | None) -> bool:
+    """Ask the person at the terminal if no worker of the app would stay.
+
+    Returns:
+        Whether the workers are to leave.
+    """
+    from streamsx.group.admin.describe import settled
+
+    async with connected(options, rng) as cluster:
+        found = await settled(cluster, clock, options.app, options.timeout)
+    warning = nobody_stays(options.instances, found.report)
+    if not warning:
+        return True
+    print(f"warning: {warning}", file=sys.stderr)
+    print("let them leave? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in YES
+
+
 async def ask(
     options: argparse.Namespace,
     clock: Clock,
@@ -81,6 +107,10 @@ async def ask(
     from streamsx.group.admin.leave import leave
 
     first: list[Going] = []
+    asks = not (vars(options).get("yes", True) or options.cancel or options.json) and at_terminal()
+    if asks and not await agreed(options, clock, rng):
+        print("no worker was told to leave", file=options.people)
+        return 1
     async with (
         connected(options, rng) as cluster,
         progress(options.people, f"looking at the group of {options.app}") as say,
@@ -89,7 +119,7 @@ async def ask(
         def show(going: "Going", report: "GroupReport") -> None:
             if not first:
                 first.append(going)
-                if not options.cancel and (warning := nobody_stays(going, report)):
+                if not (options.cancel or asks) and (warning := nobody_stays(going, report)):
                     print(f"warning: {warning}", file=sys.stderr)
             say(line_of(going, report))
 
@@ -107,24 +137,31 @@ async def ask(
             )
         except asyncio.CancelledError:
             print(
-                "interrupted: who was told to leave still does: "
+                "interrupted: the workers that were told to leave still do: "
                 f"{'leave --cancel' if swap_to else '--cancel'} takes it back",
                 file=sys.stderr,
             )
             raise
+    tell_outcomes(options, departures, first[0])
+    tell(options, as_data(options.app, departures))
+    return exit_code(departures, cancel=options.cancel)
+
+
+def tell_outcomes(
+    options: argparse.Namespace, departures: Mapping[str, LeaveProgress], first: "Going"
+) -> None:
+    """Print a line about each worker. `first` is the progress before anything was asked."""
     for name, departure in departures.items():
         if departure.state is LeaveState.UNKNOWN:
             print(
-                f"error: no such instance: {name}: not in the group of {options.app}: "
-                f"streamsx status --app {options.app} shows who is",
+                f"error: no such worker: {name}: not in the group of {options.app}: "
+                f"streamsx status --app {options.app} shows all workers",
                 file=sys.stderr,
             )
-        elif options.cancel and first[0][name].ended:
+        elif options.cancel and first[name].ended:
             print(f"{name}: nothing to cancel: it was not told to leave", file=options.people)
         else:
             print(result_of(name, departure), file=options.people)
-    tell(options, as_data(options.app, departures))
-    return exit_code(departures, cancel=options.cancel)
 
 
 def as_data(app: str, departures: Mapping[str, LeaveProgress]) -> dict[str, object]:
@@ -167,13 +204,20 @@ def line_of(going: "Going", report: "GroupReport") -> str:
     return "; ".join([*moves, *learns, *state])
 
 
-def nobody_stays(going: "Going", report: "GroupReport") -> str:
+def at_terminal() -> bool:
+    """Return whether a person can be asked, and sees the question."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def nobody_stays(going: Container[str], report: "GroupReport") -> str:
     """Return a warning if all workers of the group are going to leave; else an empty text."""
     tasks = [task for here in report.instances for task in here.active]
     here = [each.member for each in report.instances]
     if not tasks or any(not (m.leaving or m.instance in going) for m in here):
         return ""
-    return f"nobody is left to run {len(tasks)} tasks: they stand still until a worker is started"
+    return (
+        f"no worker of the app stays: its {len(tasks)} tasks stand still until a worker is started"
+    )
 
 
 def result_of(name: str, departure: LeaveProgress) -> str:

@@ -14,12 +14,17 @@ from streamsx.clock import Clock
 from streamsx.errors import BrokerUnreachable, NotFound, UsageError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.tools.cli.cluster import ClusterCommand, connected
-from streamsx.tools.cli.command import tell
+from streamsx.tools.cli.command import counted, tell
 from streamsx.tools.cli.progress import progress
 
 if TYPE_CHECKING:
     from streamsx.client.cluster import Cluster
 
+EXAMPLES = """\
+examples:
+  streamsx send orders '{"user": "ann", "price": 2.5}'
+  streamsx send orders ann='{"price": 2.5}'        with the key ann
+  streamsx send orders - < lines.txt               a record a line"""
 BLOCK_BYTES = 1 << 16
 SILENT_S = 10.0
 """Longest wait without any acknowledgement."""
@@ -29,19 +34,21 @@ JSON_STARTS = ("{", "[", '"')
 
 def main() -> None:
     """Run the command: exit with 3 if the topic does not exist."""
-    command = ClusterCommand("send", "Write records into a topic: bytes as they are given.")
+    command = ClusterCommand(
+        "send", "Write records into a topic, as the bytes that are given.", EXAMPLES
+    )
     add = command.add_argument
-    add("topic", metavar="TOPIC")
+    add("topic", metavar="TOPIC", help="the topic, which must exist")
     add(
         "values", metavar="[KEY=]VALUE", nargs="+",
-        help="one record each; `-`: lines of stdin, VALUE or KEY<TAB>VALUE; what begins as JSON "
-        "does has no key",
+        help="one record each; - reads lines of stdin, VALUE or KEY<TAB>VALUE; a word that begins "
+        "with {, [ or a quote is a value without a key",
     )  # fmt: skip
     add(
         "--null-marker", type=os.fsencode, metavar="WORD",
-        help="a value that is this word is sent as none at all, a tombstone: KEY=WORD",
+        help="send a value that is this word as a tombstone, which deletes the key: KEY=WORD",
     )  # fmt: skip
-    add("--partition", type=int, metavar="N", help="for all of them (chosen by the key)")
+    add("--partition", type=int, metavar="N", help="the partition of all records (by the key)")
     command.ask(send)
 
 
@@ -64,7 +71,10 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
         await cluster.follow([topic])
         partitions = cluster.partitions(topic)
         if not partitions:
-            raise NotFound(f"unknown topic: {topic}: make it, or start the app that makes it")
+            raise NotFound(
+                f"unknown topic: {topic}: make it with streamsx topic create {topic}, or start the "
+                "app that makes it"
+            )
         check_place(topic, options.partition, partitions)
         turns = cycle(range(partitions))
         async with writing(cluster, clock, room.set) as producer:
@@ -82,7 +92,7 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
                     room.clear()
                     await in_time(room.wait(), cluster, topic, sent)
             await in_time(producer.flush(), cluster, topic, sent)
-    print(f"{topic}: {sent.total()} records, acknowledged", file=options.people)
+    print(f"{topic}: {counted(sent.total(), 'record')}, acknowledged", file=options.people)
     told = {str(number): sent[number] for number in sorted(sent)}
     tell(options, {"topic": topic, "records": sent.total(), "partitions": told})
 

@@ -1,4 +1,4 @@
-"""`streamsx simulate`: what a group would do, in virtual time, without brokers and workers.
+"""`streamsx simulate`: computes what a group of workers would do, without brokers.
 
 `scale` computes the time, and the number of rebalances, when a group of your size grows or shrinks.
 `seeds` and `story` simulate the workers that ship. A number, the seed, determines everything about
@@ -24,16 +24,20 @@ class SimulateCommand(NamedTuple):
     """Kind of simulation: `add` adds the options to a command, `work` returns an exit code."""
 
     purpose: str
+    example: str
     add: Callable[[Command], None]
     work: Callable[[argparse.Namespace], int | None]
 
 
 def main() -> None:
     """Run the command: exit with 2 for an impossible group."""
-    parser = CommandGroup("simulate", "Simulate groups in virtual time, without brokers.")
+    parser = CommandGroup(
+        "simulate", "Simulate groups of workers in virtual time, without brokers."
+    )
     for name, kind in KINDS.items():
         command = parser.add_command(name, kind.purpose)
         kind.add(command)
+        command.epilog = kind.example
         command.add_json()
     parser.run(lambda options: KINDS[options.command].work(options))
 
@@ -42,7 +46,7 @@ def add_scale(command: Command) -> None:
     add = command.add_argument
     number = value(whole(0))
     count = value(whole(1))
-    add("--tasks", type=count, required=True, metavar="N", help="tasks with state, of equal size")
+    add("--tasks", type=count, required=True, metavar="N", help="tasks with state, all of one size")
     add("--workers", type=count, required=True, metavar="N", help="workers at the beginning")
     add("--add", type=number, default=0, metavar="N", help="workers that join (0)")
     add(
@@ -57,22 +61,28 @@ def add_scale(command: Command) -> None:
         type=value(restoring),
         default=30.0,
         metavar="S",
-        help="to rebuild one task from its changelog, alone, or beside others (30)",
+        help="seconds to restore one task from its changelog (30)",
     )
     add(
         "--max-learners",
         type=number,
         default=2,
         metavar="N",
-        help="max_learners_per_member: tasks that one worker rebuilds at once; 0: all, and each "
-        "stands still meanwhile (2)",
+        help="max_learners_per_member: tasks that one worker learns at once; with 0 tasks move "
+        "at once, and stand still until they are restored (2)",
     )
-    add("--standby", type=number, default=0, metavar="N", help="num_standby_replicas (0)")
-    add("--serial", action="store_true", help="a worker rebuilds one task after another")
+    add(
+        "--standby",
+        type=number,
+        default=0,
+        metavar="N",
+        help="num_standby_replicas: standby copies of each task (0)",
+    )
+    add("--serial", action="store_true", help="a worker restores one task after the other")
     add(
         "--together",
         action="store_true",
-        help="learner_partial_rebalance=false: a worker asks for what it learns when all is ready",
+        help="learner_partial_rebalance=false: a worker takes its tasks when it has learned all",
     )
 
 
@@ -85,16 +95,24 @@ def restoring(text: object) -> float:
 
 def add_seeds(command: Command) -> None:
     number = value(whole(0))
-    command.add_argument("--from", dest="first", type=number, default=0, metavar="N", help="(0)")
-    command.add_argument("--count", type=value(whole(1)), default=300, metavar="N", help="(300)")
+    command.add_argument(
+        "--from", dest="first", type=number, default=0, metavar="N", help="first seed (0)"
+    )
+    command.add_argument(
+        "--count", type=value(whole(1)), default=300, metavar="N", help="number of seeds (300)"
+    )
     add_world(command)
 
 
 def add_story(command: Command) -> None:
     add = command.add_argument
-    add("seed", type=value(whole(0)), help="as `simulate seeds` names it")
-    add("--last", type=value(whole(1)), default=200, metavar="N", help="lines, up to the end (200)")
-    add("--shrink", action="store_true", help="of a seed that fails: with the faults that it needs")
+    add("seed", type=value(whole(0)), help="number of the group, from `simulate seeds`")
+    add("--last", type=value(whole(1)), default=200, metavar="N", help="newest lines (200)")
+    add(
+        "--shrink",
+        action="store_true",
+        help="leave out the faults that a failing seed does not need",
+    )
     add_world(command)
 
 
@@ -103,7 +121,9 @@ def add_world(command: Command) -> None:
 
     There is no level with stand-ins, because code behind a stand-in would be unproven.
     """
-    command.add_argument("--world", action="store_true", help="the worker that ships, as always")
+    command.add_argument(
+        "--world", action="store_true", help="no effect: the real worker code always runs"
+    )
 
 
 def seeds(options: argparse.Namespace) -> int:
@@ -172,7 +192,9 @@ def scale(options: argparse.Namespace) -> None:
     if options.remove > options.workers:
         raise UsageError(f"--remove {options.remove}: there are {options.workers}: give fewer")
     if options.remove == options.workers + options.add:
-        raise UsageError(f"--remove {options.remove}: nobody would be left: give fewer, or --add")
+        raise UsageError(
+            f"--remove {options.remove}: no worker would be left: give fewer, or --add"
+        )
     if not options.add + options.remove:
         raise UsageError("nothing changes: give --add or --remove")
     sizes = options.tasks, options.workers, options.add, options.remove
@@ -188,8 +210,8 @@ def scale(options: argparse.Namespace) -> None:
     print(
         f"balanced after {cost.balanced_s:.1f} s, {cost.rebalances} rebalances",
         f"{cost.moves} of {options.tasks} tasks moved; all others ran on throughout",
-        f"{idle_s:.1f} task-seconds nobody processed: {per_move:.2f} s per move",
-        f"{cost.learning_task_s:.1f} task-seconds two workers had: one ran it, one learned it",
+        f"{idle_s:.1f} task-seconds stood still: {per_move:.2f} s per move",
+        f"{cost.learning_task_s:.1f} task-seconds of learning, while another worker ran the task",
         sep="\n", file=options.people,
     )  # fmt: skip
     tell(options, {
@@ -201,7 +223,22 @@ def scale(options: argparse.Namespace) -> None:
 
 
 KINDS = {
-    "scale": SimulateCommand("What it takes when a group of your size changes.", add_scale, scale),
-    "seeds": SimulateCommand("Whole groups under faults, drawn from numbers.", add_seeds, seeds),
-    "story": SimulateCommand("One of these groups, line by line.", add_story, story),
+    "scale": SimulateCommand(
+        "Compute how long a group of your size takes to grow or shrink.",
+        "example:\n  streamsx simulate scale --tasks 96 --workers 10 --add 1",
+        add_scale,
+        scale,
+    ),
+    "seeds": SimulateCommand(
+        "Run whole groups under faults that are drawn from numbers, and check each.",
+        "example:\n  streamsx simulate seeds --count 50",
+        add_seeds,
+        seeds,
+    ),
+    "story": SimulateCommand(
+        "Print what happens in one of these groups, a line an event.",
+        "example:\n  streamsx simulate story 42 --last 100",
+        add_story,
+        story,
+    ),
 }

@@ -1,4 +1,4 @@
-"""`streamsx spark`: runs what is too much for one machine, or is a table, on Spark.
+"""`streamsx spark`: runs an app on Spark, makes its state from history, shows stores as tables.
 
 Each subcommand is a row of COMMANDS, and each option a row of OPTIONS. A subcommand imports pyspark
 only after its options have been parsed, and the JVM starts at the first use of Spark. Wrong
@@ -65,9 +65,10 @@ def main() -> None:
 
 def parser() -> CommandGroup:
     """Return the parser of all commands, with their options."""
-    made = CommandGroup("spark", "Run what is too much for one machine, or is a table, on Spark.")
+    made = CommandGroup("spark", PURPOSE)
     for name, job in COMMANDS.items():
         command = made.add_command(name, job.purpose)
+        command.epilog = f"example:\n  streamsx spark {EXAMPLES[name]}"
         needs = job.needs.split()
         for word in (*needs, *job.takes.split()):
             required = {"required": word in needs} if word.startswith("-") else {}
@@ -176,51 +177,64 @@ def option(
     return {"metavar": metavar, "help": help_text, "type": value(parse)}
 
 
+PURPOSE: Final = "Run an app on Spark, make its state from history, show its stores as tables."
+EXAMPLES: Final[Mapping[str, str]] = {
+    "bootstrap": "bootstrap shop --history orders=orders.parquet --out s3://bucket/shop",
+    "compact": "compact shop --out s3://bucket/shop",
+    "copy": "copy shop --state s3://bucket/shop-12 --topics orders:orders-12",
+    "rescale": "rescale shop --state s3://bucket/shop --partitions orders=12 --out s3://bucket/s12",
+    "state": "state shop --store totals --live",
+    "check": "check shop",
+    "entry": "entry",
+    "events": "events a.jsonl b.jsonl --out report",
+    "handover": "handover shop --state s3://bucket/shop",
+    "run": "run shop --state s3://bucket/shop --every 10s",
+}
 OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
-    "app": option("MODULE[:ATTR]", "the app, as in an import"),
+    "app": option("MODULE[:ATTR]", "the app, as in an import, or its file"),
     "paths": option("PATH", "event logs, or folders with *.jsonl in them") | {"nargs": "+"},
-    "--out": option("URI", "where its snapshots go"),
-    "--state": option("URI", "its snapshots: the newest counts"),
-    "--live": {"action": "store_true", "help": "its changelog, as of now"},
-    "--store": option("S", "only this one; may be given repeatedly") | {"action": "append"},
+    "--out": option("URI", "the folder for its snapshots"),
+    "--state": option("URI", "the folder of its snapshots; the newest is used"),
+    "--live": {"action": "store_true", "help": "read its changelog, as it is now"},
+    "--store": option("S", "only this store; may be repeated") | {"action": "append"},
     "--sql": option("Q", "a query instead of all rows; the store is the table of its name"),
     "--limit": option("N", "rows to show (20)", whole(1)) | {"default": 20},
     "--partitions": pair("TOPIC=N", whole(1))
-    | {"nargs": "+", "help": "how many partitions topics get, that are not there yet"},
+    | {"nargs": "+", "help": "partitions of topics that do not exist yet"},
     "--keyed": pair("STORE=TOPIC", text)
-    | {"nargs": "+", "help": "whose records' keys a store has, where its rows cannot show it"},
-    "--topics": pair("OLD:NEW", text) | {"nargs": "+", "help": "from which topic to which"},
+    | {"nargs": "+", "help": "the topic whose keys a store has, where the rows cannot show it"},
+    "--topics": pair("OLD:NEW", text) | {"nargs": "+", "help": "a topic, and its new topic"},
     "--history": pair("TOPIC=PATH", text)
     | {"help": "parquet, orc or JSON lines with columns key, value, timestamp; or TOPIC=kafka, or "
             "TOPIC=none; one for each topic"},
     "--until": {
-        "metavar": "ISO", "type": moment, "help": "leave out what was recorded from there on",
+        "metavar": "ISO", "type": moment, "help": "leave out records from this time on",
     },
-    "--replace": {"action": "store_true", "help": "also where snapshots are already"},
+    "--replace": {"action": "store_true", "help": "write even if snapshots exist there"},
     "--force": {
-        "action": "store_true", "help": "also if a query has died there, or history overlaps",
+        "action": "store_true", "help": "go on even if a query has died there, or history overlaps",
     },
-    "--available-now": {"action": "store_true", "help": "end when all is read that is there now"},
-    "--every": option("TIME", "between two batches (1s)", positive(seconds)) | {"default": 1.0},
-    "--max-records": option("N", "in a batch, at most", whole(1)),
+    "--available-now": {"action": "store_true", "help": "end when all records of now are read"},
+    "--every": option("TIME", "time between batches (1s)", positive(seconds)) | {"default": 1.0},
+    "--max-records": option("N", "most records of a batch", whole(1)),
     "--from": {
         "dest": "start", "choices": ["earliest", "latest", "group"], "default": "earliest",
-        "help": "where it begins without a snapshot (earliest); group: where workers have got to",
+        "help": "the start without a snapshot (earliest); group: what workers have committed",
     },
     "--sink": {
         "metavar": "S", "type": sink, "default": "kafka",
-        "help": "what is sent goes to: kafka, noop, parquet=DIR",
+        "help": "the place for outputs: kafka, noop or parquet=DIR",
     },
-    "--keep": option("N", "how many snapshots stay (10)", whole(1)) | {"default": 10},
-    "--scratch": option("DIR", "for databases of executors (Spark's own)"),
-    "--task-memory": option("SIZE", "of changed rows, in each task (256MiB)", positive(size_bytes))
+    "--keep": option("N", "number of snapshots that stay (10)", whole(1)) | {"default": 10},
+    "--scratch": option("DIR", "folder for databases of executors (Spark's own)"),
+    "--task-memory": option("SIZE", "for changed rows of a task (256MiB)", positive(size_bytes))
     | {"dest": "task_bytes", "default": size_bytes("256MiB")},
     "--no-publish": {
         "dest": "publishes", "action": "store_false", "help": "write no changelogs",
     },
-    "--master": option("M", "where Spark runs (spark-submit's, else all cores here)"),
+    "--master": option("M", "master of Spark (spark-submit's, else all cores here)"),
     "--conf": pair("spark.NAME=VALUE", str, "spark.")
-    | {"help": "a setting of Spark; may be given more than once"},
+    | {"help": "a setting of Spark; may be repeated"},
 }  # fmt: skip
 SESSION: Final = "--master --conf"
 PIPELINE: Final = f"--scratch --task-memory --no-publish --force {SESSION}"
@@ -521,11 +535,11 @@ def handover_told(result: SparkResult) -> str:
 
 COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "bootstrap": SparkCommand(
-        "Make the state of an app out of history: of files, or all that a topic holds.",
+        "Make the state of an app from history: from files, or from all records of a topic.",
         "app --out", f"--history --until --partitions --replace {PIPELINE}", bootstrap, line_told,
     ),
     "compact": SparkCommand(
-        "Write a snapshot of an app's changelogs, for worker --snapshot: each key's newest row.",
+        "Write the newest row of each key of an app's changelogs, as a snapshot for workers.",
         "app --out", f"--store {SESSION}", compact, line_told,
     ),
     "copy": SparkCommand(
@@ -536,10 +550,10 @@ COMMANDS: Final[Mapping[str, SparkCommand]] = {
     "rescale": SparkCommand(
         "Write a snapshot's state for another number of partitions.",
         "app --state --partitions --out", f"--keyed {SESSION}", rescale, line_told,
-        {"--partitions": {"help": "how many partitions topics have from then on"}},
+        {"--partitions": {"help": "new partitions of topics"}},
     ),
     "state": SparkCommand(
-        "Show a store as rows: from a snapshot, or live from its changelog.",
+        "Show the rows of a store, from a snapshot or from its changelog.",
         "app --store", f"--state --live --sql --out --limit {SESSION}", state, state_told,
         {"--store": {"help": "which one"},
          "--out": {"metavar": "DIR", "help": "a new folder, for the rows as parquet"}},

@@ -1,4 +1,4 @@
-"""`streamsx topology`: what an app becomes, without a broker.
+"""`streamsx topology`: shows the sub-topologies, tables and topics of an app; needs no broker.
 
 Partition counts are computed as if none of the topics existed yet.
 """
@@ -9,16 +9,21 @@ import sys
 
 from streamsx.tools.cli.command import Command
 
+EXAMPLES = """\
+examples:
+  streamsx topology shop
+  streamsx topology shop --format mermaid    a drawing for Markdown"""
 FORMATS = ("text", "mermaid", "json")
 
 
 def main() -> None:
     """Run the command: print sub-topologies, tasks, stores and topics of an app."""
-    command = Command("topology", "Show what an app becomes: sub-topologies, stores, topics.")
+    purpose = "Show the sub-topologies, tasks, tables and topics of an app. Needs no broker."
+    command = Command("topology", purpose, epilog=EXAMPLES)
     add = command.add_argument
-    add("app", metavar="MODULE[:ATTR]", help="the app, as in an import")
-    add("--format", choices=FORMATS, default="text", help="how it is printed (text)")
-    add("--source", action="store_true", help="print the generated loops too")
+    add("app", metavar="MODULE[:ATTR]", help="the app, as in an import, or its file")
+    add("--format", choices=FORMATS, default="text", help="the format (text)")
+    add("--source", action="store_true", help="print the generated code of flows too")
     command.add_json()
     command.run(show)
 

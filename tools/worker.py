@@ -1,4 +1,4 @@
-"""`streamsx worker`: one worker of an app, until it is told to leave.
+"""`streamsx worker`: runs one worker of an app, until it is told to leave.
 
 SIGTERM and SIGINT make the worker leave gracefully: if others can take over, they learn the tasks
 first. A second signal stops the worker at once.
@@ -6,6 +6,7 @@ first. A second signal stops the worker at once.
 
 import argparse
 import gc
+import io
 import os
 import signal
 import socket
@@ -23,35 +24,76 @@ if TYPE_CHECKING:
 
 SETTINGS = ("bootstrap", "state_dir", "instance_id", "events_file", "log_level", "snapshot")
 """Options that are settings of the app."""
+EXAMPLES = """\
+examples:
+  streamsx worker shop                          the app of shop.py in this folder
+  streamsx worker shop --instance-id a -l warning
+  streamsx worker my.shop:app --events a.jsonl  with a file of events"""
 NAME_DIGITS = 4
+OFF = "off"
 GC_THRESHOLDS = (100_000, 50, 100)
 
 
 def main() -> None:
     """Run the command: exit with 0 after a clean leave."""
-    command = Command("worker", "Run a worker of an app.")
+    purpose = "Run one worker of an app until it is told to leave. Ctrl-C and SIGTERM tell it so."
+    command = Command("worker", purpose, epilog=EXAMPLES)
     add = command.add_argument
-    add("app", metavar="MODULE[:ATTR]", help="the app, as in an import")
-    add("--bootstrap", metavar="HOST:PORT[,HOST:PORT]", help="the brokers (the app's setting)")
+    add("app", metavar="MODULE[:ATTR]", help="the app, as in an import, or its file")
+    add(
+        "--bootstrap", metavar="HOST:PORT[,HOST:PORT]",
+        help="addresses of brokers ($STREAMSX_BOOTSTRAP, else the app's, else localhost:9092)",
+    )  # fmt: skip
     add(
         "--state-dir", metavar="DIR",
-        help="stores and names of this worker (its slot of ./ID-data/, or a free one)",
+        help="the state directory of this worker (its own folder in ./ID-data/, else a free one)",
     )  # fmt: skip
-    add("--instance-id", metavar="ID", help="its name for leave, status and events (kept there)")
-    add("--events", dest="events_file", metavar="FILE", help="write what happens as JSON Lines")
-    add("--snapshot", metavar="URI", help="begin empty stores with the newest snapshot there")
-    add("-l", "--loglevel", dest="log_level", metavar="LEVEL", help="debug to critical (info)")
-    add("--web", choices=["off"], default="off", help="no HOST:PORT in this version")
+    add("--instance-id", metavar="ID", help="its name in status, leave and events (kept there)")
     add(
-        "--without-web", action="store_const", const="off", dest="web", help="the same as --web off"
+        "--events",
+        dest="events_file",
+        metavar="FILE",
+        help="write events to this file, one JSON object a line",
     )
-    add("--processes", type=int, choices=[1], default=1, help="in this version, start more workers")
+    add("--snapshot", metavar="URI", help="fill empty stores from the newest snapshot there")
+    add(
+        "-l",
+        "--loglevel",
+        dest="log_level",
+        metavar="LEVEL",
+        help="debug, info, warning, error or critical (info)",
+    )
+    add("--web", type=no_web, default=OFF, metavar=OFF, help="this version has no web server")
+    add("--without-web", action="store_const", const=OFF, dest="web", help="the same as --web off")
+    add(
+        "--processes", type=one_process, default=1, metavar="1",
+        help="this version runs one worker: start the command once for each",
+    )  # fmt: skip
     users = UsersCode()
     try:
         command.run(lambda options: work(options, users))
     except SystemExit as end:
         end_without(users, end)
         raise
+
+
+def no_web(text: str) -> str:
+    """Parse `--web`. Raises argparse.ArgumentTypeError for an address."""
+    if text != OFF:
+        raise argparse.ArgumentTypeError(
+            f"invalid choice: {text!r}: this version has no web server: leave --web out; `streamsx "
+            "status` and --events tell what a worker does"
+        )
+    return text
+
+
+def one_process(text: str) -> int:
+    """Parse `--processes`. Raises argparse.ArgumentTypeError for more than one."""
+    if text != "1":
+        raise argparse.ArgumentTypeError(
+            f"invalid choice: {text!r}: a command runs one worker: start it once for each worker"
+        )
+    return 1
 
 
 @dataclass(slots=True)
@@ -72,6 +114,8 @@ def work(options: argparse.Namespace, users: UsersCode) -> int:
         StreamsxError: any other error; `tools.cli.command` lists the exit codes.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # before the worker has joined a group
+    if isinstance(sys.stdout, io.TextIOWrapper):  # else what an app prints waits for 8 KiB
+        sys.stdout.reconfigure(line_buffering=True)
     # With Python's own thresholds, imports alone cause 100 collections.
     gc.set_threshold(*GC_THRESHOLDS)
 

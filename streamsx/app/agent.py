@@ -9,12 +9,13 @@ Not here: the inspection of bodies (`discovery`), the execution of bodies
 
 import sys
 from collections.abc import Callable, Coroutine, Iterable
+from difflib import get_close_matches
 from functools import partial
-from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signature, unwrap
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
 
 from streamsx.app.channel import SendOptions, Topic
-from streamsx.app.compat import FaustNames
+from streamsx.app.compat import FaustNames, users_line
 from streamsx.app.stream import Derived, Stream, only
 from streamsx.app.table import Table
 from streamsx.errors import TopologyError
@@ -35,6 +36,11 @@ from streamsx.topology.nodes import (
 if TYPE_CHECKING:
     from streamsx.app.app import App
 
+TOPIC_OPTIONS: Final = signature(Topic).parameters.keys() - {"app", "names", "has_prefix"}
+AGENT_OPTIONS: Final = sorted({
+    *TOPIC_OPTIONS, "name", "sink", "tables", "on_error", "on_decode_error", "on_produce_error",
+})  # fmt: skip
+"""Arguments of `@app.agent`: its own, and those of the topic that it makes."""
 Sink = Any
 """Topic, other agent, or function of the value, plain or async."""
 
@@ -80,9 +86,16 @@ class Agent(FaustNames):
         check_call(fun, "its stream", object())
         if isinstance(channel, Topic) and options:
             raise TypeError(f"for a topic, not for an agent: {', '.join(options)}: {fun!r}")
+        if unknown := sorted(options.keys() - TOPIC_OPTIONS):
+            near = get_close_matches(unknown[0], AGENT_OPTIONS, n=1)
+            remedy = (
+                f"did you mean {near[0]}=?" if near else f"there are {', '.join(AGENT_OPTIONS)}"
+            )
+            raise TypeError(f"no such argument: {unknown[0]}=: @app.agent, {fun!r}: {remedy}")
         self._app = app
         self.fun = fun
         self.name = name or name_of(fun)
+        self.made_at = line_of(fun)
         self.sinks: list[Sink] = []
         for sink in _checked_list("sink", sinks):
             self.add_sink(sink)
@@ -100,6 +113,7 @@ class Agent(FaustNames):
             own = self._channel is None
             name = self._channel or agent_topic_name(self._app.conf.id, self.name)
             self._channel = self._app.topic(name, has_prefix=own, **self._options)
+            self._channel.made_at = self.made_at
         return self._channel
 
     def send(self, *, key: Any = None, value: Any = None, **options: Unpack[SendOptions]) -> Done:
@@ -224,6 +238,12 @@ def _checked_list(what: str, given: Iterable[Any]) -> Iterable[Any]:
 
 def _table_name(table: Table[Any, Any] | str) -> str:
     return table if isinstance(table, str) else table.name
+
+
+def line_of(fun: Callable[..., Any]) -> str:
+    """Return file and line of a function, that of its first decorator; else of the user's call."""
+    code = getattr(unwrap(fun), "__code__", None)
+    return users_line() if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def name_of(fun: Callable[..., Any]) -> str:

@@ -14,9 +14,9 @@ from functools import cached_property
 from inspect import iscoroutinefunction, signature, unwrap
 from itertools import chain
 from threading import get_ident
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from streamsx.app.agent import Agent, Sink, check_call, name_of
+from streamsx.app.agent import Agent, BodyUses, Sink, check_call, name_of
 from streamsx.app.channel import SendOptions, Topic
 from streamsx.app.compat import FaustNames, sifted, users_line
 from streamsx.app.discovery import reached, sends_to
@@ -24,11 +24,12 @@ from streamsx.app.failure_choice import OfFaust, Reaction, of_agent, on_failure
 from streamsx.app.flow import Flow, begin_flow, key_codec, refuse_lost_deletions
 from streamsx.app.flow_graph import FlowGraph
 from streamsx.app.services import Job
-from streamsx.app.settings import SettledConfig, resolve_config
+from streamsx.app.settings import AppConfig, SettledConfig, resolve_config
 from streamsx.app.table import Table
 from streamsx.app.table_flow import GlobalTable, TableFlow
-from streamsx.config import Config, last_word, seconds
+from streamsx.config import last_word, seconds
 from streamsx.errors import NameClash, UsageError
+from streamsx.mistakes import Mistakes
 from streamsx.processing.inbox import Done, Host, wrong_thread
 from streamsx.state.cache import CachedStore
 from streamsx.tasks.rebalance_listeners import Listener, RebalanceListeners
@@ -40,6 +41,9 @@ from streamsx.topology.internal_topics import (
     dead_letters_name,
 )
 from streamsx.topology.nodes import SubTopology
+
+if TYPE_CHECKING:
+    from streamsx.state.layout import StoreNode
 
 V = TypeVar("V")
 Fun = TypeVar("Fun", bound=Callable[..., Any])
@@ -62,6 +66,7 @@ class App(FaustNames):
     def __init__(self, id: str, **settings: object) -> None:  # noqa: A002  # Faust's name
         self._id = id
         self._settings = settings
+        self.made_at = users_line()
         self._command_line: dict[str, object] = {}
         self._notes: list[str] = []
         self.jobs: list[Job] = []
@@ -70,6 +75,8 @@ class App(FaustNames):
         """Listeners of rebalances."""
         self.agents: dict[str, Agent] = {}
         self.tables: dict[str, Table[Any, Any]] = {}
+        self.table_users: dict[str, list[str]] = {}
+        """Agents by the tables that they use, known with the topology; for errors."""
         self.topics: dict[str, Topic] = {}
         """Topics by name, made before the app runs; the first object with a name counts."""
         self.flows = FlowGraph(self)
@@ -81,11 +88,13 @@ class App(FaustNames):
 
     @cached_property
     def settled(self) -> SettledConfig:
-        """Return the settings, with notes on them. Raises SettingError."""
-        return resolve_config(self._id, self._settings, self._command_line, os.environ)
+        """Return the settings, with notes on them. Raises SettingError, SeveralMistakes."""
+        given = self._id, self._settings, self._command_line
+        return resolve_config(*given, os.environ, self.made_at)
 
     @property
-    def conf(self) -> Config:
+    def conf(self) -> AppConfig:
+        """Return the settings, read by Faust's names too. Raises SettingError."""
         return self.settled.config
 
     def earlier_ids(self) -> list[str]:
@@ -413,24 +422,71 @@ class App(FaustNames):
         Raises:
             TopologyError: the graph is not valid.
             SettingError: a setting is not valid.
+            SeveralMistakes: there are several of these.
         """
-        nodes = {name: table.node() for name, table in self.tables.items()}
-        found = [(agent, reached(self, agent, nodes)) for agent in self.agents.values()]
-        stages = [stage for agent, touched in found for stage in agent.stages(touched)]
-        topics = [spec for agent, touched in found for spec in agent.specs(touched)]
-        stages += self.flows.stages()
-        topics += self.flows.specs()
-        notes = [*self._notes, *(touched.note for _, touched in found if touched.note)]
+        mistakes = Mistakes()
+        with mistakes.noted():
+            _ = self.conf
+        mistakes.check()  # nothing else can be known without the settings
+        nodes: dict[str, StoreNode] = {}
+        for name, table in self.tables.items():
+            with mistakes.noted(table.made_at):
+                nodes[name] = table.node()
+        found: list[tuple[Agent, BodyUses]] = []
+        stages: list[SubTopology] = []
+        topics: list[TopicSpec] = []
+        for agent in self.agents.values():
+            with mistakes.noted(agent.made_at):
+                found.append((agent, touched := reached(self, agent, nodes)))
+                stages += agent.stages(touched)
+                topics += agent.specs(touched)
+        self.table_users = {
+            name: [agent.name for agent, touched in found if node in touched.stores]
+            for name, node in nodes.items()
+        }
+        with mistakes.noted():
+            stages += self.flows.stages()
+            topics += self.flows.specs()
         used = {store.name for stage in stages for store in stage.stores}
-        topics += [table.spec() for name, table in self.tables.items() if name in used]
+        topics += self._other_specs(topics, used, mistakes)
+        with mistakes.noted():
+            topics = self._with_dead_letters(topics, stages)
+        notes = self._all_notes(found, used)
+        otherwise = [each.otherwise for _, touched in found for each in touched.derived]
+        places = {name: agent.made_at for name, agent in self.agents.items()}
+        with mistakes.noted():
+            made = build(self.conf.id, stages, topics, notes, filter(None, otherwise), places)
+        mistakes.check()
+        return made
+
+    def _other_specs(
+        self, known: Iterable[TopicSpec], used: Collection[str], mistakes: Mistakes
+    ) -> list[TopicSpec]:
+        """Return the specs of the changelogs of used tables, and of topics that no agent uses."""
+        made: list[TopicSpec] = []
+        for name, table in self.tables.items():
+            if name in used:
+                with mistakes.noted(table.made_at):
+                    made.append(table.spec())
         elsewhere = [topic for job in self.jobs for topic in sends_to(self, job.fun)]
         elsewhere += self.topics.values()  # users can send to a topic by its name alone
-        known = {spec.name for spec in topics}
-        sent_to = (spec for topic in elsewhere for spec in topic.specs(TopicKind.OUTPUT))
-        topics += [spec for spec in sent_to if spec.name not in known]
-        topics = self._with_dead_letters(topics, stages)
+        names = {spec.name for spec in (*known, *made)}
+        for topic in elsewhere:
+            with mistakes.noted(topic.made_at):
+                specs = topic.specs(TopicKind.OUTPUT)
+                made += [spec for spec in specs if spec.name not in names]
+        return made
+
+    def _all_notes(
+        self, found: Collection[tuple[Agent, BodyUses]], used: Collection[str]
+    ) -> list[str]:
+        """Return the notes for the user who starts the app."""
+        notes = [*self._notes, *(touched.note for _, touched in found if touched.note)]
         idle = sorted(self.tables.keys() - used)
-        notes += [f"table without an agent: {name}: nobody can write it" for name in idle]
+        notes += [
+            f"table without an agent: {name}: no agent can write it: use it in one, or leave it out"
+            for name in idle
+        ]
         derived = [each for _, touched in found for each in touched.derived if each.otherwise]
         shared = [each.topic.name for each in derived if each.otherwise != each.topic.name]
         if shared and self.conf.repartition_names == "faust":
@@ -438,8 +494,7 @@ class App(FaustNames):
                 f"topics without the app's id: {', '.join(sorted(shared))}: every app, and every "
                 "version of this one, that has such an agent reads and deletes the same records"
             )
-        otherwise = (each.otherwise for each in derived)
-        return build(self.conf.id, stages, topics, notes, otherwise)
+        return notes
 
     def _with_dead_letters(
         self, topics: list[TopicSpec], stages: Collection[SubTopology]

@@ -185,7 +185,7 @@ class Topic(FaustNames):
             task.check_thread("topic", name)
             outbox = task.outbox
         at_ms = self._time(task) if timestamp is None else _milliseconds(name, timestamp)
-        extra = None if headers is None else _headers(name, headers)
+        extra = None if headers is None else encoded_headers(name, headers)
         record = SentRecord(keys[type(key)](key), values[type(value)](value), at_ms, extra)
         try:
             bound = None if task is None or partition is not None else task.to(name)
@@ -279,7 +279,7 @@ class Topic(FaustNames):
             config |= {name: str(value) for name, value in self._config.items()}
         replication = self.replicas or self._app.conf.topic_replication_factor
         for name in self.topics:
-            yield TopicSpec(name, kind, self.partitions, replication, config)
+            yield TopicSpec(name, kind, self.partitions, replication, config, self.made_at)
 
     def __str__(self) -> str:
         return ",".join(self.topics)
@@ -288,7 +288,7 @@ class Topic(FaustNames):
         return f"<Topic: {self}>"
 
 
-def _headers(topic: str, headers: HeadersArg) -> Headers:
+def encoded_headers(topic: str, headers: HeadersArg) -> Headers:
     """Return headers with values as bytes. Raises TypeError for a header of another type."""
     items = headers.items() if isinstance(headers, Mapping) else headers
     made = [(name, value.encode() if isinstance(value, str) else value) for name, value in items]

@@ -13,7 +13,8 @@ import tomllib
 from collections.abc import Mapping
 from inspect import get_annotations, getattr_static
 from pathlib import Path
-from types import ModuleType
+from traceback import walk_tb
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamsx.errors import NotSupported
@@ -107,6 +108,24 @@ def users_line() -> str:
     while frame.f_globals.get("__name__", "").startswith(OUR_PACKAGE) and frame.f_back:
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def users_place(error: BaseException) -> str:
+    """Return file and line of the user's code that failed; empty if there is none."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    places = [
+        f"{frame.f_code.co_filename}:{line}"
+        for frame, line in walk_tb(error.__traceback__)
+        if not is_machinery(frame)
+    ]
+    return places[-1] if places else ""
+
+
+def is_machinery(frame: FrameType) -> bool:
+    """Return whether a frame is one of this package, or of the import system."""
+    name = frame.f_globals.get("__name__", "")
+    return name.startswith((OUR_PACKAGE, "importlib")) or "<frozen" in frame.f_code.co_filename
 
 
 class FaustNames:

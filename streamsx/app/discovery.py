@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamsx.app.agent import Agent, BodyUses
 from streamsx.app.channel import Topic
-from streamsx.app.compat import FaustNames, refusal
+from streamsx.app.compat import FaustNames, refusal, users_place
 from streamsx.app.stream import Derived, Stream
 from streamsx.app.table import Table
 from streamsx.app.window_table import WindowTable
 from streamsx.errors import NotSupported, TopologyError
+from streamsx.mistakes import at
 from streamsx.model import Headers, TaskId
 from streamsx.processing.inbox import (
     RUNNING,
@@ -55,7 +56,7 @@ OF_IT = {"LOAD_ATTR", "LOAD_METHOD"}
 
 
 def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUses:
-    """Return the stores and topics that an agent uses.
+    """Return the stores and topics that an agent uses. A table may be without a store by mistake.
 
     Raises:
         TopologyError: the body fails before its first record, or a table does not exist.
@@ -64,7 +65,7 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUs
     tables = agent.tables
     if tables is None:
         tables = frozenset(thing.name for thing in found if isinstance(thing, Table))
-    unknown = sorted(tables - stores.keys())
+    unknown = sorted(tables - app.tables.keys())
     if unknown:
         raise TopologyError(
             f"no such table: {', '.join(unknown)}: agent {agent.name}: make it with app.Table"
@@ -74,9 +75,9 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUs
     if derived is None:
         note = (
             f"body not looked into: agent {agent.name}: it waits for something before its first "
-            "record: call group_by before that"
+            f"record: call group_by and through before that ({agent.made_at})"
         )
-    touched = tuple(stores[name] for name in sorted(tables))
+    touched = tuple(stores[name] for name in sorted(tables & stores.keys()))
     return BodyUses(touched, _topics(found), tuple(derived or ()), note)
 
 
@@ -135,16 +136,17 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | No
     sys.set_asyncgen_hooks(None, None)  # no running loop may adopt a generator stepped by hand
     try:
         asked = context.run(body.send, None)
-    except NotSupported:
-        raise
+    except NotSupported as refused:
+        raise at(refused, users_place(refused)) from refused
     except Exception as raised:
         error = returned(agent.name) if isinstance(raised, StopIteration) else raised
         if isinstance(error, RuntimeError) and "event loop" in str(error):
             return None
-        raise TopologyError(
+        failed = TopologyError(
             f"agent fails before its first record: {agent.name}: {type(error).__name__}: {error}: "
             "mend it, or move it behind the first record"
-        ) from error
+        )
+        raise at(failed, users_place(raised)) from error
     finally:
         context.run(_close, body)
         sys.set_asyncgen_hooks(*hooks)

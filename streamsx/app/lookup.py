@@ -5,10 +5,14 @@ Not here: the use that a command makes of the app.
 
 import importlib
 import sys
+from pathlib import Path
 from types import ModuleType
 
 from streamsx.app.app import App
-from streamsx.errors import NotSupported, UsageError
+from streamsx.app.compat import users_place
+from streamsx.app.import_mistakes import import_mistakes, refused
+from streamsx.errors import UsageError
+from streamsx.mistakes import Mistakes, at
 
 ATTRIBUTE = "app"
 """Name of the app that counts when a module has several."""
@@ -18,10 +22,14 @@ FILE = ".py"
 def app_named(name: str) -> App:
     """Import the module, also from the current directory, and return its app.
 
+    The path of a file below the current directory stands for its module: `shop.py`.
+
     Raises:
         UsageError: the module does not exist, its import fails, or the choice of app is unclear.
+        SeveralMistakes: the module and its app have several mistakes.
     """
-    module_name, _, attribute = name.partition(":")
+    given, _, attribute = name.partition(":")
+    module_name = _module_of(given) if Path(given).is_file() else given
     module = _imported(module_name)
     if attribute:
         found = getattr(module, attribute, None)
@@ -39,6 +47,11 @@ def app_named(name: str) -> App:
     return next(iter(apps.values()))
 
 
+def _module_of(file: str) -> str:
+    """Return the module of a file below the current directory, by its path."""
+    return file.removesuffix(FILE).removeprefix("./").replace("/", ".")
+
+
 def _imported(name: str) -> ModuleType:
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -50,16 +63,20 @@ def _imported(name: str) -> ModuleType:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             remedy = "give the name as in an import, and start where it can be imported"
             if name.endswith(FILE):
-                meant = name.removesuffix(FILE).removeprefix("./").replace("/", ".")
-                remedy = f"did you mean {meant}? {remedy}"
+                remedy = f"did you mean {_module_of(name)}? {remedy}"
             raise UsageError(f"no such module: {name}: {remedy}") from error
         raise _failed(name, error) from error
-    except NotSupported:
-        raise
     except (Exception, SystemExit) as error:  # app.main() without `if __name__ == "__main__"`
-        raise _failed(name, error) from error
+        if not refused(error):
+            raise _failed(name, error) from error
+        found = Mistakes()
+        for mistake in import_mistakes(error):
+            found.add(mistake)
+        found.check()
+        raise
 
 
 def _failed(name: str, error: BaseException) -> UsageError:
-    what = f"{type(error).__name__}: {error}"
-    return UsageError(f"module cannot be imported: {name}: {what}: mend it (--debug shows where)")
+    """Return the error for a module that fails, with the user's line that failed."""
+    what = f"module cannot be imported: {name}: {type(error).__name__}: {error}"
+    return at(UsageError(f"{what}: mend it (--debug shows more)"), users_place(error))

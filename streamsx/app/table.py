@@ -346,9 +346,15 @@ class Table(FaustNames, MutableMapping[K, V]):
                 f"written outside of an agent: table {self.name}: a table belongs to the task "
                 "whose records change it: send to a topic, and change the table in its agent"
             )
+        agents = self._app.table_users.get(self.name)
+        users = (
+            f"it belongs to {' and '.join(agents)}" if agents else "no agent was found to use it"
+        )
         raise TableNotInTask(
-            f"table not in this task: {self.name}, task {task.task}: name it where the agent is "
-            f"made: @app.agent(..., tables=[...])"
+            f"table not in this task: {self.name}, task {task.task} ({users_line()}): {users}, and "
+            "this code reaches it in a way that was not seen: name it where the agent is made, "
+            "@app.agent(..., tables=[...]); then the topics of all its agents need one number of "
+            "partitions; or send to a topic of an agent that has it"
         )
 
     # -- the store and the topic
@@ -363,7 +369,8 @@ class Table(FaustNames, MutableMapping[K, V]):
         scheme, sign, _ = (self._store_url or self._app.conf.store).partition("://")
         if not sign or scheme not in STORES:
             raise SettingError(
-                f"unknown store: {self._store_url}: table {self.name}: use rocksdb:// or memory://"
+                f"unknown store: {self._store_url}: table {self.name} ({self.made_at}): use "
+                "rocksdb:// or memory://"
             )
 
         decode = keys.decode
@@ -393,7 +400,8 @@ class Table(FaustNames, MutableMapping[K, V]):
         extra = {name: str(value) for name, value in self._config.items()}
         replication = self._app.conf.topic_replication_factor
         config = {**CONFIGS[TopicKind.CHANGELOG], **extra}
-        return TopicSpec(self.changelog, TopicKind.CHANGELOG, self.partitions, replication, config)
+        kind = TopicKind.CHANGELOG
+        return TopicSpec(self.changelog, kind, self.partitions, replication, config, self.made_at)
 
 
 class _Values(ValuesView[V]):

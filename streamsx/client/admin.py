@@ -26,6 +26,8 @@ from streamsx.client.cluster import NO_LEADER, RETRY_BACKOFF_S, TRANSACTION, Clu
 from streamsx.client.connection import Connection
 from streamsx.errors import BrokerUnreachable, StreamsxError, WorldError
 from streamsx.model import TopicPartition
+from streamsx.protocol.compiler import Malformed
+from streamsx.protocol.consumer_protocol import PROTOCOL_TYPES, Subscription
 from streamsx.protocol.error_codes import RETRIABLE, ErrorCode, failure, name_of
 from streamsx.protocol.schema import UUID_ZERO
 from streamsx.protocol.wire import Api, by_topic
@@ -57,6 +59,8 @@ READ_COMMITTED = 1
 NOBODY = {"member_id": "", "generation_id_or_member_epoch": -1}
 ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 TOPIC_RESOURCE = 2
+SET_FOR_THE_TOPIC = 1
+"""Source of a config: the topic's own."""
 RIGHTS: dict[int, str] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "let this user describe and read the topic",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "let this user describe and read the group",
@@ -80,6 +84,14 @@ class Bounds(NamedTuple):
 
     start: int
     high_watermark: int
+
+
+class TopicFacts(NamedTuple):
+    """Facts about a topic; `replicas` is the number of its copies, `internal` is Kafka's word."""
+
+    partitions: int
+    replicas: int
+    internal: bool
 
 
 class DescribedGroup(NamedTuple):
@@ -172,6 +184,27 @@ async def partition_counts(cluster: Cluster, topics: Collection[str]) -> dict[st
 
 
 @_persistent
+async def all_topics(cluster: Cluster) -> dict[str, TopicFacts]:
+    """Return every topic that this user may describe, by name.
+
+    Raises:
+        WorldError: every attempt failed.
+    """
+    connection = await cluster.any(LANE)
+    body = {"topics": None, "allow_auto_topic_creation": False}
+    reply = await connection.ask(Api.METADATA, body, cluster.timeout_s)
+    return {
+        topic.name: TopicFacts(
+            len(topic.partitions),
+            min((len(each.replica_nodes) for each in topic.partitions), default=0),
+            topic.is_internal,
+        )
+        for topic in sorted(reply.topics, key=lambda topic: topic.name)
+        if not topic.error_code
+    }
+
+
+@_persistent
 async def topic_ids(cluster: Cluster, topics: Collection[str]) -> dict[str, bytes | None]:
     """Return the 16-byte id of each topic.
 
@@ -200,13 +233,32 @@ async def topic_configs(
         SettingError: this user may not read a topic's configs.
         WorldError: every attempt failed.
     """
+    found = await _described_configs(cluster, topics)
+    return {name: {each.name: each.value for each in configs} for name, configs in found.items()}
+
+
+@_persistent
+async def own_configs(cluster: Cluster, topic: str) -> dict[str, str | None]:
+    """Return the configs that were set for a topic and so differ from the broker's defaults.
+
+    Raises:
+        SettingError: this user may not read the topic's configs.
+        WorldError: every attempt failed.
+    """
+    found = await _described_configs(cluster, [topic])
+    configs = found.get(topic, [])
+    return {each.name: each.value for each in configs if each.config_source == SET_FOR_THE_TOPIC}
+
+
+async def _described_configs(cluster: Cluster, topics: Collection[str]) -> dict[str, list[Any]]:
+    """Return the configs of the topics that exist, as the broker describes them."""
     every = {"resource_type": TOPIC_RESOURCE, "configuration_keys": None}
     wanted = [{**every, "resource_name": topic} for topic in sorted(topics)]
     connection = await cluster.any(LANE)
     reply = await connection.ask(Api.DESCRIBE_CONFIGS, {"resources": wanted}, cluster.timeout_s)
     there = [r for r in reply.results if r.error_code != ABSENT]
     _check((r.error_code, f"topic {r.resource_name}", r.error_message) for r in there)
-    return {r.resource_name: {c.name: c.value for c in r.configs} for r in there}
+    return {r.resource_name: list(r.configs) for r in there}
 
 
 async def configs_now(
@@ -297,6 +349,27 @@ async def begin_times(
 
 
 @_persistent
+async def offsets_at(
+    cluster: Cluster, tps: Collection[TopicPartition], time_ms: int
+) -> dict[TopicPartition, int]:
+    """Return the first offset of each partition whose record is as new as a time, or newer.
+
+    The offset is -1 if there is no such record. The cluster follows the topics from then on.
+
+    Raises:
+        TopicGone: a topic does not exist.
+        WorldError: every attempt failed.
+    """
+    found: dict[TopicPartition, int] = {}
+
+    async def ask(connection: Connection, some: list[TopicPartition]) -> None:
+        await _list_offsets(connection, some, time_ms, found, cluster.timeout_s)
+
+    await _at_leaders(cluster, OFFSETS_LANE, tps, ask)
+    return found
+
+
+@_persistent
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
@@ -337,6 +410,43 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     return DescribedGroup(
         reply.group_state, reply.protocol_type, reply.protocol_data, tuple(members)
     )
+
+
+@_persistent
+async def running_groups(cluster: Cluster) -> dict[str, frozenset[str]]:
+    """Return the consumer groups that have members now, with the topics that they read.
+
+    The topics are those of the subscriptions. While a group is rebalancing, the broker does not
+    tell the subscriptions, and those with committed offsets stand for them.
+
+    Raises:
+        SettingError: a broker refuses to list its groups.
+        WorldError: every attempt failed.
+    """
+    connection = await cluster.any(LANE)
+    body = {"topics": [], "allow_auto_topic_creation": False}
+    brokers = (await connection.ask(Api.METADATA, body, cluster.timeout_s)).brokers
+    found: dict[str, frozenset[str]] = {}
+    for node in sorted(broker.node_id for broker in brokers):
+        connection = await cluster.open(node, LANE)
+        reply = await connection.ask(Api.LIST_GROUPS, {}, cluster.timeout_s)
+        _check([(reply.error_code, f"groups of broker {node}", "")])
+        names = [each.group_id for each in reply.groups if each.protocol_type in PROTOCOL_TYPES]
+        if names:
+            reply = await connection.ask(Api.DESCRIBE_GROUPS, {"groups": names}, cluster.timeout_s)
+            for group in reply.groups:
+                if group.members:
+                    found[group.group_id] = await _topics_read(cluster, group)
+    return found
+
+
+async def _topics_read(cluster: Cluster, group: Any) -> frozenset[str]:
+    """Return the topics that a described group reads."""
+    try:
+        read = [Subscription.read(member.member_metadata) for member in group.members]
+    except Malformed:  # as of a group that is rebalancing
+        return frozenset(await committed_topics(cluster, group.group_id))
+    return frozenset(topic for each in read for topic in each.topics)
 
 
 @_persistent

@@ -38,6 +38,7 @@ NEWEST: Final[dict[int, int]] = {
     Api.LEAVE_GROUP: 3,
     Api.SYNC_GROUP: 3,
     Api.DESCRIBE_GROUPS: 4,
+    Api.LIST_GROUPS: 4,
     Api.API_VERSIONS: 3,
     Api.CREATE_TOPICS: 4,
     Api.DELETE_TOPICS: 5,

@@ -66,6 +66,7 @@ NO_COUNTS = Counts()
 WIRING_FAULTS = (TopologyError, NotSupported, NotFound)
 """Errors of an app that was not wired for a topic or table: the next record would meet them too, as
 with a fault of a store."""
+STOPS = FailureVerdict(FailureAction.STOP_TASK)
 
 
 ENDS = {FailureAction.STOP: TaskFailed, FailureAction.STOP_APP: AppStopped}
@@ -651,6 +652,8 @@ class Task:
         if isinstance(error, WIRING_FAULTS):
             kind = UsageError if isinstance(error, NotFound) else type(error)
             self.ended = kind(f"{error} ({failure.operator}, {failure.place})")
+            if isinstance(self.ended, TaskStopped):
+                self._stop_ahead_of(failure, streak, ordinal, policy, writes=writes)
         elif isinstance(error, STORE_FAULTS):
             self.ended = error
         else:
@@ -669,6 +672,20 @@ class Task:
         if self.ended is not None:
             raise self.ended from (None if self.ended is error else error)
         return False
+
+    def _stop_ahead_of(
+        self, failure: Failure, streak: FailureStreak, ordinal: int, policy: Policy, *, writes: bool
+    ) -> None:
+        """Stop the task in front of a record, of which nothing may stay.
+
+        Where it has changed stores the task goes back first, and meets the record again.
+        """
+        if writes and self._has_to_go_back(STOPS, policy):
+            self.ended = RecordUndone(str(failure))
+            return
+        times = self._newest.get(failure.topic)
+        before = self.stream_time if times is None else times.below(failure.offset)
+        streak.stop(ordinal, failure.offset, before)
 
     def _begin_wait(self, failure: Failure, verdict: FailureVerdict) -> None:
         """Wait for the next try of a record, here or in the task that follows this one."""

@@ -41,7 +41,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, Self
 
 from streamsx.app.app import App
-from streamsx.app.channel import Topic
+from streamsx.app.channel import HeadersArg, Topic, encoded_headers
 from streamsx.client.record_accumulator import OutputPartition
 from streamsx.config import Config, is_exact, seconds
 from streamsx.errors import NotFound, StreamsxError, TaskFailed, UsageError, ValueRefused
@@ -73,6 +73,10 @@ SLICE_ROWS: Final = 1000
 WAIT_S: Final = 5.0
 ROUNDS_MAX: Final = 100_000
 """Limit of rounds. In each round, every task takes up to SLICE_ROWS records."""
+
+PIPED_MIN: Final = 2
+PIPED_MAX: Final = 4
+"""Most parts of a record to pipe: key, value, time and headers."""
 
 
 class Record(NamedTuple):
@@ -331,21 +335,31 @@ class TestDriver:
     # -- records in and out
 
     def pipe(
-        self, topic: Topic | str, values: Iterable[Any], *, partition: int | None = None
+        self,
+        topic: Topic | str,
+        values: Iterable[Any],
+        *,
+        partition: int | None = None,
+        headers: HeadersArg | None = None,
     ) -> None:
         """Write records, and run until no work is left or all bodies wait.
 
-        Each record is a value, or a tuple (key, value) or (key, value, seconds since 1970).
+        Each record is a value, or a tuple (key, value), (key, value, seconds since 1970) or (key,
+        value, seconds, headers). A time of None is the driver's.
 
             driver.pipe("orders", [{"user": "ann"}, ("key", {"user": "bob"}), (None, {}, 0.5)])
+            driver.pipe("orders", [("key", {}, None, {"trace": "7"})])
+            driver.pipe("orders", [{"user": "ann"}], headers={"trace": "7"})
 
         Args:
             topic: Topic or its name.
             values: Records.
             partition: Partition to write to; chosen by the keys unless given.
+            headers: Headers of all records that have none of their own: a dict, or pairs of a name
+                and text or bytes, as for `send`.
 
         Raises:
-            TypeError: `values` is not a list of records.
+            TypeError: `values` is not a list of records, or a header is neither text nor bytes.
             NotFound: there is no such topic.
             Exception: an error of the app, unless `raises` is False.
         """
@@ -355,9 +369,11 @@ class TestDriver:
         send = self.to(name, partition)
         encode_key = known.key_codec.encoders.or_none().encode
         for each in values:
-            key, value, at = _piped(each)
+            key, value, at, own = _piped(each)
             at_ms = self.now_ms() if at is None else round(at * 1000)
-            send(encode_key(key), known.value_codec.encode(value), at_ms, None)
+            given = headers if own is None else own
+            extra = None if given is None else encoded_headers(name, given)
+            send(encode_key(key), known.value_codec.encode(value), at_ms, extra)
         self._settle()
 
     def read(self, topic: Topic | str) -> list[Record]:
@@ -832,12 +848,23 @@ def _decoded(decode: Decode, data: bytes | None) -> Any:
         return None
 
 
-def _piped(each: Any) -> tuple[Any, Any, float | None]:
+def _piped(each: Any) -> tuple[Any, Any, float | None, HeadersArg | None]:
+    """Return key, value, time and headers of a record to pipe. Raises TypeError."""
     if not isinstance(each, tuple):
-        return None, each, None
-    if len(each) not in (2, 3):
-        raise TypeError(f"not a record: {each!r}: write (key, value) or (key, value, time)")
-    return each[0], each[1], each[2] if len(each) > 2 else None
+        return None, each, None, None
+    if not PIPED_MIN <= len(each) <= PIPED_MAX:
+        raise TypeError(
+            f"not a record: {each!r}: write (key, value), (key, value, time) or (key, value, time, "
+            "headers)"
+        )
+    key, value, *more = each
+    at, headers = (*more, None, None)[:2]
+    if not isinstance(at, int | float | None):
+        raise TypeError(
+            f"not a time: {at!r}: in {each!r}: write (key, value, seconds), and (key, value, None, "
+            "headers) for headers"
+        )
+    return key, value, at, headers
 
 
 def _nothing(*_: object) -> None:

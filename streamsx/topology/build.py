@@ -5,16 +5,17 @@ Not here: the origin of stages (`streamsx.app`), partition counts (`partitions`)
 
 import json
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from zlib import crc32
 
 from streamsx.errors import NameClash, TopologyError
+from streamsx.mistakes import Mistakes
 from streamsx.state.layout import KEY_VALUE, StoreNode
 from streamsx.topology.internal_topics import TopicKind, TopicSpec, agent_topic_name
 from streamsx.topology.nodes import Source, SubTopology
-from streamsx.topology.subtopologies import subtopologies
+from streamsx.topology.subtopologies import NO_PLACES, subtopologies
 from streamsx.topology.time_links import linked
 
 
@@ -78,19 +79,28 @@ def build(
     topics: Iterable[TopicSpec],
     notes: Iterable[str] = (),
     otherwise: Iterable[str] = (),
+    made_at: Mapping[str, str] = NO_PLACES,
 ) -> Topology:
     """Build the topology. `topics` has at least one spec per name that a stage uses.
 
+    `made_at` is the place of each agent in the user's code, for errors.
+
     Raises:
         NameClash: a changelog or repartition topic has the name of another topic.
+        TopologyError: two agents read one topic with different codecs.
+        SeveralMistakes: there are several of these.
     """
+    mistakes = Mistakes()
     specs: dict[str, TopicSpec] = {}
     for spec in topics:
         other = specs.setdefault(spec.name, spec)
         if other != spec:
-            specs[spec.name] = _merge_specs(other, spec)
+            with mistakes.noted():
+                specs[spec.name] = _merge_specs(other, spec)
     between = {name for name, spec in specs.items() if spec.kind is TopicKind.REPARTITION}
-    cut = linked(subtopologies(stages), between)
+    with mistakes.noted():
+        cut = linked(subtopologies(stages, made_at), between)
+    mistakes.check()
     left = frozenset(otherwise) - specs.keys()
     return Topology(app_id, cut, tuple(specs[name] for name in sorted(specs)), tuple(notes), left)
 
@@ -100,14 +110,15 @@ def _merge_specs(one: TopicSpec, other: TopicSpec) -> TopicSpec:
     kinds = {one.kind, other.kind}
     if not kinds <= {TopicKind.SOURCE, TopicKind.OUTPUT}:
         raise NameClash(
-            f"two topics with one name: {one.name}: one is a {one.kind.value} topic, the other a "
-            f"{other.kind.value} topic: rename the table, the agent or the topic"
+            f"two topics with one name: {one.name}: one is a {one.kind.value} topic{one.place}, "
+            f"the other a {other.kind.value} topic{other.place}: rename the table, the agent or "
+            "the topic"
         )
     partitions = {one.partitions, other.partitions} - {None}
     if len(partitions) > 1:
         raise NameClash(
-            f"two topics with one name: {one.name}: they ask for {one.partitions} and "
-            f"{other.partitions} partitions: use one topic object"
+            f"two topics with one name: {one.name}: they ask for {one.partitions}{one.place} and "
+            f"{other.partitions} partitions{other.place}: use one topic object"
         )
     main = one if one.kind is TopicKind.SOURCE else other
     return replace(main, partitions=next(iter(partitions), None))
@@ -128,7 +139,7 @@ def check_names(topology: Topology, committed: Collection[str], names: str) -> N
         raise TopologyError(
             f"repartition topics have other names: {', '.join(begun)}: group {topology.app_id} has "
             f"committed offsets there: set repartition_names={other!r} to go on with them, or "
-            "delete these topics, and with them what nobody has read"
+            "delete these topics with their unread records"
         )
 
 

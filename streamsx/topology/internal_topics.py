@@ -58,7 +58,7 @@ class TopicSpec:
 
     With `partitions` None, the count follows from the rules in `partitions`. `replication` is the
     number of copies. BROKER_DEFAULT leaves that number to the cluster, which knows how many brokers
-    there are.
+    there are. `made_at` is the file and line of the user's code, for errors.
     """
 
     name: str
@@ -66,12 +66,14 @@ class TopicSpec:
     partitions: int | None = None
     replication: int = BROKER_DEFAULT
     config: Mapping[str, str] = field(default_factory=dict)
+    made_at: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if len(self.name) > NAME_LENGTH_MAX or not LEGAL.fullmatch(self.name):
             raise TopologyError(
-                f"not a name of a topic: {self.name!r}: use letters, digits, dots, dashes and "
-                f"underscores, at most {NAME_LENGTH_MAX}; name agents with @app.agent(name=...)"
+                f"not a name of a topic: {self.name!r}{self.place}: use letters, digits, dots, "
+                f"dashes and underscores, at most {NAME_LENGTH_MAX}; name agents with "
+                "@app.agent(name=...)"
             )
         for what, count, unset in (
             ("partitions", self.partitions, None),
@@ -79,8 +81,14 @@ class TopicSpec:
         ):
             if count != unset and not (isinstance(count, int) and count > 0):
                 raise TopologyError(
-                    f"not a number of {what}: {count!r}: topic {self.name}: write 1, 2, ..."
+                    f"not a number of {what}: {count!r}: topic {self.name}{self.place}: write 1, "
+                    "2, ..."
                 )
+
+    @property
+    def place(self) -> str:
+        """Return the place in the user's code in brackets, behind a blank; empty if unknown."""
+        return f" ({self.made_at})" if self.made_at else ""
 
 
 def changelog_name(app_id: str, table: str) -> str:

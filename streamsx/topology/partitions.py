@@ -10,10 +10,11 @@ other missing topic is created with the count in its spec, or the default.
 Pure: the broker's answer goes in, the topics to create come out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from streamsx.errors import PartitionCountChanged, PartitionMismatch, TopologyError
+from streamsx.mistakes import Mistakes
 from streamsx.model import TaskId
 from streamsx.topology.build import Topology
 from streamsx.topology.internal_topics import TopicSpec
@@ -44,7 +45,9 @@ def resolve_partition_counts(
         PartitionMismatch: sources or a table of one sub-topology ask for different counts.
         PartitionCountChanged: a changelog was made for another count.
         TopologyError: topics are missing and must not be created.
+        SeveralMistakes: there are several of these.
     """
+    mistakes = Mistakes()
     specs = {spec.name: spec for spec in topology.topics}
     missing = [name for name in specs if name not in found]
     if missing and not declare:
@@ -54,9 +57,11 @@ def resolve_partition_counts(
     counts = {name: found[name] for name in specs if name in found}
     tasks: dict[int, int] = {}
     for each in topology.subtopologies:
-        counts |= _sources(each, specs, counts, default)
-        tasks[each.number] = max(counts[topic] for topic in each.topics)
-        counts |= _changelogs(each, specs, counts)
+        with mistakes.noted():
+            counts |= _sources(each, specs, counts, default)
+            tasks[each.number] = max(counts[topic] for topic in each.topics)
+            counts |= _changelogs(each, specs, counts)
+    mistakes.check()
     counts |= {name: specs[name].partitions or default for name in specs if name not in counts}
     create = tuple(replace(specs[name], partitions=counts[name]) for name in missing)
     return Layout(counts, tasks, create)
@@ -73,7 +78,7 @@ def _sources(
         raise PartitionMismatch(
             f"partition counts differ: sub-topology {each.number} reads together {_list(known)}, "
             f"with state in {', '.join(store.name for store in each.stores)}: group one of them "
-            "by its key (group_by), or create them alike"
+            f"by its key (group_by), or create them alike{_places(specs[name] for name in known)}"
         )
     made = (counts[store.changelog] for store in each.stores if store.changelog in counts)
     return dict.fromkeys(each.topics, next(iter(known.values()), next(made, default)))
@@ -90,9 +95,10 @@ def _changelogs(
         if found != count:
             raise changed(source, count, store.name, found)
         if asked not in (None, count):
+            places = _places([specs[store.changelog], specs[source]])
             raise PartitionMismatch(
                 f"partition counts differ: table {store.name} asks for {asked} partitions, "
-                f"{source} has {count}: leave out the table's, or make them alike"
+                f"{source} has {count}: leave out the table's, or make them alike{places}"
             )
     return {store.changelog: count for store in each.stores}
 
@@ -127,3 +133,9 @@ def changed(topic: str, count: int, table: str, made: int) -> PartitionCountChan
 
 def _list(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{topic} ({count})" for topic, count in sorted(counts.items()))
+
+
+def _places(specs: Iterable[TopicSpec]) -> str:
+    """Return the places of topics in the user's code, in brackets; empty if none is known."""
+    found = sorted({spec.made_at for spec in specs} - {""})
+    return f" ({', '.join(found)})" if found else ""

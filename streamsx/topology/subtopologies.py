@@ -12,19 +12,30 @@ cycle, the sub-topology with the smallest topic name comes first. State is never
 Not here: the number of tasks (`partitions`), the discovery of stages (`streamsx.app`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from streamsx.errors import TopologyError
+from streamsx.mistakes import Mistakes
 from streamsx.topology.nodes import Source, SubTopology
 
+NO_PLACES: Final[Mapping[str, str]] = {}
 
-def subtopologies(stages: Iterable[SubTopology]) -> tuple[SubTopology, ...]:
+
+def subtopologies(
+    stages: Iterable[SubTopology], made_at: Mapping[str, str] = NO_PLACES
+) -> tuple[SubTopology, ...]:
     """Merge stages that have to run in one place; return them numbered, in that order.
+
+    `made_at` is the place of each agent in the user's code, for errors.
 
     Raises:
         TopologyError: two agents read one topic with different codecs.
+        SeveralMistakes: there are several such topics.
     """
+    stages = list(stages)
+    _check_readers(stages, made_at)
     joined: list[SubTopology] = []
     for stage in stages:
         near = [other for other in joined if _share_place(stage, other)]
@@ -69,15 +80,31 @@ def _merged(stages: Iterable[SubTopology]) -> tuple[Source, ...]:
     return tuple(merged[topic] for topic in sorted(merged))
 
 
+def _check_readers(stages: Iterable[SubTopology], made_at: Mapping[str, str]) -> None:
+    """Refuse agents that read one topic in two ways. Raises TopologyError, SeveralMistakes."""
+    mistakes = Mistakes()
+    first: dict[str, Source] = {}
+    for source in (source for stage in stages for source in stage.sources):
+        one = first.setdefault(source.topic, source)
+        if [one.keys.decode, one.values.decode] != [source.keys.decode, source.values.decode]:
+            names = sorted({*_readers(one), *_readers(source)})
+            places = (f"{name} ({made_at[name]})" if name in made_at else name for name in names)
+            text = (
+                f"one topic, read in two ways: {one.topic}: agents {' and '.join(places)} have "
+                "not the same key or value type or serializer: give both the same topic object"
+            )
+            mistakes.add(TopologyError(text))
+    mistakes.check()
+
+
+def _readers(source: Source) -> Iterator[str]:
+    yield from (branch.agent for branch in source.branches)
+    yield from (agent.name for agent in source.agents)
+
+
 def _join_sources(one: Source, other: Source) -> Source:
     branches = sorted(one.branches + other.branches, key=lambda branch: branch.agent)
     agents = sorted(one.agents + other.agents, key=lambda agent: agent.name)
-    if [one.keys.decode, one.values.decode] != [other.keys.decode, other.values.decode]:
-        names = sorted({*(branch.agent for branch in branches), *(agent.name for agent in agents)})
-        raise TopologyError(
-            f"one topic, read in two ways: {one.topic}: agents {' and '.join(names)} have not the "
-            "same key or value type or serializer: give both the same topic object"
-        )
     made = replace(one, branches=tuple(branches), agents=tuple(agents))
     if clash := made.clash:
         raise TopologyError(

@@ -199,7 +199,7 @@ def test_full_disk_at_start_is_one_line(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "a bad topic": (["--topic", "orders"], "'orders': NAME:PARTITIONS is wanted"),
+    "a bad topic": (["--topic", "orders"], "'orders': write NAME:PARTITIONS"),
     "a topic that cannot be": (["--topic", "a/b:1"], "bad topic: a/b:1: "),
     "no partitions": (["--topic", "a:0"], "bad topic: a:0: "),
     "more partitions than there may be": (

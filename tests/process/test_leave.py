@@ -4,6 +4,8 @@ What the tool says is held against what the workers' own events say.
 """
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -37,9 +39,15 @@ class Tools:
     def __init__(self, bootstrap: str, app: str) -> None:
         self._where = ("--app", app, "--bootstrap", bootstrap)
 
-    def begin(self, name: str, *options: str) -> "subprocess.Popen[str]":
+    def begin(
+        self, name: str, *options: str, terminal: int | None = None
+    ) -> "subprocess.Popen[str]":
+        """Start the tool; at a `terminal` it reads from there, and writes errors there."""
         words = (sys.executable, "-m", "streamsx", name, *self._where, *options)
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        err = subprocess.PIPE if terminal is None else terminal
+        return subprocess.Popen(
+            words, stdin=terminal, stdout=subprocess.PIPE, stderr=err, text=True
+        )
 
     def run(self, name: str, *options: str) -> tuple[int, Mapping[str, Any]]:
         """Its exit code and the object of `--json`; all else was for people."""
@@ -153,6 +161,34 @@ def test_idle_group_lets_two_workers_leave_at_once_then_the_last(
     assert outcome(tools.leave(last)) == (3, {last: ("unknown", 0, 0)})
 
 
+@pytest.mark.parametrize("broker", ["embedded"], indirect=True)
+def test_person_at_a_terminal_is_asked_before_the_last_worker_leaves(
+    broker: EmbeddedBroker, wordcount: WordCount, workers: Workers, tools: Tools
+) -> None:
+    workers.start("a")
+    workers.until(lambda: len(workers.held("a")) == 8, "a runs all tasks")
+
+    def answered(answer: bytes) -> tuple[int, bytes]:
+        screen, keyboard = pty.openpty()
+        with tools.begin("leave", "--instances", "a", terminal=keyboard) as tool:
+            os.close(keyboard)
+            said = b""
+            while b"[y/N] " not in said:
+                said += os.read(screen, 4096)
+            os.write(screen, answer)
+            code = tool.wait()
+        os.close(screen)
+        return code, said
+
+    code, said = answered(b"n\n")
+    assert code == 1
+    assert b"warning: no worker of the app stays: its 8 tasks stand still until" in said
+    assert workers.all["a"].alive
+    workers.all["a"].expected = True
+    assert answered(b"y\n")[0] == 0
+    assert workers.code("a") == 0
+
+
 @SLOW_ON_KAFKA
 @pytest.mark.slow
 def test_swap_replaces_a_host_and_no_other_worker_learns_tasks(
@@ -230,7 +266,9 @@ def test_leave_mark_outlives_an_interrupted_tool_until_cancelled(
 
     out, error = tool.communicate()
     assert (tool.returncode, out) == (130, "")
-    assert error == "interrupted: who was told to leave still does: --cancel takes it back\n"
+    assert error == (
+        "interrupted: the workers that were told to leave still do: --cancel takes it back\n"
+    )
     assert len(wordcount.client.members(wordcount.app)) == 2
     assert outcome(tools.leave("b,z", "--no-wait")) == (
         3, {"b": ("leaving", 0, 1), "z": ("unknown", 0, 0)},

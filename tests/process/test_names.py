@@ -102,8 +102,8 @@ def test_repartition_topics_under_faust_names_are_not_abandoned(
     assert workers.code("a") == 2
     assert workers.error("a") == (
         f"error: repartition topics have other names: {faust_s}: group {app} has committed "
-        "offsets there: set repartition_names='faust' to go on with them, or delete these topics, "
-        "and with them what nobody has read"
+        "offsets there: set repartition_names='faust' to go on with them, or delete these topics "
+        "with their unread records"
     )
 
     shop.sell()

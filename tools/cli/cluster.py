@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ClusterCommand(Command):
-    """Command that asks a cluster, in most cases about an app."""
+    """Command that asks a cluster, in most cases about an app. `examples` end its help."""
 
     def __init__(self, prog: str, description: str, examples: str = "", **more: Any) -> None:
         super().__init__(prog, description, **{"epilog": examples, **more})
@@ -32,15 +32,15 @@ class ClusterCommand(Command):
         self._app = self.add_mutually_exclusive_group()
         self._app.add_argument(
             "-A", dest="module", metavar="MODULE[:ATTR]",
-            help="the app, as in an import: its id, brokers and credentials",
+            help="the app, as in an import, for its id, brokers and credentials",
         )  # fmt: skip
         add(
             "--bootstrap", metavar="HOST:PORT[,HOST:PORT]",
-            help="the brokers ($STREAMSX_BOOTSTRAP, the app's, else localhost:9092)",
+            help="addresses of brokers ($STREAMSX_BOOTSTRAP, else the app's, else localhost:9092)",
         )  # fmt: skip
         add(
             "--command-config", type=Path, metavar="FILE",
-            help="security settings, as Kafka's own tools read them",
+            help="a file of security settings, in the form of Kafka's own tools",
         )  # fmt: skip
         self.add_json()
 
@@ -51,14 +51,19 @@ class ClusterCommand(Command):
 
     def ask(self, work: "AskWork") -> NoReturn:
         """Run `work` as `run` does, on an event loop and with resolved options (see `settle`)."""
+        self.run(asked(work))
 
-        def asked(options: argparse.Namespace) -> int | None:
-            from streamsx.clock import SystemClock
-            from streamsx.event_loops import run
 
-            return run(work(settle(options), SystemClock()))
+def asked(work: "AskWork") -> "Callable[[argparse.Namespace], int | None]":
+    """Return a function that runs `work` on an event loop and with resolved options."""
 
-        self.run(asked)
+    def run_work(options: argparse.Namespace) -> int | None:
+        from streamsx.clock import SystemClock
+        from streamsx.event_loops import run
+
+        return run(work(settle(options), SystemClock()))
+
+    return run_work
 
 
 def settle(options: argparse.Namespace) -> argparse.Namespace:

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar
 
 from streamsx.errors import StreamsxError, UsageError
+from streamsx.mistakes import all_of
 
 INTERRUPTED = 130
 UNREAD = 141
@@ -56,7 +57,8 @@ class Parser(argparse.ArgumentParser):
             except Exception as error:
                 if options.debug:
                     raise
-                print(f"error: {line_of(error)}", file=sys.stderr)
+                for line in lines_of(error):
+                    print(f"error: {line}", file=sys.stderr)
                 code = error.exit_code if isinstance(error, StreamsxError) else 1
         sys.exit(code)
 
@@ -66,22 +68,22 @@ class Command(Parser):
 
     def __init__(self, prog: str, description: str, **more: Any) -> None:
         super().__init__(prog, description, **more)
-        self.add_argument("--debug", action="store_true", help="print tracebacks")
+        self.add_argument("--debug", action="store_true", help="print the traceback of an error")
 
     def add_json(self) -> None:
-        what = "the last line is one JSON object, the rest on stderr"
+        what = "print the result as JSON on stdout, and all else on stderr"
         self.add_argument("--json", action="store_true", help=what)
 
 
 class CommandGroup(Parser):
     """Parser of a command with subcommands; `options.command` is the name of the given one."""
 
-    def __init__(self, name: str, purpose: str) -> None:
-        super().__init__(name, purpose, epilog=f"streamsx {name} COMMAND --help: its options")
-        self._name = name
-        self._commands = self.add_subparsers(
-            dest="command", metavar="COMMAND", parser_class=Command
+    def __init__(self, name: str, purpose: str, kind: type[Command] = Command) -> None:
+        super().__init__(
+            name, purpose, epilog=f"streamsx {name} COMMAND --help shows options and an example"
         )
+        self._name = name
+        self._commands = self.add_subparsers(dest="command", metavar="COMMAND", parser_class=kind)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments; report wrong ones by the help of their command."""
@@ -139,6 +141,12 @@ def tell(options: argparse.Namespace, result: object) -> None:
         print(json.dumps(result), flush=True)
 
 
+def lines_of(error: Exception) -> list[str]:
+    """Return an error as one line, or several mistakes of a user as one line each."""
+    found = all_of(error) if isinstance(error, UsageError) else (error,)
+    return [line_of(each) for each in found]
+
+
 def line_of(error: Exception) -> str:
     """Return an error as one line.
 
@@ -148,6 +156,11 @@ def line_of(error: Exception) -> str:
     if isinstance(error, StreamsxError):
         return text
     return f"unexpected {type(error).__name__}: {text or 'no more is known'}: again with --debug"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number and its noun: `1 record`, `1,200 records`; `many` if it is not `one` + s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def value(parse: Callable[[object], T]) -> Callable[[str], T]:

@@ -105,7 +105,9 @@ def test_attribute_named_like_a_table_is_not_taken_for_the_table(app: App) -> No
     exec("async def body(stream):\n    async for word in stream:\n        word.counts()", scope)
     app.agent("words")(scope["body"])
     assert touched(app) == {"words": []}
-    assert app.topology().notes == ("table without an agent: counts: nobody can write it",)
+    assert app.topology().notes == (
+        "table without an agent: counts: no agent can write it: use it in one, or leave it out",
+    )
 
 
 def test_tables_of_a_module_found_in_body_and_helper_alike(app: App) -> None:

@@ -42,6 +42,15 @@ def test_only_app_of_a_module_may_have_any_name(write: Write) -> None:
     assert repr(app_named("shop2")) == "<App: a>"
 
 
+def test_path_of_a_file_stands_for_its_module(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "apps").mkdir()
+    write("shop20.py", APP + "app = App('a')\nother = App('b')\n")
+    write("apps/shop21.py", APP + "app = App('c')\n")
+    assert repr(app_named("shop20.py")) == "<App: a>"
+    assert repr(app_named("./shop20.py:other")) == "<App: b>"
+    assert repr(app_named("./apps/shop21.py")) == "<App: c>"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [

@@ -1,11 +1,15 @@
 """app/settings.py: which source of a setting counts, and what is said of the others."""
 
+import re
+import sys
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import pytest
 from faust.types.settings import Settings
 
+from streamsx import App
 from streamsx.app.settings import SettledConfig, resolve_config
 from streamsx.errors import SettingError
 
@@ -176,3 +180,56 @@ def test_exactly_once_commits_ten_times_a_second_unless_told_otherwise(word: str
     assert (usual.processing_guarantee, usual.commit_interval_s) == ("exactly_once", 0.1)
     given = resolve_config("shop", {**exact, "commit_interval": 2}, {}, {}).config
     assert given.commit_interval_s == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("broker_session_timeout", 30.0),
+        ("session_timeout", 30.0),
+        ("session_timeout_s", 30.0),
+        ("table_standby_replicas", 0),
+        ("datadir", None),
+    ],
+)
+def test_setting_is_read_by_any_of_its_names(name: str, value: object) -> None:
+    assert getattr(App("shop", session_timeout=30).conf, name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("commit_intervall", "no such setting: did you mean commit_interval?"),
+        ("web_port", "a setting of Faust without meaning here: "),
+    ],
+)
+def test_other_names_are_no_attributes_of_the_settings(name: str, says: str) -> None:
+    with pytest.raises(AttributeError, match=rf"app\.conf\.{name}: {re.escape(says)}"):
+        getattr(App("shop").conf, name)
+
+
+@pytest.mark.parametrize("name", ["commit_interval", "commit_interval_s", "anything"])
+def test_setting_cannot_be_changed_after_the_app_was_made(name: str) -> None:
+    app = App("shop")
+    says = rf"app\.conf\.{name} = 3 \({re.escape(__file__)}:\d+\): give it to App\('shop', {name}="
+    with pytest.raises(SettingError, match=says):
+        setattr(app.conf, name, 3)
+
+
+def test_settings_can_be_copied_and_hashed() -> None:
+    config = App("shop").conf
+    assert copy(config) == config
+    assert hash(config) == hash(copy(config))
+
+
+def test_faust_command_line_is_told_what_to_type(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from faust.cli.base import prepare_app
+
+    monkeypatch.setattr(sys, "argv", ["faust", "-A", "m", "worker"])
+    with pytest.raises(SystemExit) as ended:
+        prepare_app(App("shop"), "m")  # type: ignore[arg-type]  # as Faust does
+    assert ended.value.code == 2
+    said = "error: shop is an app of streamsx: type streamsx -A m worker\n"
+    assert capsys.readouterr().err == said

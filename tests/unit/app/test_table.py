@@ -1,5 +1,6 @@
 """app/table.py: a dict, in a task and outside; where it refuses."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import faust
 import pytest
 
 from streamsx import App, Table
-from streamsx.errors import SettingError, TableNotInTask, TopologyError
+from streamsx.errors import SettingError, TableNotInTask, TaskStopped, TopologyError
 from streamsx.testing import TestDriver
 
 Drive = Callable[..., TestDriver]
@@ -224,6 +225,30 @@ def test_table_not_in_the_task_is_an_error_with_a_remedy(
         driver.pipe("words", ["a"])
     assert str(told.value).startswith("table not in this task: hidden, task 0_")
     assert "@app.agent(..., tables=[...])" in str(told.value)
+
+
+def test_table_of_another_agent_names_its_agents_and_the_line(app: App, drive: Drive) -> None:
+    bills = app.Table("bills", default=int)
+    counts = app.Table("counts", default=int)
+
+    @app.agent("bills", name="biller")
+    async def bill(stream: Any) -> None:
+        async for each in stream:
+            bills[each] += 1
+
+    @app.agent("words", tables=[counts])
+    async def body(stream: Any) -> None:
+        async for each in stream:
+            counts[each] += 1
+            bills[each] += 1
+
+    driver = drive(app)
+    line = rf"{re.escape(__file__)}:\d+"
+    says = rf"bills, task 1_\d \({line}\): it belongs to biller, and this code reaches it in a way"
+    with pytest.raises(TableNotInTask, match=says) as told:
+        driver.pipe("words", ["a"])
+    assert isinstance(told.value, TaskStopped)
+    assert driver.table("counts") == {}, "nothing stays of a record that stops its task"
 
 
 # -- what it becomes

@@ -13,6 +13,7 @@ from streamsx.client.cluster import Cluster
 from streamsx.errors import SettingError, StreamsxError, TopicGone, WorldError
 from streamsx.model import TopicPartition
 from streamsx.protocol import wire
+from streamsx.protocol.consumer_protocol import Subscription
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api
 from tests.support.scripted_broker import NODE, Answer, Asked, ScriptedBroker
@@ -434,3 +435,33 @@ def test_topic_ids_are_zero_from_broker_without_ids() -> None:
             await cluster.stop()
 
     asyncio.run(told())
+
+
+def test_running_groups_have_the_topics_of_their_members() -> None:
+    member = {
+        "member_id": "m",
+        "member_metadata": Subscription(("a", "b")).write(),
+        "member_assignment": b"",
+    }
+
+    def listed(_: Asked) -> wire.Body:
+        kinds = {"shop": "consumer", "empty": "consumer", "connect": "connect"}
+        return {"groups": [{"group_id": g, "protocol_type": kind} for g, kind in kinds.items()]}
+
+    def described(asked: Asked) -> wire.Body:
+        assert asked.body.groups == ["shop", "empty"]
+        groups = [{"group_id": "shop", "members": [member]}, {"group_id": "empty"}]
+        return {"groups": groups}
+
+    async def story(_: ScriptedBroker, cluster: Cluster) -> None:
+        assert await admin.running_groups(cluster) == {"shop": {"a", "b"}}
+
+    run(story, {Api.LIST_GROUPS: listed, Api.DESCRIBE_GROUPS: described})
+
+
+def test_all_topics_are_described() -> None:
+    async def story(_: ScriptedBroker, cluster: Cluster) -> None:
+        found = await admin.all_topics(cluster)
+        assert {name: facts.partitions for name, facts in found.items()} == {"a": 2, "b": 1}
+
+    run(story, topics={"a": 2, "b": 1})

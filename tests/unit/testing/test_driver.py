@@ -222,7 +222,8 @@ def test_partitions_of_an_unknown_topic_are_refused(drive: Drive) -> None:
         ({"word": "axe"}, "not a list of values: {'word': 'axe'}"),
         ("axe", "not a list of values: 'axe'"),
         ([("axe",)], r"not a record: \('axe',\)"),
-        ([("axe", "axe", 1.0, {})], "not a record: .*write .key, value. or .key, value, time"),
+        ([("axe", "axe", 1.0, {}, 0)], "not a record: .*write .key, value., .key, value, time."),
+        ([("axe", "axe", {"h": b"1"})], "not a time: {'h': b'1'}: .* .key, value, None, headers."),
     ],
 )
 def test_pipe_refuses_values_that_are_no_list_of_records(
@@ -230,6 +231,28 @@ def test_pipe_refuses_values_that_are_no_list_of_records(
 ) -> None:
     with pytest.raises(TypeError, match=says):
         drive(counting()).pipe("words", values)
+
+
+def test_piped_records_have_their_own_headers_or_those_of_all(drive: Drive) -> None:
+    app = App("shop")
+    seen = []
+
+    @app.agent("words")
+    async def note(stream: Any) -> None:
+        async for event in stream.events():
+            seen.append((event.value, dict(event.headers)))
+
+    driver = drive(app)
+    rows = [1, ("k", 2, None, {"own": b"o"}), ("k", 3, 0.5, [("x", "1"), ("y", None)])]
+    driver.pipe("words", rows, headers={"all": "a"}, partition=0)
+    driver.pipe("words", [("k", 4)], partition=0)
+
+    assert seen == [
+        (1, {"all": b"a"}), (2, {"own": b"o"}), (3, {"x": b"1", "y": None}), (4, {}),
+    ]  # fmt: skip
+    assert [record.headers for record in driver.read("words")] == [given for _, given in seen]
+    with pytest.raises(TypeError, match="header refused: topic words: 'h' is a int"):
+        driver.pipe("words", [5], headers={"h": 5})  # type: ignore[arg-type]  # the mistake
 
 
 def test_error_in_app_task_cleanup_is_raised_on_close() -> None:

@@ -98,7 +98,7 @@ def test_leave_of_all_workers_warns_that_tasks_stand_still() -> None:
     last = Instance(MemberMetadata("m2", "b"), (T0, T1))
     alone = GroupReport(4, "m2", (last,), (), {})
     assert leave.nobody_stays({"b": GOING}, alone) == (
-        "nobody is left to run 2 tasks: they stand still until a worker is started"
+        "no worker of the app stays: its 2 tasks stand still until a worker is started"
     )
     report = GroupReport(4, "m2", (last, learner("a", T1, 7)), (), {})
     assert not leave.nobody_stays({"b": GOING}, report)

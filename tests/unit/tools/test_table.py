@@ -2,15 +2,20 @@
 
 import argparse
 import asyncio
+import json
 
 import pytest
 
 from streamsx.clock import SystemClock
 from streamsx.errors import UsageError
+from streamsx.model import TopicPartition
 from streamsx.serde.codec import table_codec, topic_codec
 from streamsx.state.framed import entries_codec, sessions_codec, timed_codec
 from streamsx.state.layout import BUFFER, WINDOW, StoreNode, Timing, time_bytes
-from streamsx.tools.table import entries, show
+from streamsx.testing import Broker
+from streamsx.tools.table import changelogs, entries, listed, show
+from tests.support.client import Client
+from tests.support.command import error_line, streamsx
 
 
 @pytest.mark.parametrize(
@@ -22,6 +27,41 @@ def test_ambiguous_table_arguments_get_the_expected_form(
 ) -> None:
     with pytest.raises(UsageError, match=rf"{' '.join(words)}: say {form} \[KEY\]"):
         asyncio.run(show(argparse.Namespace(app=app, words=words), SystemClock()))
+
+
+@pytest.mark.parametrize(
+    ("app", "words", "form"),
+    [(None, [], "APP --list"), (None, ["a", "b"], "APP --list"), ("a", ["b"], "--list alone")],
+)
+def test_list_takes_the_app_alone(app: str | None, words: list[str], form: str) -> None:
+    with pytest.raises(UsageError, match=rf"cannot tell the app: .*: say {form}"):
+        asyncio.run(listed(argparse.Namespace(app=app, words=words), SystemClock()))
+
+
+def test_changelogs_of_an_app_are_found_by_their_names() -> None:
+    topics = ["shop-b-changelog", "shop-a-changelog", "shop-changelog", "shops-c-changelog", "x"]
+    assert changelogs("shop", topics) == {"a": "shop-a-changelog", "b": "shop-b-changelog"}
+
+
+def test_list_has_a_line_per_table_of_the_app() -> None:
+    with Broker(topics={"shop-a-changelog": 2, "shop-b-changelog": 1, "orders": 1}) as broker:
+        client = Client(broker.bootstrap)
+        client.send(TopicPartition("shop-a-changelog", 1), [(b"k", b"1"), (b"k", b"2")])
+        client.close()
+        where = "--list", "--bootstrap", broker.bootstrap
+        told = streamsx("table", "shop", *where)
+        rows = streamsx("table", "--app", "shop", *where, "--json")
+        unknown = streamsx("table", "nobody", *where)
+    assert told.stdout.splitlines() == [
+        "a\t2 partitions\tat most 2 rows\tshop-a-changelog",
+        "b\t1 partition\tat most 0 rows\tshop-b-changelog",
+    ]
+    assert [json.loads(row) for row in rows.stdout.splitlines()] == [
+        {"table": "a", "partitions": 2, "rows_max": 2, "changelog": "shop-a-changelog"},
+        {"table": "b", "partitions": 1, "rows_max": 0, "changelog": "shop-b-changelog"},
+    ]
+    assert unknown.returncode == 3
+    assert error_line(unknown.stderr).startswith("error: no tables: app nobody: ")
 
 
 TEXT = topic_codec(str, None, "raw", key=True)

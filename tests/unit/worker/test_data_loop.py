@@ -102,6 +102,37 @@ def test_no_task_that_tells_its_time_waits_forever_for_tasks_behind_it(tmp_path:
     bench.close()
 
 
+def test_table_of_another_agent_stops_one_task_and_no_other(bench: VirtualCluster) -> None:
+    """The table is reached in a way that the search of the body does not see."""
+    app = counting()
+    bills = app.Table("bills", default=int, key_type=str, value_type=int)
+    reached = {"by name": lambda: getattr(app, "tab" + "les")["bills"]}
+
+    @app.agent("bills")
+    async def bill(stream: Stream[str]) -> None:
+        async for word in stream:
+            bills[word] += 1
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"), tables=["counts"])
+    async def strays(stream: Stream[str]) -> None:
+        async for word in stream:
+            if word == "stray":
+                reached["by name"]()["w"] += 1
+
+    station = bench.begun(app)
+    number = next(each.number for each in station.topology.subtopologies if "words" in each.topics)
+    first, second = TaskId(number, 0), TaskId(number, 1)
+    bench.feed(0, "w", "stray", "w")
+    bench.feed(1, "w")
+    station.hand.plan(first, second)
+    bench.until(lambda: station.states(first)[-1:] == ["stopped"])
+    bench.feed(1, "w")
+    bench.until(lambda: bench.committed.get(words(1), (0, ""))[0] == 2)
+    why = station.made.tasks.actives[first].why
+    assert why.startswith(f"table not in this task: bills, task {first} ({__file__}:")
+    assert bench.committed[words(0)][0] == 1
+
+
 def test_turns_follow_each_other_while_work_is_left(bench: VirtualCluster) -> None:
     """Nothing new arrives, and nobody waits for it."""
     station = bench.begun(counting())
