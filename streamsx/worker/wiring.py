@@ -344,6 +344,7 @@ class WorkerComponents:
             ),
             refuse_counts=partial(refuse_changes, context.topology, partitions),
             principal=context.cluster.principal,
+            directory=str(context.directory.path),
             journal=context.journal,
             clock=context.clock,
         )

@@ -50,9 +50,15 @@ EVENTS: dict[str, dict[str, Any]] = {
     "assigned": {"generation": "int", "active": ["str"], "standby": ["str"], "learner": ["str"]},
     "plan": {"generation": "int", "decisions": [DECISION]},
     "revoked": {"tasks": ["str"]},
+    "rebalanced": {
+        "runs": ["str"], "gained": ["str"], "lost": ["str"], "learns": ["str"],
+        "standbys": ["str"], "rounds": "int", "ms": "float", "gap_ms": "float|null",
+    },
     "lost": {"tasks": ["str"], "reason": "str"},
     "task": {"task": "str", "role": "str", "from": "str", "to": "str"},
     "restore_progress": {"task": "str", "role": "str", "restored": "int", "end": "int"},
+    "restoring": {"tasks": ["str"], "percent": "int", "left": "int"},
+    "restored": {"tasks": ["str"], "records": "int", "ms": "float"},
     "snapshot_fetched": {
         "task": "str", "store": "str", "number": "int", "rows": "int", "bytes": "int",
         "position": "int", "ms": "float",
@@ -72,7 +78,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     },
     "leaving": {"deadline": "float|null"},
     "stays": {},
-    "left": {},
+    "left": {"directory": "str"},
     "error": {"what": "str", "where": "str"},
 }  # fmt: skip
 """Fields beside those of `STAMP`. A suspended task has `last_record` too."""
@@ -314,7 +320,9 @@ def test_events_and_commands_of_a_group_have_the_pinned_fields(tmp_path: Path) -
         events = [dict(event) for event in workers.events()]
     assert list(wrong(events)) == []
     absent = EVENTS.keys() - {event["event"] for event in events}
-    assert absent == {"lost", "stays", "error", "processed", "failed", "aborted"}
+    assert absent == {
+        "lost", "stays", "error", "processed", "failed", "aborted", "restoring", "restored",
+    }  # fmt: skip
 
 
 # -- commands that ask nobody
