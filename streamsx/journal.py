@@ -20,7 +20,7 @@ from streamsx.errors import UsageError
 from streamsx.log_sentences import level_of, of_event
 
 LOG: Final = logging.getLogger("streamsx")
-FILE_ONLY: Final = frozenset({"failed"})
+FILE_ONLY: Final = frozenset({"failed", "refused"})
 """Events that the log never has, because it has a limited number of lines about the same."""
 MONOTONIC: Final = frozenset({"at"})
 """Fields for programs alone: monotonic seconds mean nothing to a reader of the log."""
@@ -62,6 +62,11 @@ class Journal:
             told = {**stamp, "instance": self.instance, "event": event, **fields}
             with self._lock:
                 self._write(json.dumps(told) + "\n")
+
+    @property
+    def file(self) -> Path | None:
+        """Return the file of events; None without one, or after it has failed."""
+        return None if self._file is None else self._path
 
     def _text(self, event: str, fields: dict[str, object]) -> str:
         """Return the sentence of an event, or its fields as key=value if there is none."""

@@ -251,5 +251,5 @@ SENTENCES: Final[Mapping[str, Sentence]] = {
     "left": Sentence(logging.INFO, _left),
     "error": Sentence(logging.ERROR, _error),
 }  # fmt: skip
-"""Sentence of each event. `failed` has none: the log has a limited number of lines about the same
-(`tasks/failure_reports`)."""
+"""Sentence of each event. `failed` and `refused` have none: the log has a limited number of lines
+about the same (`tasks/failure_reports`, `tasks/produce_errors`)."""

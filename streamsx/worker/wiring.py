@@ -115,7 +115,12 @@ class WorkerComponents:
         self.arrived = asyncio.Event()
         """Set when there is work for the data loop."""
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
-        self.failures = FailureReports(context.clock, context.metrics, context.journal)
+        self.failures = FailureReports(
+            context.clock,
+            context.metrics,
+            context.journal,
+            context.config.consecutive_failures_max,
+        )
         self.limits = OutputLimits(context.cluster, context.clock, context.owner.spawn)
         assignor = assignor_of(context, partitions)
         self._join_group(assignor)
@@ -373,6 +378,7 @@ class WorkerComponents:
         outside = ProduceErrorsOutsideTasks(
             choice, cluster.principal, clock, context.owner.fail, context.metrics,
             dead_letters=dead_letters_name(config), outbox=lambda: self.host.producer,
+            journal=context.journal,
         )  # fmt: skip
         self.host = WorkerHost(
             producer=producer_of(context, self.limits, outside.refused),

@@ -76,6 +76,10 @@ EVENTS: dict[str, dict[str, Any]] = {
         "task": "str", "topic": "str", "partition": "int", "offset": "int", "operator": "str",
         "exception": "str", "action": "str", "attempt": "int",
     },
+    "refused": {
+        "task": "str|null", "topic": "str", "partition": "int", "operator": "str", "error": "str",
+        "action": "str", "records": "int",
+    },
     "leaving": {"deadline": "float|null"},
     "stays": {},
     "left": {"directory": "str"},
@@ -322,6 +326,7 @@ def test_events_and_commands_of_a_group_have_the_pinned_fields(tmp_path: Path) -
     absent = EVENTS.keys() - {event["event"] for event in events}
     assert absent == {
         "lost", "stays", "error", "processed", "failed", "aborted", "restoring", "restored",
+        "refused",
     }  # fmt: skip
 
 

@@ -464,7 +464,7 @@ def test_record_of_an_uncommittable_value_is_found_and_skipped(
     (told,) = errors(station)
     assert "store kept, key 'bad', type " in told
     assert "(task 0_0, set since words-0 1-3): going back to the last commit" in told
-    assert told.endswith("to pass over its record")  # it ended in "nothing to do"
+    assert told.endswith("to skip its record")  # it ended in "nothing to do"
     assert "words-0 offset 2, task 0_0, " in caplog.text
     assert (station.begun, "closing" in station.states(T1)) == (True, False)
     feed(bench, "d")
@@ -744,7 +744,7 @@ def test_failures_at_the_end_of_a_quiet_log_are_committed_and_logged_once(
     station.hand.plan(T0)
     bench.run(8)
     assert station.states(T0)[-1] == "running"
-    assert not [told for told in caplog.messages if "record_failed" in told]
+    assert not [told for told in caplog.messages if "Record failed" in told]
 
 
 def test_failures_are_held_while_their_task_is_paused(bench: VirtualCluster) -> None:
