@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from streamsx.assignor.assign import assign
 from streamsx.assignor.claims import Metadata, read_members
 from streamsx.assignor.codec import Unreadable
-from streamsx.assignor.leaving import evictions
+from streamsx.assignor.leaving import evictions, leavers
+from streamsx.assignor.membership import MemberNews, Membership, differs, idle, worker_name
 from streamsx.assignor.memory import recall
 from streamsx.assignor.model import (
     Copy,
@@ -41,7 +42,10 @@ A coordinator keeps the whole group in one record, and a broker rejects a record
 """
 MEMBER_BYTES = 50
 """Bytes that Kafka writes for a member beside the data, the member id and the instance id in it."""
-FEWER = "claims stay: use shorter names of topics, fewer topics to a worker, or fewer workers"
+FEWER = (
+    "All tasks stay where they are; use shorter names of topics, fewer topics to a worker, or "
+    "fewer workers."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,9 @@ class Outcome:
     `plan`: None beside an `error`: each member keeps its claims.
     `record_bytes`: bytes of the one record that the coordinator will write for this generation.
     `evictions`: members to remove if they are still there, with the time in unix ms.
-    `notes`: sentences for the log.
+    `notes`: sentences for the log. `summary`: the plan in one line.
+    `news`: changes of the members since the last plan.
+    `round`: number of the round, which the members report from now on.
     """
 
     assignments: Mapping[str, bytes]
@@ -76,13 +82,19 @@ class Outcome:
     error: ErrorWord
     notes: tuple[str, ...]
     record_bytes: int = 0
+    summary: str = ""
+    news: tuple[MemberNews, ...] = ()
+    round: int = 0
 
     @property
     def alarm(self) -> str:
         """Return a warning, for people, that the group's record nears its limit; else empty."""
         if self.record_bytes <= RECORD_BYTES_NEAR:
             return ""
-        return f"group_record_near_limit bytes={self.record_bytes} limit={RECORD_BYTES_MAX}"
+        return (
+            f"The group's record nears its limit: {self.record_bytes:,} of {RECORD_BYTES_MAX:,} "
+            "bytes. Use shorter names of topics, fewer topics to a worker, or fewer workers."
+        )
 
 
 class StreamsPartitionAssignor:
@@ -109,6 +121,21 @@ class StreamsPartitionAssignor:
         self._rules = rules
         self._self = replace(me, signatures=tuple(sub.signature for sub in subtopologies))
         self._last = AssignmentView()
+        self._membership = Membership()
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Return the names of the other workers of the newest plan; a leader alone knows them."""
+        return self._membership.names(self._self.name) if self._last.leader else ()
+
+    @property
+    def led_by(self) -> str:
+        """Return the name of the leader as of the last assignment; empty if it is not known."""
+        return self._last.led_by
+
+    def worker(self, member: str) -> str:
+        """Return the name of a member of this leader's newest plan; empty if it has none."""
+        return self._membership.name(member)
 
     def task_of(self, tp: TopicPartition) -> TaskId | None:
         """Return the task of a partition; None: the topic is no source of this topology."""
@@ -198,13 +225,30 @@ class StreamsPartitionAssignor:
         An observer knows no tasks, so nothing moves; the marks enter the memory all the same. The
         kinds that were being balanced are forgotten: the next leader may stop inside the tolerance.
         """
+        outcome = self._outcome(metadata, partitions, leader, generation, now_ms)
+        if outcome.plan is None:
+            self._membership.unplanned(outcome.round)
+        return outcome
+
+    def _outcome(
+        self,
+        metadata: Metadata,
+        partitions: Mapping[str, int],
+        leader: str,
+        generation: int,
+        now_ms: int,
+    ) -> Outcome:
+        """Return the plan, or the claims as they are."""
         members, unread = read_members(metadata, self._self.signatures)
         if self._self.observer:
             return claims_stay(Group((), members, None, now_ms), ErrorWord.NONE, more=True)
         group = Group(self._tasks(partitions), members, self._last.memory, now_ms)
         unknown = sorted(topic for topic in self._number if topic not in partitions)
         if unknown:
-            why = f"source topics are missing: {', '.join(unknown)}: claims stay, create them"
+            why = (
+                f"Source topics are not there: {', '.join(unknown)}. All tasks stay where they "
+                "are; create the topics."
+            )
             return claims_stay(group, ErrorWord.SOURCE_TOPIC_MISSING, (*unread, why))
         try:
             plan = assign(group, self._rules)
@@ -213,7 +257,7 @@ class StreamsPartitionAssignor:
             return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, notes)
         strangers = self._strangers(members, partitions)
         named = labels(member for member in members if not member.observer)
-        words = _words(plan, members)
+        words = _words(plan, members, leader)
         words[leader] = replace(
             words[leader],
             leader=True,
@@ -223,22 +267,34 @@ class StreamsPartitionAssignor:
             decisions=tuple(_named(each, named) for each in plan.explain),
         )
         assignments = _written(group, plan, words, strangers)
-        summary = f"plan generation={generation} {in_a_line(plan, named)}"
+        summary = f"Plan of round {generation}: {in_a_line(plan, named)}."
         notes = (
-            summary,
             *unread,
             *(
-                f"claims of no task: member {member}: handed back: {', '.join(map(str, tps))}"
+                f"Worker {named.get(member, member)} keeps partitions that are of no task here: "
+                f"{', '.join(map(str, tps))}; no action needed."
                 for member, tps in strangers.items()
             ),
         )
         record = sum(len(data) + 2 * len(member) + MEMBER_BYTES for member, data in metadata)
         record += sum(map(len, assignments.values()))
         if record > RECORD_BYTES_MAX:
-            why = f"the group's record is too large: {record} bytes of {RECORD_BYTES_MAX}: {FEWER}"
+            why = f"The group's record is too large: {record} of {RECORD_BYTES_MAX} bytes. {FEWER}"
             return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, (*unread, why))
         gone = evictions(members, plan.memory, now_ms)
-        return Outcome(assignments, plan, gone, ErrorWord.NONE, notes, record)
+        claimed = {t for member in members for t in self._runs(member)}
+        last = self._last
+        news = self._membership.news(
+            members, plan, claimed, last.led_by, leader_left=last.leader_leaves
+        )
+        return Outcome(
+            assignments, plan, gone, ErrorWord.NONE, notes, record, summary, news, plan.memory.round
+        )
+
+    def _runs(self, member: MemberMetadata) -> frozenset[TaskId]:
+        """Return the tasks that a member has; an eager one claims nothing, and has released all."""
+        ran = (task for task, copy in member.copies.items() if copy.role <= CopyRole.RESTORING)
+        return self.tasks_of(member.claims).union(ran)
 
     def _tasks(self, partitions: Mapping[str, int]) -> list[PlannedTask]:
         """Return one task for each partition of the largest source topic of each sub-topology.
@@ -322,7 +378,8 @@ def _named(decision: Decision, names: Mapping[str, str]) -> Decision:
     return replace(decision, owner=names.get(decision.owner or ""), to=names.get(decision.to or ""))
 
 
-def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, AssignmentView]:
+def _words(plan: Plan, members: Sequence[MemberMetadata], leader: str) -> dict[str, AssignmentView]:
+    """Return the message to each member; `leader`: member id of the leader."""
     promises: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, heir in plan.heirs.items():
         promises[heir].add(task)
@@ -335,6 +392,10 @@ def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, Assignmen
     wanted: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, member in plan.wanted.items():
         wanted[member].add(task)
+    named = labels(member for member in members if not member.observer)
+    (led,) = (member for member in members if member.id == leader)
+    led_by = worker_name(led, named[leader])
+    leaves = leader in leavers(members, plan.memory)
     more = bool(plan.withheld or plan.wanted) or any(plan.learner.values()) or asks
     return {
         member.id: AssignmentView(
@@ -348,6 +409,10 @@ def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, Assignmen
             standbys=frozenset(plan.standby.get(member.id, ())),
             wanted=frozenset(wanted[member.id]),
             promises=frozenset(promises[member.id]),
+            led_by=led_by,
+            leader_leaves=leaves,
+            differs=differs(member),
+            idle=idle(member, plan, len(named), led_by),
         )
         for member in members
     }
@@ -387,7 +452,8 @@ def claims_stay(
             error=error,
         )
         answers[member.id] = Assignment(keeps, write_assignment(word)).write()
-    return Outcome(answers, None, evictions(group.members, memory, group.now_ms), error, notes)
+    gone = evictions(group.members, memory, group.now_ms)
+    return Outcome(answers, None, gone, error, notes, round=memory.round)
 
 
 def _let_go(

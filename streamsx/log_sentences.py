@@ -125,6 +125,78 @@ def _rebalanced(f: Fields) -> str:
     return f"Rebalanced: {', '.join(parts)}; {took}{stood}."
 
 
+def _joined(f: Fields) -> str:
+    came = "is back" if f["back"] else "joined"
+    number = len(f["tasks"])
+    verb = "moves" if number == 1 else "move"
+    return f"Worker {f['worker']} {came}; {number} of {counted(f['total'], 'task')} {verb} to it."
+
+
+def _restarted(f: Fields) -> str:
+    if f["was"]:
+        return (
+            f"Worker {f['worker']} started with the state of worker {f['was']}, which has ended; "
+            f"{_it_gets(f['tasks'])}."
+        )
+    return f"Worker {f['worker']} was started again; {_it_gets(f['tasks'])}."
+
+
+def _it_gets(tasks: Sequence[str]) -> str:
+    return f"it gets {tasks_of(tasks)}" if tasks else "it gets no tasks yet"
+
+
+def _left_group(f: Fields) -> str:
+    tasks = f["tasks"]
+    who = f"{f['worker']}, the leader," if f["led"] else f["worker"]
+    if not tasks:
+        return f"Worker {who} left the group."
+    moved = f"moved to {shares(f['to'])}" if f["to"] else "have no worker now"
+    return f"Worker {who} left the group; its {counted(len(tasks), 'task')} {moved}."
+
+
+def _worker_lost(f: Fields) -> str:
+    who = f"{f['worker']}, the leader," if f["led"] else f["worker"]
+    why = (
+        f"no heartbeat within its session_timeout ({f['session_timeout_s']:g} s), or it ended "
+        "with an error"
+    )
+    tasks = f["tasks"]
+    if not tasks:
+        rest = "It had no tasks; no action needed for the others."
+    elif f["to"]:
+        rest = f"Its {tasks_of(tasks)} move to {shares(f['to'])}. Look at the log of that worker."
+    else:
+        rest = f"Its {tasks_of(tasks)} have no worker now: start one."
+    return f"Worker {who} is gone: {why}. {rest}"
+
+
+def _waits(f: Fields) -> str:
+    waited = f"The rebalance has waited {f['seconds']:.0f} s"
+    if f["phase"] == "plan":
+        leader = f" (worker {f['leader']})" if f["leader"] else ""
+        return f"{waited} for the plan of the leader{leader}; no action needed."
+    others = names(f["workers"]) + " were in the group before" if f["workers"] else ""
+    who = f"workers to rejoin: {others}" if others else "other workers to rejoin"
+    return (
+        f"{waited} for {who}. A worker that died is removed when its session_timeout ends; no "
+        "action needed."
+    )
+
+
+def _code_differs(f: Fields) -> str:
+    leader = f", worker {f['leader']}" if f["leader"] else ""
+    verb = "does" if len(f["readers"]) == 1 else "do"
+    return (
+        f"Worker {f['worker']} runs other code than the leader{leader}: {names(f['readers'])} of "
+        f"this code {verb} not run until all workers run the same code."
+    )
+
+
+def _idle(f: Fields) -> str:
+    rest = "" if "same code" in f["why"] else "; no action needed"
+    return f"Worker {f['worker']} has no tasks: {f['why']}{rest}."
+
+
 def _lost(f: Fields) -> str:
     return (
         f"Worker {f['worker']} lost {tasks_of(f['tasks'])}: {f['reason']}. Others repeat what it "
@@ -199,6 +271,20 @@ SENTENCES: Final[Mapping[str, Sentence]] = {
     ),
     "revoked": Sentence(logging.DEBUG, lambda f: f"Gives up {tasks_of(f['tasks'])}."),
     "rebalanced": Sentence(logging.INFO, _rebalanced),
+    "rebalance_waits": Sentence(logging.INFO, _waits),
+    "worker_joined": Sentence(logging.INFO, _joined),
+    "worker_restarted": Sentence(logging.INFO, _restarted),
+    "worker_left": Sentence(logging.INFO, _left_group),
+    "worker_lost": Sentence(logging.WARNING, _worker_lost),
+    "worker_differs": Sentence(
+        logging.WARNING,
+        lambda f: (
+            f"Worker {f['worker']} runs other code than this worker, which leads: parts of its app "
+            "do not run there until all workers run the same code."
+        ),
+    ),
+    "code_differs": Sentence(logging.WARNING, _code_differs),
+    "idle": Sentence(logging.INFO, _idle),
     "lost": Sentence(logging.WARNING, _lost),
     "task": Sentence(
         logging.DEBUG, lambda f: f"Task {f['task']} ({f['role']}): {f['from']} to {f['to']}."

@@ -27,6 +27,10 @@ FOLLOWS = "the group is rebalancing"
 """Join reason of a member that joins again because the group is rebalancing."""
 
 
+EVICTED = "it did not leave by its deadline"
+"""Reason of a leader to remove another member."""
+
+
 class ConnectionName(Enum):
     """Connections of a member; a broker answers one request per connection at a time."""
 

@@ -146,7 +146,7 @@ class RebalanceHandler:
             standby=sorted_text(standbys),
             learner=sorted_text(learners),
         )
-        self._log.planned(AssignedTasks(active, learners, standbys), more=view.more)
+        self._log.planned(AssignedTasks(active, learners, standbys), view)
         if message.leader:
             decisions = [decision_of(decision) for decision in view.decisions]
             self._journal("plan", generation=message.generation, decisions=decisions)

@@ -8,11 +8,13 @@ Not here: the measurement of a gap (`processing_gap`), the metrics (`group/rebal
 import asyncio
 from dataclasses import dataclass
 
+from streamsx.assignor.wire import AssignmentView
 from streamsx.clock import Clock
 from streamsx.group.rebalance_metrics import RebalanceMetrics
 from streamsx.journal import Journal
 from streamsx.model import TaskId
 from streamsx.tasks.active_tasks import ActiveTasks
+from streamsx.tasks.idle_log import IdleLog
 
 GAP_AFTER_S = 0.5
 """Time after an assignment at which gaps are logged: opening stores for the assignment holds up the
@@ -35,10 +37,17 @@ class RebalanceLog:
     """Log of one worker's rebalances, in the journal."""
 
     def __init__(
-        self, *, actives: ActiveTasks, metrics: RebalanceMetrics, journal: Journal, clock: Clock
+        self,
+        *,
+        actives: ActiveTasks,
+        metrics: RebalanceMetrics,
+        idle: IdleLog,
+        journal: Journal,
+        clock: Clock,
     ) -> None:
         self._actives = actives
         self._metrics = metrics
+        self._idle = idle
         self._journal = journal
         self._clock = clock
         self._stayed: frozenset[TaskId] | None = None
@@ -64,13 +73,11 @@ class RebalanceLog:
         if not self._rounds:
             self._began = self._clock.now()
 
-    def planned(self, tasks: AssignedTasks, *, more: bool) -> None:
-        """Note the tasks of an assignment; `assigned` follows when they have begun.
-
-        `more`: the leader expects another round.
-        """
+    def planned(self, tasks: AssignedTasks, view: AssignmentView) -> None:
+        """Note an assignment and the leader's message; `assigned` follows when it has begun."""
         self._assigned = tasks
-        self._more = more
+        self._more = view.more
+        self._idle.assigned(view)
 
     def lost(self) -> None:
         """Note that all tasks are lost, which has an event of its own."""
@@ -115,6 +122,7 @@ class RebalanceLog:
         now, before = self._assigned, self._told
         self._rounds = 0
         self._longest_s = self._summary_timer = None
+        self._idle.settled()
         if now == before:
             return
         self._told = now

@@ -39,6 +39,7 @@ from streamsx.tasks.committer import CommitLimits, CommitOutcomes, Committer, pa
 from streamsx.tasks.failure_reports import FailureReports, report_damaged
 from streamsx.tasks.group_gateway import GroupGateway
 from streamsx.tasks.handovers import Handovers
+from streamsx.tasks.idle_log import IdleLog
 from streamsx.tasks.inactive_stores import InactiveStores
 from streamsx.tasks.log_bounds import LATEST, LogBounds
 from streamsx.tasks.produce_errors import OnProduceError, ProduceErrors, ProduceErrorsOutsideTasks
@@ -344,6 +345,7 @@ class WorkerComponents:
             log=RebalanceLog(
                 actives=self.active_tasks,
                 metrics=self.session.metrics,
+                idle=IdleLog(readers_of(context.topology), context.journal),
                 journal=context.journal,
                 clock=context.clock,
             ),
@@ -490,6 +492,14 @@ def produce_errors_of(
     )
 
 
+def readers_of(topology: Topology) -> dict[int, list[str]]:
+    """Return the names of the agents and flows of each sub-topology."""
+    return {
+        plan.number: sorted({name for s in plan.sources for name in s.readers.values()})
+        for plan in topology.subtopologies
+    }
+
+
 def bounds_of(context: WorkerContext, partitions: Mapping[str, int]) -> LogBounds:
     config = context.config
     first = context.directory.source_counts()
@@ -604,4 +614,5 @@ def session_of(context: WorkerContext, assignor: StreamsPartitionAssignor) -> Se
         Outage(LOG.warning),
         context.metrics,
         keep,
+        context.journal,
     )

@@ -54,6 +54,19 @@ EVENTS: dict[str, dict[str, Any]] = {
         "runs": ["str"], "gained": ["str"], "lost": ["str"], "learns": ["str"],
         "standbys": ["str"], "rounds": "int", "ms": "float", "gap_ms": "float|null",
     },
+    "rebalance_waits": {
+        "seconds": "float", "phase": "str", "workers": ["str"], "leader": "str",
+    },
+    "worker_joined": {"worker": "str", "tasks": ["str"], "total": "int", "back": "bool"},
+    "worker_restarted": {"worker": "str", "tasks": ["str"], "was": "str"},
+    "worker_left": {"worker": "str", "tasks": ["str"], "to": {"*": "int"}, "led": "bool"},
+    "worker_lost": {
+        "worker": "str", "tasks": ["str"], "to": {"*": "int"}, "led": "bool",
+        "session_timeout_s": "float",
+    },
+    "worker_differs": {"worker": "str"},
+    "code_differs": {"readers": ["str"], "leader": "str"},
+    "idle": {"why": "str"},
     "lost": {"tasks": ["str"], "reason": "str"},
     "task": {"task": "str", "role": "str", "from": "str", "to": "str"},
     "restore_progress": {"task": "str", "role": "str", "restored": "int", "end": "int"},
@@ -326,7 +339,8 @@ def test_events_and_commands_of_a_group_have_the_pinned_fields(tmp_path: Path) -
     absent = EVENTS.keys() - {event["event"] for event in events}
     assert absent == {
         "lost", "stays", "error", "processed", "failed", "aborted", "restoring", "restored",
-        "refused",
+        "refused", "rebalance_waits", "worker_restarted", "worker_lost", "worker_differs",
+        "code_differs", "idle",
     }  # fmt: skip
 
 

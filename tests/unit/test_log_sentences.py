@@ -28,6 +28,19 @@ FIELDS: dict[str, dict[str, Any]] = {
         "runs": ["0_2", "0_3", "1_4"], "gained": ["1_4"], "lost": ["0_0", "0_1"], "learns": ["1_0"],
         "standbys": [], "rounds": 8, "ms": 712.0, "gap_ms": 28.2,
     },
+    "rebalance_waits": {"seconds": 15.2, "phase": "join", "workers": ["b", "c"], "leader": "a"},
+    "worker_joined": {"worker": "c", "tasks": ["0_0", "1_0"], "total": 12, "back": False},
+    "worker_restarted": {"worker": "c", "tasks": ["0_0"], "was": ""},
+    "worker_left": {
+        "worker": "b", "tasks": ["0_0", "0_1", "0_2"], "to": {"a": 2, "c": 1}, "led": False,
+    },
+    "worker_lost": {
+        "worker": "b", "tasks": ["0_0", "0_1"], "to": {"a": 2}, "led": False,
+        "session_timeout_s": 10.0,
+    },
+    "worker_differs": {"worker": "c"},
+    "code_differs": {"readers": ["add", "sum"], "leader": "a"},
+    "idle": {"why": "the app has 4 tasks and 5 workers"},
     "lost": {"tasks": ["0_0"], "reason": "the group went on without it"},
     "task": {"task": "0_0", "role": "active", "from": "opening", "to": "running"},
     "restore_progress": {"task": "1_0", "role": "learner", "restored": 10, "end": 1200},
@@ -61,6 +74,18 @@ SAYS = {
         "1_0; 8 rounds in 0.7 s; tasks that stayed paused for 28 ms at most."
     ),
     "restoring": "Restoring 2 tasks (1_0-1) from their changelogs: 40 %, 1,200 records left.",
+    "rebalance_waits": (
+        "The rebalance has waited 15 s for workers to rejoin: b and c were in the group before. A "
+        "worker that died is removed when its session_timeout ends; no action needed."
+    ),
+    "worker_joined": "Worker c joined; 2 of 12 tasks move to it.",
+    "worker_restarted": "Worker c was started again; it gets 1 task (0_0).",
+    "worker_left": "Worker b left the group; its 3 tasks moved to a (2) and c (1).",
+    "worker_lost": (
+        "Worker b is gone: no heartbeat within its session_timeout (10 s), or it ended with an "
+        "error. Its 2 tasks (0_0-1) move to a. Look at the log of that worker."
+    ),
+    "idle": "Worker w has no tasks: the app has 4 tasks and 5 workers; no action needed.",
     "left": "Worker w left the group; its state stays in shop-data/0/shop.",
     "error": "Task 1_0: disk full: store totals: make room.",
 }

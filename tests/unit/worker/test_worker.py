@@ -147,6 +147,20 @@ def test_worker_that_sleeps_when_its_app_stops_ends_when_it_wakes_up(bench: Virt
     assert "has stopped the app" in str(other.main.error)
 
 
+def test_app_without_agents_warns_at_its_start(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_of()
+
+    @app.timer(interval=1.0)
+    async def tick() -> None: ...
+
+    bench.station(app)
+    bench.run(2)
+    (line,) = [line for line in caplog.messages if "no agents" in line]
+    assert line.startswith("App t has no agents or flows: this worker reads no topic")
+
+
 def test_policy_log_skips_failing_records(bench: VirtualCluster) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
