@@ -81,7 +81,9 @@ class Journal:
             self._file.write(text)
             self._file.flush()
         except OSError as error:
-            LOG.error("events file: %s: %s: no more events are written", self._path, error.strerror)
+            LOG.error(
+                "Events file %s: %s. No more events are written to it.", self._path, error.strerror
+            )
             self.close()
 
     def close(self) -> None:

@@ -27,8 +27,8 @@ from streamsx.tasks.task_driver import TaskDriver
 from streamsx.tasks.task_reports import TaskReports
 
 SHARED_NAME = (
-    "instance_id_shared instance=%s: a worker with another state directory has this name too, and "
-    "leave cannot tell who is meant: start one of them again with an --instance-id of its own"
+    "Another worker is called %s too, with a state directory of its own, and leave cannot tell "
+    "which one is meant. Start one of them again with an --instance-id of its own."
 )
 
 

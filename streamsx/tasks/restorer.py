@@ -286,7 +286,7 @@ class Restorer:
 
     def _empty(self, store: Store, why: str, *, keep: bool) -> None:
         store.writes = None
-        what = f"{why}: restoring it from the start; nothing to do"
+        what = f"{why}: restoring it from the start; no action needed"
         if not keep:
             store.rows.wipe()
         elif store.rows.set_aside(kept := self._kept(store.node.name, store.changelog.partition)):

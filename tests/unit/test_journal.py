@@ -58,7 +58,9 @@ def test_full_events_file_is_closed_and_the_worker_continues(
     journal("left")
     journal("left")
     (line,) = (r.getMessage() for r in caplog.records if r.levelno == logging.ERROR)
-    assert line == "events file: /dev/full: No space left on device: no more events are written"
+    assert (
+        line == "Events file /dev/full: No space left on device. No more events are written to it."
+    )
 
 
 @pytest.mark.parametrize(
