@@ -220,10 +220,10 @@ WHY = {
     "stateless": "no state to wait for; {to} runs it",
     "promote": "{left}; {target} (limit {limit}) and takes over",
     "failover": "{left}; {runner} and takes over; target {target}",
-    "least-lag": "{left} and nobody is nearer: {target}",
-    "cold": "{left} and nobody has a copy; {to} restores it",
+    "least-lag": "{left} and no other copy is nearer: {target}",
+    "cold": "{left} and no worker has a copy; {to} restores it",
     "hand-over": "{target} (limit {limit}) and takes over from {owner}",
-    "unstaged": "staging is off; {to} takes over from {owner}",
+    "unstaged": "nothing is learned first (max_learners is 0); {to} takes over from {owner}",
     "stage": "{target} (limit {limit}); {owner} keeps running",
     "overtake": "{left}; {target} and goes on from there",
     "keep-restoring": "{left}; {target}",
@@ -231,10 +231,10 @@ WHY = {
     "parked": "{full}; {runner} and keeps running",
 }
 WHY_STANDBY = {
-    "standby-new": "{copy} and follows it from now on; {count} wanted (num_standby_replicas)",
+    "standby-new": "{copy} and follows it from now on; {count} kept (num_standby_replicas)",
     "standby-move": "{copy} and follows it in place of {instead}, which is too full or too near",
     "standby-spare": "{copy} and follows it until another one is ready (limit {limit})",
-    "standby-drop": "{copy} and follows it no more; {count} wanted (num_standby_replicas)",
+    "standby-drop": "{copy} and follows it no more; {count} kept (num_standby_replicas)",
 }
 
 
@@ -302,7 +302,7 @@ def _words(view: View, choice: Choice, held: Held, learning: Learning) -> Mappin
 
 def _left(view: View, task: Facts) -> str:
     if task.owner is None:
-        return "nobody runs it"
+        return "no worker runs it"
     if task.owner in view.expired:
         return f"the time of {view.label(task.owner)} is up"
     return f"{_far(view, task, task.owner)} and restores"

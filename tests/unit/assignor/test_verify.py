@@ -83,7 +83,7 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
     (
         (
             "standby-drop: b is 5 records behind and follows it no more; "
-            "0 wanted (num_standby_replicas)"
+            "0 kept (num_standby_replicas)"
         ),
         "0_0",
         {"a": "owns 0_0", "b": "standby 0_0=5"},
@@ -117,23 +117,24 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
         {"a": "ran 0_0 leaving", "b": "learner 0_0=5"},
     ),
     (
-        "promote: nobody runs it; b is 5 records behind on its disk (limit 10) and takes over",
+        "promote: no worker runs it; b is 5 records behind on its disk (limit 10) and takes over",
         "0_0",
         {"b": "disk 0_0=5"},
     ),
     (
-        "cold: nobody runs it and nobody has a copy; b restores it",
+        "cold: no worker runs it and no worker has a copy; b restores it",
         "0_0",
         {"b": ""},
     ),
     (
-        "least-lag: nobody runs it and nobody is nearer: b does not know how far behind it is",
+        "least-lag: no worker runs it and no other copy is nearer: "
+        "b does not know how far behind it is",
         "0_0",
         {"b": "disk 0_0=?"},
     ),
     (
         (
-            "failover: nobody runs it; c is 5 records behind on its disk and takes over; "
+            "failover: no worker runs it; c is 5 records behind on its disk and takes over; "
             "target b is 99 records behind"
         ),
         "0_0 0_1",
