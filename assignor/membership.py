@@ -198,8 +198,8 @@ def _ended(
     seen: SeenMember, plan: Plan, named: Mapping[str, str], claimed: Collection[TaskId]
 ) -> MemberNews:
     """Return the news of a member that is not here any more."""
-    left = seen.handed is not None
     tasks = sorted(seen.handed if seen.handed is not None else seen.tasks - set(claimed))
+    left = seen.handed is not None or not (tasks or seen.led)  # without tasks it leaves at once
     to = Counter(named[plan.target[t]] for t in tasks if plan.target.get(t) in named)
     change = MemberChange.LEFT if left else MemberChange.LOST
     return MemberNews(change, seen.name, tuple(tasks), dict(sorted(to.items())), led=seen.led)

@@ -128,6 +128,8 @@ def _rebalanced(f: Fields) -> str:
 def _joined(f: Fields) -> str:
     came = "is back" if f["back"] else "joined"
     number = len(f["tasks"])
+    if not number:
+        return f"Worker {f['worker']} {came}; no task moves to it yet."
     verb = "moves" if number == 1 else "move"
     return f"Worker {f['worker']} {came}; {number} of {counted(f['total'], 'task')} {verb} to it."
 
@@ -149,8 +151,9 @@ def _left_group(f: Fields) -> str:
     tasks = f["tasks"]
     who = f"{f['worker']}, the leader," if f["led"] else f["worker"]
     if not tasks:
-        return f"Worker {who} left the group."
-    moved = f"moved to {shares(f['to'])}" if f["to"] else "have no worker now"
+        rest = "left the group" if f["led"] else "is not in the group any more; it had no tasks"
+        return f"Worker {who} {rest}."
+    moved = f"moved to {shares(f['to'])}" if f["to"] else "without a worker now"
     return f"Worker {who} left the group; its {counted(len(tasks), 'task')} {moved}."
 
 
@@ -164,9 +167,10 @@ def _worker_lost(f: Fields) -> str:
     if not tasks:
         rest = "It had no tasks; no action needed for the others."
     elif f["to"]:
-        rest = f"Its {tasks_of(tasks)} move to {shares(f['to'])}. Look at the log of that worker."
+        move = "moves" if len(tasks) == 1 else "move"
+        rest = f"Its {tasks_of(tasks)} {move} to {shares(f['to'])}. Look at the log of that worker."
     else:
-        rest = f"Its {tasks_of(tasks)} have no worker now: start one."
+        rest = f"Without a worker: {tasks_of(tasks)}. Start one."
     return f"Worker {who} is gone: {why}. {rest}"
 
 
@@ -188,7 +192,7 @@ def _code_differs(f: Fields) -> str:
     verb = "does" if len(f["readers"]) == 1 else "do"
     return (
         f"Worker {f['worker']} runs other code than the leader{leader}: {names(f['readers'])} of "
-        f"this code {verb} not run until all workers run the same code."
+        f"this code {verb} not run, or only in part, until all workers run the same code."
     )
 
 
@@ -216,6 +220,8 @@ def _left(f: Fields) -> str:
 
 def _processed(f: Fields) -> str:
     rest = f"{f['lag']:,} more wait" if f["lag"] else "none waits"
+    if not f["records"]:
+        return f"Processed no records for a while; {rest}."
     return f"Processed {counted(f['records'], 'record')}, {f['per_second']:g} a second; {rest}."
 
 

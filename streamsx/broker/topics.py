@@ -17,12 +17,13 @@ from streamsx.broker.log.segment import LEADER_EPOCH, Descriptors
 from streamsx.broker.metadata_rows import ConfigValue, TopicKey, TopicValue
 from streamsx.broker.metadata_store import MetadataStore
 from streamsx.broker.refusal import Refused
+from streamsx.log_sentences import counted
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.state.disk import sync_folder
 
 logger = logging.getLogger(__name__)
-CREATED = "Created topic %s with %d partitions."
-GROWN = "Topic %s has %d partitions now."
+CREATED = "Created topic %s with %s."
+GROWN = "Topic %s has %s now."
 LEFT = "Folder %s of a deleted topic cannot be removed: %s. The next start tries it again."
 NOT_OPENED = "The log in %s cannot be opened again: %s. It is tried again."
 
@@ -164,7 +165,7 @@ class TopicStore:
         for topic, partitions in wanted:
             text = GROWN if topic.name in self.by_name else CREATED
             self.by_name[topic.name] = self.by_id[topic.id] = topic
-            logger.info(text, topic.name, partitions)
+            logger.info(text, topic.name, counted(partitions, "partition"))
         self.changed({topic.name: (topic.id, partitions) for topic, partitions in wanted})
 
     def configure(self, topic: StoredTopic, configs: Mapping[str, str]) -> None:

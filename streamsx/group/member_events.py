@@ -378,8 +378,8 @@ class Refusal(Enum):
 
     NOT_OWNED = "none of its partitions is owned"
     ABORTED = "its transaction cannot be committed"
-    FENCED = "the group went on without this member"
-    GONE = "this member has left"
+    FENCED = "the group went on without this worker"
+    GONE = "this worker has left"
 
 
 NOT_OURS = 0

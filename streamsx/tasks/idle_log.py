@@ -4,10 +4,15 @@ The leader sends the reasons with each assignment (`assignor/membership`). Each 
 the round that brings it is the last for a moment: a rebalance under way may still bring tasks.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from streamsx.assignor.wire import AssignmentView
 from streamsx.journal import Journal
+
+NUMBERS: Final = re.compile(r"\d+")
+"""Part of a reason that may change without another line."""
 
 
 class IdleLog:
@@ -38,7 +43,7 @@ class IdleLog:
             names = sorted({name for number in numbers for name in self._readers[number]})
             if names:
                 self._journal("code_differs", readers=names, leader=view.led_by)
-        if view.idle != self._idle:
-            self._idle = view.idle
+        if (kind := NUMBERS.sub("", view.idle)) != self._idle:
+            self._idle = kind
             if view.idle:
                 self._journal("idle", why=view.idle)

@@ -15,6 +15,7 @@ from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.errors import BrokerUnreachable, StreamsxError, TopologyError, WorldError
 from streamsx.journal import LOG, Journal
+from streamsx.log_sentences import counted
 from streamsx.model import TopicPartition
 from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
@@ -36,9 +37,9 @@ from streamsx.topology.presence import (
 LOOK_AGAIN_S = 1.0
 LOOK_EVERY_S = 5.0
 ASKED_AGAIN = "Changelogs are not there, and their state is: %s. Asking again for %g s."
-CREATED = "Created topic %s with %d partitions."
+CREATED = "Created topic %s with %s."
 CREATED_SOURCE = (
-    "Created topic %s with %d partitions: the app reads it, and it was not there. It stays empty "
+    "Created topic %s with %s: the app reads it, and it was not there. It stays empty "
     "until somebody writes to it; is its name right?"
 )
 
@@ -101,11 +102,12 @@ class AppTopics:
         ]
         await admin.create_topics(self.cluster, made)
         for spec in layout.create:
+            size = counted(spec.partitions or 0, "partition")
             named_by_app = spec.name.startswith(f"{self.topology.app_id}-")
             if spec.kind is TopicKind.SOURCE and spec.name not in own and not named_by_app:
-                LOG.warning(CREATED_SOURCE, spec.name, spec.partitions or 0)
+                LOG.warning(CREATED_SOURCE, spec.name, size)
             else:
-                LOG.info(CREATED, spec.name, spec.partitions or 0)
+                LOG.info(CREATED, spec.name, size)
         await self._check_changelogs()
         await self.cluster.follow(self._names())
 

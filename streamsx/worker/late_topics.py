@@ -23,6 +23,7 @@ from streamsx.client.cluster import Cluster
 from streamsx.config import Config
 from streamsx.errors import BrokerUnreachable, StreamsxError, UsageError, WorldError
 from streamsx.journal import LOG
+from streamsx.log_sentences import counted
 from streamsx.processing.inbox import (
     RUNNING,
     Done,
@@ -45,7 +46,7 @@ NOT_AWAITED = (
     "A record was not sent: %s. Nothing awaited the send: await it, and the record that sends it "
     "fails in its place."
 )
-CREATED = "Created topic %s with %d partitions."
+CREATED = "Created topic %s with %s."
 
 
 class LateSend(Done):
@@ -211,4 +212,4 @@ class LateTopics:
             return
         except StreamsxError as error:
             raise UsageError(f"topic not made: {spec.name}: {error}") from error
-        LOG.info(CREATED, spec.name, partitions)
+        LOG.info(CREATED, spec.name, counted(partitions, "partition"))

@@ -133,6 +133,15 @@ def test_worker_that_leaves_has_left_when_it_is_gone_and_not_before() -> None:
     assert sum(news.to.values()) == len(had)
 
 
+def test_worker_without_tasks_is_no_loss_when_it_is_gone() -> None:
+    """It has nothing to hand over, leaves at once, and so says nothing ahead."""
+    group = group_of(*"abcde")
+    (idle_one,) = (member for member, each in group.all.items() if not each.tasks)
+    group.go(idle_one)
+    (news,) = group.news()
+    assert (news.change, news.worker, news.tasks) == (LEFT, idle_one[0], ())
+
+
 def test_new_leader_tells_that_the_leader_is_gone() -> None:
     group = group_of("a", "b")
     had = group.go("a1")

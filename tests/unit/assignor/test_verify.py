@@ -127,8 +127,10 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
         {"b": ""},
     ),
     (
-        "least-lag: no worker runs it and no other copy is nearer: "
-        "b does not know how far behind it is",
+        (
+            "least-lag: no worker runs it and no other copy is nearer: b does not know how far "
+            "behind it is"
+        ),
         "0_0",
         {"b": "disk 0_0=?"},
     ),

@@ -19,7 +19,7 @@ def idle(caplog: pytest.LogCaptureFixture) -> IdleLog:
 def test_worker_without_tasks_says_why_once(
     idle: IdleLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for why in ("the app has 4 tasks and 5 workers",) * 2 + ("",):
+    for why in ("the app has 4 tasks and 5 workers", "the app has 4 tasks and 6 workers", ""):
         idle.assigned(AssignmentView(idle=why))
         idle.settled()
     assert caplog.messages == [
@@ -45,6 +45,6 @@ def test_agents_that_the_leader_runs_otherwise_are_named_once(
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
-        "Worker c runs other code than the leader, worker a: add and sum of this code do not run "
-        "until all workers run the same code."
+        "Worker c runs other code than the leader, worker a: add and sum of this code do not run, "
+        "or only in part, until all workers run the same code."
     )

@@ -366,7 +366,7 @@ def test_work_before_losing_tasks_is_not_counted_twice(bench: VirtualCluster) ->
     bench.until(lambda: works(first, second))
     assert bench.counted() == {"a": 60}
     [lost] = [lost for lost in first.told("lost") if lost["tasks"]]
-    assert lost["reason"] == "the group went on without this member"
+    assert lost["reason"] == "the group went on without this worker"
 
 
 def test_end_of_the_control_thread_ends_the_worker(bench: VirtualCluster) -> None:
