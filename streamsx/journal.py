@@ -31,12 +31,17 @@ DEADLINE: Final = "deadline"
 class Journal:
     """Journal of one worker, written to by both threads.
 
+    `as_json`: the log is for programs, and has events that the text log sums up for people.
+
     Raises:
         UsageError: the file cannot be opened.
     """
 
-    def __init__(self, instance: str, clock: Clock, path: Path | None = None) -> None:
+    def __init__(
+        self, instance: str, clock: Clock, path: Path | None = None, *, as_json: bool = False
+    ) -> None:
         self.instance = instance
+        self._as_json = as_json
         self._clock = clock
         self._path = path
         self._lock = threading.Lock()
@@ -53,7 +58,7 @@ class Journal:
 
     def __call__(self, event: str, **fields: object) -> None:
         """Write an event with its fields, which JSON must know; the log shows a sentence."""
-        level = level_of(event)
+        level = level_of(event, as_json=self._as_json)
         if event not in FILE_ONLY and LOG.isEnabledFor(level):
             text = self._text(event, fields)
             LOG.log(level, "%s", text, extra={"fields": {"event": event, **fields}})

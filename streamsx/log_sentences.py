@@ -15,6 +15,8 @@ Fields = Mapping[str, Any]
 
 NAMES_MAX: Final = 10
 """Most names in one sentence."""
+ROUNDS: Final = frozenset({"rebalance_started", "assigned", "revoked", "learner_ready", "promoted"})
+"""Events of single rounds. Programs that read the JSON log find them at INFO."""
 GUARANTEES: Final = {"at_least_once": "at least once", "exactly_once": "exactly once"}
 
 
@@ -36,8 +38,10 @@ def of_event(event: str, fields: Fields) -> str | None:
         return None
 
 
-def level_of(event: str) -> int:
-    """Return the level of an event in the text log."""
+def level_of(event: str, *, as_json: bool = False) -> int:
+    """Return the level of an event in the text log, or in the JSON log."""
+    if as_json and event in ROUNDS:
+        return logging.INFO
     entry = SENTENCES.get(event)
     return logging.INFO if entry is None else entry.level
 

@@ -97,7 +97,8 @@ def work(options: argparse.Namespace, users: UsersCode) -> int:
     directory = directory_of(config)
     clock = SystemClock()
     events = Path(config.events_file) if config.events_file else None
-    journal = Journal(named(directory, config), clock, events)
+    as_json = config.log_format == "json"
+    journal = Journal(named(directory, config), clock, events, as_json=as_json)
     worker = Worker(
         topology,
         config,

@@ -88,6 +88,17 @@ def test_log_record_of_an_event_keeps_its_name_and_fields_beside_the_sentence(
     assert vars(record)["fields"] == {"event": "left", "directory": "d/0"}
 
 
+@pytest.mark.parametrize(("as_json", "level"), [(False, logging.DEBUG), (True, logging.INFO)])
+def test_rounds_stay_information_in_the_json_log(
+    as_json: bool, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "streamsx")
+    journal = Journal("w", Stopped(), as_json=as_json)
+    journal("revoked", tasks=["0_1"])
+    journal("commit", tasks=1, records=2, ms=3.0)
+    assert [record.levelno for record in caplog.records] == [level, logging.DEBUG]
+
+
 def test_logged_event_shows_deadline_as_utc_and_no_monotonic_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
