@@ -210,7 +210,8 @@ class RebalanceHandler:
             self._committer.transaction_over(message.id, message.code)
             return
         if message.why is not None:
-            self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
+            what = f"commit dropped: {message.why.value}: its records are processed again"
+            self._journal("error", what=what, where="group")
             self._committer.refused(message.id)
             return
         denied = {
@@ -252,6 +253,6 @@ class RebalanceHandler:
         """End the worker: the control thread has a bug, or could not begin."""
         error = why = first_of(why)
         if not isinstance(error, StreamsxError):
-            error = Bug(f"the control thread ended: {type(error).__name__}: {error}")
+            error = Bug(f"the thread of the group ended: {type(error).__name__}: {error}")
             error.__cause__ = why
         self._owner.ended(error)

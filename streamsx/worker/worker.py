@@ -381,7 +381,7 @@ class Worker:
             made.producer.close()
             made.host.producer.close()
             made.session.post(
-                e.Silent("its data loop has ended")
+                e.Silent("its main thread has ended")
             )  # no effect once the member has left
             for left in (*self._jobs, *self._users):
                 left.cancel()
