@@ -108,8 +108,8 @@ class Membership:
             before = self._seen
             new = {m.id for m in here} - before.keys()
         else:
-            stays = {m.instance for m in here if not m.fresh}
-            gone_leader = "" if led_by in stays else led_by
+            stays = (m.instance for m in here if not m.fresh)
+            gone_leader = "" if any(is_label(led_by, name) for name in stays) else led_by
             before = self._guess(named, plan, claimed, gone_leader, left=leader_left)
             new = {m.id for m in here if m.fresh}
         gone = {seen: before[seen] for seen in sorted(before.keys() - named.keys())}
@@ -123,7 +123,9 @@ class Membership:
                 continue
             was = next((i for i, g in gone.items() if m.process and g.process == m.process), None)
             if was is None:
-                was = next((i for i, g in gone.items() if g.led and g.name == m.instance), None)
+                was = next(
+                    (i for i, g in gone.items() if g.led and is_label(g.name, m.instance)), None
+                )
             change = MemberChange.JOINED if was is None else MemberChange.RESTARTED
             other = "" if was is None else gone.pop(was).name
             found.append(
@@ -181,6 +183,11 @@ class Membership:
 def _labels(here: Sequence[MemberMetadata]) -> list[str]:
     named = labels(here)
     return [named[member.id] for member in here]
+
+
+def is_label(label: str, instance: str | None) -> bool:
+    """Return whether a label is that of an instance, alone or among others of its name."""
+    return instance is not None and (label == instance or label.startswith(f"{instance}@"))
 
 
 def worker_name(member: MemberMetadata, label: str) -> str:

@@ -157,6 +157,14 @@ def test_new_leader_tells_that_the_leader_left() -> None:
     assert (news.change, news.worker, news.led) == (LEFT, "a", True)
 
 
+def test_leader_that_shares_its_name_is_not_gone_while_it_is_here() -> None:
+    group = group_of("a")
+    group.come("a2", made("a", directory="other"))
+    group.news()
+    group.leader = "a2"
+    assert group.news() == []
+
+
 def test_worker_that_is_started_again_with_its_directory_is_no_loss() -> None:
     group = group_of("a", "b")
     group.go("b1")
