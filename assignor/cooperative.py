@@ -46,7 +46,7 @@ def withhold(view: View, runs: Mapping[TaskId, int | None]) -> Held:
 def _reason(view: View, task: Facts) -> str:
     claimants = [view.label(seat) for seat in task.claimants]
     if not claimants:
-        return "nobody stays"
+        return "all workers leave"
     if len(claimants) == 1:
         return f"still owned by {claimants[0]}"
     return f"claimed by {' and '.join(map(str, claimants))}"

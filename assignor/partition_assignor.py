@@ -1,13 +1,21 @@
 """Partition assignor of one member: topics and bytes at the border, tasks inside."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from streamsx.assignor.assign import assign
 from streamsx.assignor.claims import Metadata, read_members
 from streamsx.assignor.codec import Unreadable
-from streamsx.assignor.leaving import evictions
+from streamsx.assignor.leaving import evictions, leavers
+from streamsx.assignor.membership import (
+    MemberChange,
+    MemberNews,
+    Membership,
+    differs,
+    idle,
+    worker_name,
+)
 from streamsx.assignor.memory import recall
 from streamsx.assignor.model import (
     Copy,
@@ -42,9 +50,13 @@ RECORD_BYTES_MAX = 1000 << 10
 A coordinator keeps the whole group in one record, and a broker rejects a record of more than
 `message.max.bytes`, by default 1 MiB: the SyncGroup of all members would fail, again and again.
 """
+WENT = (MemberChange.LEFT, MemberChange.LOST)
 MEMBER_BYTES = 50
 """Bytes that Kafka writes for a member beside the data, the member id and the instance id in it."""
-FEWER = "claims stay: use shorter names of topics, fewer topics to a worker, or fewer workers"
+FEWER = (
+    "All tasks stay where they are; use shorter names of topics, fewer topics to a worker, or "
+    "fewer workers."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,9 @@ class Outcome:
     `plan`: None beside an `error`: each member keeps its claims.
     `record_bytes`: bytes of the one record that the coordinator will write for this generation.
     `evictions`: members to remove if they are still there, with the time in unix ms.
-    `notes`: sentences for the log.
+    `notes`: sentences for the log. `summary`: the plan in one line.
+    `news`: changes of the members since the last plan.
+    `round`: number of the round, which the members report from now on.
     """
 
     assignments: Mapping[str, bytes]
@@ -79,13 +93,19 @@ class Outcome:
     error: ErrorWord
     notes: tuple[str, ...]
     record_bytes: int = 0
+    summary: str = ""
+    news: tuple[MemberNews, ...] = ()
+    round: int = 0
 
     @property
     def alarm(self) -> str:
         """Return a warning, for people, that the group's record nears its limit; else empty."""
         if self.record_bytes <= RECORD_BYTES_NEAR:
             return ""
-        return f"group_record_near_limit bytes={self.record_bytes} limit={RECORD_BYTES_MAX}"
+        return (
+            f"The group's record nears its limit: {self.record_bytes:,} of {RECORD_BYTES_MAX:,} "
+            "bytes. Use shorter names of topics, fewer topics to a worker, or fewer workers."
+        )
 
 
 class StreamsPartitionAssignor:
@@ -112,10 +132,23 @@ class StreamsPartitionAssignor:
         self._rules = rules
         self._led: tuple[PastPlan, ...] = ()
         """Plans that this member has made as the leader, the newest first."""
-        self._known: Mapping[str, str] | None = None
-        """Labels of the workers by member id, if this member made the newest plan."""
         self._self = replace(me, signatures=tuple(sub.signature for sub in subtopologies))
         self._last = AssignmentView()
+        self._membership = Membership()
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """Return the names of the other workers of the newest plan; a leader alone knows them."""
+        return self._membership.names(self._self.name) if self._last.leader else ()
+
+    @property
+    def led_by(self) -> str:
+        """Return the name of the leader as of the last assignment; empty if it is not known."""
+        return self._last.led_by
+
+    def worker(self, member: str) -> str:
+        """Return the name of a member of this leader's newest plan; empty if it has none."""
+        return self._membership.name(member)
 
     def task_of(self, tp: TopicPartition) -> TaskId | None:
         """Return the task of a partition; None: the topic is no source of this topology."""
@@ -186,8 +219,6 @@ class StreamsPartitionAssignor:
             word = ErrorWord.ASSIGNMENT_FAILED
             return replace(self._last, error=word, problem=str(error))
         self._last = replace(view, mark=view.memory.marks.get(self._self.name))
-        if not view.leader:
-            self._known = None
         return self._last
 
     def assign(
@@ -209,13 +240,30 @@ class StreamsPartitionAssignor:
         An observer knows no tasks, so nothing moves; the marks enter the memory all the same. The
         kinds that were being balanced are forgotten: the next leader may stop inside the tolerance.
         """
+        outcome = self._outcome(metadata, partitions, leader, generation, now_ms)
+        if outcome.plan is None:
+            self._membership.unplanned(outcome.round)
+        return outcome
+
+    def _outcome(
+        self,
+        metadata: Metadata,
+        partitions: Mapping[str, int],
+        leader: str,
+        generation: int,
+        now_ms: int,
+    ) -> Outcome:
+        """Return the plan, or the claims as they are."""
         members, unread = read_members(metadata, self._self.signatures)
         if self._self.observer:
             return claims_stay(Group((), members, None, now_ms), ErrorWord.NONE, more=True)
         group = Group(self._tasks(partitions), members, self._last.memory, now_ms)
         unknown = sorted(topic for topic in self._number if topic not in partitions)
         if unknown:
-            why = f"source topics are missing: {', '.join(unknown)}: claims stay, create them"
+            why = (
+                f"Source topics are not there: {', '.join(unknown)}. All tasks stay where they "
+                "are; create the topics."
+            )
             return claims_stay(group, ErrorWord.SOURCE_TOPIC_MISSING, (*unread, why))
         try:
             plan = assign(group, self._rules)
@@ -224,7 +272,7 @@ class StreamsPartitionAssignor:
             return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, notes)
         strangers = self._strangers(members, partitions)
         named = labels(member for member in members if not member.observer)
-        words = _words(plan, members)
+        words = _words(plan, members, leader)
         words[leader] = replace(
             words[leader],
             leader=True,
@@ -233,58 +281,37 @@ class StreamsPartitionAssignor:
             topics=self._topics,
             decisions=tuple(_named(each, named) for each in plan.explain),
         )
-        assignments = self._answers(metadata, group, plan, words, strangers, leader)
-        summary = f"plan generation={generation} {in_a_line(plan, named)}"
-        notes = (
-            summary,
-            *unread,
-            *(
-                f"claims of no task: member {member}: handed back: {', '.join(map(str, tps))}"
-                for member, tps in strangers.items()
-            ),
+        claimed = {t for member in members for t in self._runs(member)}
+        last = self._last
+        news = self._membership.news(
+            members, plan, claimed, last.led_by, leader_left=last.leader_leaves
         )
+        past = self._past(words[leader], now_ms, news)
+        assignments = _answers(metadata, group, plan, words, strangers, leader, past)
+        summary = f"Plan of round {generation}: {in_a_line(plan, named)}."
+        notes = (*unread, *_kept(strangers, named))
         record = sum(len(data) + 2 * len(member) + MEMBER_BYTES for member, data in metadata)
         record += sum(map(len, assignments.values()))
         if record > RECORD_BYTES_MAX:
-            why = f"the group's record is too large: {record} bytes of {RECORD_BYTES_MAX}: {FEWER}"
+            why = f"The group's record is too large: {record} of {RECORD_BYTES_MAX} bytes. {FEWER}"
             return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, (*unread, why))
         gone = evictions(members, plan.memory, now_ms)
-        return Outcome(assignments, plan, gone, ErrorWord.NONE, notes, record)
+        return Outcome(
+            assignments, plan, gone, ErrorWord.NONE, notes, record, summary, news, plan.memory.round
+        )
 
-    def _answers(
-        self,
-        metadata: Metadata,
-        group: Group,
-        plan: Plan,
-        words: Mapping[str, AssignmentView],
-        strangers: Mapping[str, Sequence[TopicPartition]],
-        leader: str,
-    ) -> Mapping[str, bytes]:
-        """Return the assignments; past plans, which only people read, go where there is room."""
-        word = words[leader]
-        plans = self._past(word, group)
-        told = {**words, leader: replace(word, plans=plans)}
-        answers = _written(group, plan, told, strangers)
-        sizes = (len(data) + len(answers[member]) for member, data in metadata)
-        if sum(sizes) > RECORD_BYTES_NEAR:
-            bare = {leader: replace(word, plans=plans[:1])}
-            answers |= _written(group, plan, bare, strangers)
-        return answers
+    def _runs(self, member: MemberMetadata) -> frozenset[TaskId]:
+        """Return the tasks that a member has; an eager one claims nothing, and has released all."""
+        ran = (task for task, copy in member.copies.items() if copy.role <= CopyRole.RESTORING)
+        return self.tasks_of(member.claims).union(ran)
 
-    def _past(self, word: AssignmentView, group: Group) -> tuple[PastPlan, ...]:
-        """Return this plan and the last ones, and keep this one unless it has changed nothing.
-
-        A member is fresh until it has an assignment, which may take several plans. One that comes
-        back after its session has ended is not fresh.
-        """
-        workers = [member for member in group.members if not member.observer]
-        named = labels(workers)
-        before = self._known
-        fresh = {named[member.id] for member in workers if member.fresh}
-        joined, left = (fresh, set()) if before is None else _changes(before, named, fresh)
-        self._known = named
-        people = tuple(sorted(joined)), tuple(sorted(left))
-        noted = PastPlan(word.generation, group.now_ms, self._self.name, *people)
+    def _past(
+        self, word: AssignmentView, now_ms: int, news: Sequence[MemberNews]
+    ) -> tuple[PastPlan, ...]:
+        """Return this plan and the last ones, and keep this one unless it has changed nothing."""
+        joined = tuple(sorted(each.worker for each in news if _has_come(each)))
+        left = tuple(sorted(each.worker for each in news if each.change in WENT))
+        noted = PastPlan(word.generation, now_ms, self._self.name, joined, left)
         past = self._led
         if word.decisions or joined or left:
             kept = replace(noted, decisions=word.decisions[:PLAN_DECISIONS_MAX])
@@ -326,6 +353,42 @@ class StreamsPartitionAssignor:
         return found
 
 
+def _kept(
+    strangers: Mapping[str, Sequence[TopicPartition]], named: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the partitions that members keep although no task of this app reads them."""
+    for member, tps in strangers.items():
+        yield (
+            f"Worker {named.get(member, member)} keeps partitions that are of no task here: "
+            f"{', '.join(map(str, tps))}; no action needed."
+        )
+
+
+def _has_come(news: MemberNews) -> bool:
+    """Return whether a worker is new in the group, or a new process of one that was there."""
+    again = news.change is MemberChange.RESTARTED and not news.back
+    return again or news.change is MemberChange.JOINED
+
+
+def _answers(
+    metadata: Metadata,
+    group: Group,
+    plan: Plan,
+    words: Mapping[str, AssignmentView],
+    strangers: Mapping[str, Sequence[TopicPartition]],
+    leader: str,
+    past: tuple[PastPlan, ...],
+) -> dict[str, bytes]:
+    """Return the assignments; past plans, which only people read, go where there is room."""
+    word = words[leader]
+    answers = _written(group, plan, {**words, leader: replace(word, plans=past)}, strangers)
+    sizes = (len(data) + len(answers[member]) for member, data in metadata)
+    if sum(sizes) > RECORD_BYTES_NEAR:
+        bare = {leader: replace(word, plans=past[:1])}
+        answers |= _written(group, plan, bare, strangers)
+    return answers
+
+
 def _written(
     group: Group,
     plan: Plan,
@@ -339,16 +402,6 @@ def _written(
         given = (*active, *strangers.get(member, ()))
         assignments[member] = Assignment(given, write_assignment(word)).write()
     return assignments
-
-
-def _changes(
-    before: Mapping[str, str], now: Mapping[str, str], fresh: set[str]
-) -> tuple[set[str], set[str]]:
-    """Return the workers that have joined since the last plan, and those that have left."""
-    there = set(before.values())
-    new = {name for member, name in now.items() if member not in before}
-    joined = {name for name in new if name in fresh or name not in there}
-    return joined, there - set(now.values())
 
 
 def _followed(copies: Mapping[TaskId, Copy], last: AssignmentView) -> Mapping[TaskId, Copy]:
@@ -383,7 +436,8 @@ def _named(decision: Decision, names: Mapping[str, str]) -> Decision:
     return replace(decision, owner=names.get(decision.owner or ""), to=names.get(decision.to or ""))
 
 
-def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, AssignmentView]:
+def _words(plan: Plan, members: Sequence[MemberMetadata], leader: str) -> dict[str, AssignmentView]:
+    """Return the message to each member; `leader`: member id of the leader."""
     promises: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, heir in plan.heirs.items():
         promises[heir].add(task)
@@ -396,6 +450,10 @@ def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, Assignmen
     wanted: defaultdict[str, set[TaskId]] = defaultdict(set)
     for task, member in plan.wanted.items():
         wanted[member].add(task)
+    named = labels(member for member in members if not member.observer)
+    (led,) = (member for member in members if member.id == leader)
+    led_by = worker_name(led, named[leader])
+    leaves = leader in leavers(members, plan.memory)
     more = bool(plan.withheld or plan.wanted) or any(plan.learner.values()) or asks
     return {
         member.id: AssignmentView(
@@ -409,6 +467,10 @@ def _words(plan: Plan, members: Sequence[MemberMetadata]) -> dict[str, Assignmen
             standbys=frozenset(plan.standby.get(member.id, ())),
             wanted=frozenset(wanted[member.id]),
             promises=frozenset(promises[member.id]),
+            led_by=led_by,
+            leader_leaves=leaves,
+            differs=differs(member),
+            idle=idle(member, plan, len(named), led_by),
         )
         for member in members
     }
@@ -448,7 +510,8 @@ def claims_stay(
             error=error,
         )
         answers[member.id] = Assignment(keeps, write_assignment(word)).write()
-    return Outcome(answers, None, evictions(group.members, memory, group.now_ms), error, notes)
+    gone = evictions(group.members, memory, group.now_ms)
+    return Outcome(answers, None, gone, error, notes, round=memory.round)
 
 
 def _let_go(

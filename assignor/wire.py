@@ -29,7 +29,9 @@ from streamsx.assignor.model import (
 from streamsx.model import TaskId
 
 JOIN_FLAGS = {"leaving": 1, "eager": 2, "fresh": 4, "observer": 16}
-ASSIGNMENT_FLAGS = {"more": 1, "no_takers": 2, "leader": 8, "shared_name": 16}
+ASSIGNMENT_FLAGS = {
+    "more": 1, "no_takers": 2, "leader": 8, "shared_name": 16, "leader_leaves": 32,
+}  # fmt: skip
 """Bits of the boolean fields in the field `flags`."""
 DECISIONS_MAX = 1000
 DECISIONS_BYTES_MAX = 1 << 20
@@ -73,6 +75,9 @@ class AssignmentView:
     `error`: with an error the member keeps its tasks.
     `stop_app`: reason for which the reader has to end, as all workers of the app; empty: go on.
     `heard`: nonce of the reader's newest join that the leader knows.
+    `led_by`: name of the leader, for the log of the next one. `leader_leaves`: it is leaving.
+    `differs`: sub-topologies of the reader that the leader runs otherwise, or not at all.
+    `idle`: reason for which the reader has no tasks, and will not have any; empty if there is none.
 
     The leader alone gets its `generation`, the tasks `withheld`, the source `topics` of each
     sub-topology, its own `decisions` and the newest `plans`, for tools to read. The first of the
@@ -94,6 +99,10 @@ class AssignmentView:
     error: ErrorWord = ErrorWord.NONE
     stop_app: str = ""
     heard: int = 0
+    led_by: str = ""
+    leader_leaves: bool = False
+    differs: frozenset[int] = frozenset()
+    idle: str = ""
     generation: int = 0
     withheld: frozenset[TaskId] = frozenset()
     topics: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
@@ -308,6 +317,17 @@ def _read_reasons(reader: Reader) -> dict[TaskId, str]:
     return found
 
 
+def _numbers(values: frozenset[int]) -> bytes:
+    return b"".join(map(codec.number, sorted(values)))
+
+
+def _read_numbers(reader: Reader) -> frozenset[int]:
+    found = set()
+    while reader.more:
+        found.add(reader.number())
+    return frozenset(found)
+
+
 JOIN = (
     TagField(1, "process", "", bytes.fromhex, lambda reader: reader.rest().hex()),
     codec.numeric(3, "capacity", 1),
@@ -347,6 +367,9 @@ ASSIGNMENT = (
     TagField(16, "decisions", (), _decisions, _read_decisions),
     codec.numeric(18, "heard"),
     TagField(19, "stop_app", "", _reason, _read_reason),
+    codec.textual(20, "led_by", ""),
+    TagField(21, "differs", frozenset(), _numbers, _read_numbers),
+    TagField(22, "idle", "", _reason, _read_reason),
     TagField(24, "plans", (), _plans, _read_plans),
 )
 

@@ -1,5 +1,6 @@
 """Journal of a worker's decisions, one line each: for people in the log, for programs as JSON.
 
+The text log has a sentence for each event (`log_sentences`). The JSON log has its name and fields.
 The file of events has JSON Lines. The names of events and fields are contracts. Each line has `t`
 (unix seconds), `mono` (monotonic seconds), `instance` and `event`, and is flushed as it is written.
 Of records only those that fail have a line each, which the log leaves out.
@@ -16,13 +17,10 @@ from typing import IO, Final
 
 from streamsx.clock import Clock
 from streamsx.errors import UsageError
+from streamsx.log_sentences import level_of, of_event
 
 LOG: Final = logging.getLogger("streamsx")
-QUIET: Final = frozenset(
-    {"task", "commit", "gap", "calm_gap", "restore_progress", "first_record", "plan", "metrics"}
-)
-"""Frequent events: in the log only at level DEBUG."""
-FILE_ONLY: Final = frozenset({"failed"})
+FILE_ONLY: Final = frozenset({"failed", "refused"})
 """Events that the log never has, because it has a limited number of lines about the same."""
 MONOTONIC: Final = frozenset({"at"})
 """Fields for programs alone: monotonic seconds mean nothing to a reader of the log."""
@@ -33,12 +31,17 @@ DEADLINE: Final = "deadline"
 class Journal:
     """Journal of one worker, written to by both threads.
 
+    `as_json`: the log is for programs, and has events that the text log sums up for people.
+
     Raises:
         UsageError: the file cannot be opened.
     """
 
-    def __init__(self, instance: str, clock: Clock, path: Path | None = None) -> None:
+    def __init__(
+        self, instance: str, clock: Clock, path: Path | None = None, *, as_json: bool = False
+    ) -> None:
         self.instance = instance
+        self._as_json = as_json
         self._clock = clock
         self._path = path
         self._lock = threading.Lock()
@@ -54,17 +57,26 @@ class Journal:
                 ) from None
 
     def __call__(self, event: str, **fields: object) -> None:
-        """Write an event with its fields, which JSON must know; the log shows them as key=value."""
-        level = logging.DEBUG if event in QUIET else logging.INFO
-        if event == "error":
-            level = logging.ERROR
+        """Write an event with its fields, which JSON must know; the log shows a sentence."""
+        level = level_of(event, as_json=self._as_json)
         if event not in FILE_ONLY and LOG.isEnabledFor(level):
-            LOG.log(level, "%s", line(event, fields), extra={"fields": {"event": event, **fields}})
+            text = self._text(event, fields)
+            LOG.log(level, "%s", text, extra={"fields": {"event": event, **fields}})
         if self._file is not None:
             stamp = {"t": self._clock.wall(), "mono": self._clock.now()}
             told = {**stamp, "instance": self.instance, "event": event, **fields}
             with self._lock:
                 self._write(json.dumps(told) + "\n")
+
+    @property
+    def file(self) -> Path | None:
+        """Return the file of events; None without one, or after it has failed."""
+        return None if self._file is None else self._path
+
+    def _text(self, event: str, fields: dict[str, object]) -> str:
+        """Return the sentence of an event, or its fields as key=value if there is none."""
+        known = shown(fields)
+        return of_event(event, {"worker": self.instance, **known}) or line(event, known)
 
     def _write(self, text: str) -> None:
         """Write a line to the file; a file that fails is closed, and the worker goes on."""
@@ -74,7 +86,9 @@ class Journal:
             self._file.write(text)
             self._file.flush()
         except OSError as error:
-            LOG.error("events file: %s: %s: no more events are written", self._path, error.strerror)
+            LOG.error(
+                "Events file %s: %s. No more events are written to it.", self._path, error.strerror
+            )
             self.close()
 
     def close(self) -> None:
@@ -84,12 +98,17 @@ class Journal:
             self._file = None
 
 
+def shown(fields: dict[str, object]) -> dict[str, object]:
+    """Return the fields for people: no monotonic times, and other times in UTC."""
+    found = {name: value for name, value in fields.items() if name not in MONOTONIC}
+    if isinstance(until := found.get(DEADLINE), int | float):
+        found[DEADLINE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until))
+    return found
+
+
 def line(event: str, fields: dict[str, object]) -> str:
-    """Return the log line, such as `promoted task=1_0 lag=12`; values with spaces are quoted."""
-    shown = {name: value for name, value in fields.items() if name not in MONOTONIC}
-    if isinstance(until := shown.get(DEADLINE), int | float):
-        shown[DEADLINE] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until))
-    return " ".join([event, *(f"{name}={_quoted(value)}" for name, value in shown.items())])
+    """Return an event as `promoted task=1_0 lag=12`; values with spaces are quoted."""
+    return " ".join([event, *(f"{name}={_quoted(value)}" for name, value in fields.items())])
 
 
 def _quoted(value: object) -> str:

@@ -124,6 +124,7 @@ def work(options: argparse.Namespace, users: UsersCode) -> int:
     from streamsx.app.lookup import app_named
     from streamsx.clock import SystemClock
     from streamsx.journal import LOG, Journal
+    from streamsx.log_sentences import sentence
     from streamsx.state.disk import raise_descriptor_limit
     from streamsx.tools.cli.logs import set_up
     from streamsx.worker.worker import Worker
@@ -136,11 +137,12 @@ def work(options: argparse.Namespace, users: UsersCode) -> int:
     topology = app.topology()
     set_up(config.log_level, config.log_format)
     for note in (*app.settled.notes, *topology.notes):
-        LOG.warning("%s", note)
+        LOG.warning("%s", sentence(note))
     directory = directory_of(config)
     clock = SystemClock()
     events = Path(config.events_file) if config.events_file else None
-    journal = Journal(named(directory, config), clock, events)
+    as_json = config.log_format == "json"
+    journal = Journal(named(directory, config), clock, events, as_json=as_json)
     worker = Worker(
         topology,
         config,
@@ -186,7 +188,7 @@ def _exit_beside_threads(code: int) -> None:
 
     threads = {each.name for each in threading.enumerate() if not each.daemon}
     if threads := threads - {threading.main_thread().name}:
-        LOG.warning("left behind: threads %s: the worker ends without them", sorted(threads))
+        LOG.warning("Left behind: threads %s. The worker ends without them.", sorted(threads))
     _exit(code)
 
 
@@ -216,7 +218,8 @@ def directory_of(config: "Config") -> "StateDirectory":
     found = StateDirectory.in_slot(Path(f"{config.id}-data"), config.id, config.instance_id)
     if found.own_slot_taken:
         LOG.warning(
-            "instance %s begins in slot %s, with what is there: its own slot is taken: %s",
+            "Worker %s begins in slot %s, with the state that is there: its own slot is taken: "
+            "%s.",
             config.instance_id, found.root.name, found.own_slot_taken,
         )  # fmt: skip
     return found

@@ -169,7 +169,7 @@ class MetadataStore:
         except StoreCorrupt as error:
             raise OSError(str(error)) from error
         self._broken = False
-        logger.warning("metadata_opened_anew path=%s", self._path)
+        logger.warning("The metadata in %s were opened again after a failure.", self._path)
 
     def _stands(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> bool:
         """Reopen the database, and return whether a write that failed was kept after all."""

@@ -79,7 +79,7 @@ def why_not(error: Exception) -> ReplyBody:
         return error.answer
     if isinstance(error, CorruptRecord):
         return {"error_code": ErrorCode.CORRUPT_MESSAGE}
-    logger.error("storage_failed error=%r", str(error))
+    logger.error("The disk refused a request: %s. Make room, or look at the disk.", error)
     return {"error_code": ErrorCode.KAFKA_STORAGE_ERROR}
 
 

@@ -17,10 +17,15 @@ from streamsx.broker.log.segment import LEADER_EPOCH, Descriptors
 from streamsx.broker.metadata_rows import ConfigValue, TopicKey, TopicValue
 from streamsx.broker.metadata_store import MetadataStore
 from streamsx.broker.refusal import Refused
+from streamsx.log_sentences import counted
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.state.disk import sync_folder
 
 logger = logging.getLogger(__name__)
+CREATED = "Created topic %s with %s."
+GROWN = "Topic %s has %s now."
+LEFT = "Folder %s of a deleted topic cannot be removed: %s. The next start tries it again."
+NOT_OPENED = "The log in %s cannot be opened again: %s. It is tried again."
 
 NAME = re.compile(r"(?!\.\.?$)[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
@@ -89,7 +94,9 @@ class TopicStore:
             topic = StoredTopic(key.topic, value.topic_id, configs)
             for number in range(value.partitions):
                 if not (place := self._place(topic, number)).exists():
-                    logger.error("log_lost folder=%s: its records are gone: it begins at 0", place)
+                    logger.error(
+                        "Folder %s is gone, and its records with it: it begins at offset 0.", place
+                    )
                 topic.logs.append(self._open(topic, number, clean=clean))
             self.by_name[topic.name] = self.by_id[topic.id] = topic
 
@@ -156,9 +163,9 @@ class TopicStore:
         for topic, log in added:
             topic.logs.append(log)
         for topic, partitions in wanted:
-            event = "partitions_added" if topic.name in self.by_name else "topic_created"
+            text = GROWN if topic.name in self.by_name else CREATED
             self.by_name[topic.name] = self.by_id[topic.id] = topic
-            logger.info("%s topic=%s partitions=%d", event, topic.name, partitions)
+            logger.info(text, topic.name, counted(partitions, "partition"))
         self.changed({topic.name: (topic.id, partitions) for topic, partitions in wanted})
 
     def configure(self, topic: StoredTopic, configs: Mapping[str, str]) -> None:
@@ -181,7 +188,7 @@ class TopicStore:
         self._meta.write(deletes=[TopicKey(topic.name) for topic in topics], sync=True)
         for topic in topics:
             del self.by_name[topic.name], self.by_id[topic.id]
-            logger.info("topic_deleted topic=%s", topic.name)
+            logger.info("Deleted topic %s.", topic.name)
         self.changed(dict.fromkeys(topic.name for topic in topics))
         self._remove([log for topic in topics for log in topic.logs])
 
@@ -190,7 +197,7 @@ class TopicStore:
         try:
             self._meta.revive()
         except OSError as error:
-            logger.error("reopen_failed error=%r", str(error))
+            logger.error("The metadata cannot be opened again: %s. It is tried again.", error)
             return True
         left = False
         for topic, number, log in self.logs():
@@ -201,7 +208,7 @@ class TopicStore:
                     topic.logs[number] = self._open(topic, number, clean=False)
                 except OSError as error:
                     if not left:  # one line for all logs
-                        logger.error("reopen_failed folder=%s error=%r", log.folder, str(error))
+                        logger.error(NOT_OPENED, log.folder, error)
                     left = True
         return left
 
@@ -257,7 +264,7 @@ class TopicStore:
             try:
                 removed.append(log.folder.rename(aside))
             except OSError as error:
-                logger.warning("folder_left path=%s error=%r", log.folder, str(error))
+                logger.warning(LEFT, log.folder, error)
         if removed:
             self.remove(removed)
 
@@ -272,4 +279,4 @@ def remove_folders(folders: Iterable[Path]) -> None:
         try:
             shutil.rmtree(folder)
         except OSError as error:
-            logger.warning("folder_left path=%s error=%r", folder, str(error))
+            logger.warning(LEFT, folder, error)

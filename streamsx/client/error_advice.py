@@ -60,7 +60,9 @@ def commit_error(task: TaskId, tp: TopicPartition, code: int, principal: str = U
     """
     what = f"commit refused: {name_of(code)}: task {task}, {tp}"
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return Denial(f"{what}: tried again with each commit; nothing to do if it is gone", False)
+        return Denial(
+            f"{what}: tried again with each commit; no action needed if it is gone", False
+        )
     advice = remedy(code, principal) or "see what the broker's log says of it"
     return Denial(f"{what}: the task waits, and each commit interval tries again: {advice}", True)
 

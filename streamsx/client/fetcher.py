@@ -186,7 +186,7 @@ class Fetcher:
             except BrokerUnreachable as error:
                 if (now := self._clock.now()) >= warn_at:
                     warn_at = now + UNREACHABLE_EVERY_S
-                    LOG.warning("fetching from broker %d: %s", node, error)
+                    LOG.warning("Broker %d does not answer: %s. Trying again.", node, error)
                 await self._refresh(backoff_s)
                 backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
                 continue
@@ -254,14 +254,14 @@ class Fetcher:
                 why = ": ".join(
                     filter(None, (name_of(code), remedy(code, self._cluster.principal)))
                 )
-                LOG.warning("fetching %s: %s: again in %.1f s", tp, why, again_s)
+                LOG.warning("Cannot read %s: %s. Trying again in %.1f s.", tp, why, again_s)
                 self._stale = True
             case fetch_state.Damaged():
                 self._damaged(tp, trouble)
 
     def _damaged(self, tp: TopicPartition, found: fetch_state.Damaged) -> None:
         if found.times < DAMAGED_MAX:  # the network may have damaged it
-            LOG.warning("fetching %s again: %s", tp, found.why)
+            LOG.warning("Reading %s again: %s.", tp, found.why)
         elif found.times == DAMAGED_MAX:
             self._unreadable(tp, found.offset, found.why)
 

@@ -432,7 +432,7 @@ class Producer(Outbox):
             count = self._cluster.partitions(out.name)
             if out.partitions and count and count != len(out.partitions):
                 before = len(out.partitions)
-                LOG.info("topic_grown topic=%s partitions=%d before=%d", out.name, count, before)
+                LOG.info("Topic %s has %d partitions now, %d before.", out.name, count, before)
                 self._spread(out, count)
 
     def _limited(self, topic: str, limits: TopicLimits) -> None:
@@ -675,7 +675,7 @@ class Producer(Outbox):
             return
         now = self._clock.now()
         if why:
-            self._warn(f"sending again: {where}", why)
+            self._warn(f"Sending again to {where}", why)
         if now - self._refreshed_at >= BACKOFF_S:
             self._refreshed_at = now
             self._spawn(self._refresh(), name="refresh for produce")
@@ -686,7 +686,7 @@ class Producer(Outbox):
         now = self._clock.now()
         if now - self._warned_at >= WARN_EVERY_S:
             self._warned_at = now
-            LOG.warning("%s: %s", what, why)
+            LOG.warning("%s: %s.", what, why)
 
     async def _refresh(self) -> None:
         with suppress(BrokerUnreachable):  # the next try reports it

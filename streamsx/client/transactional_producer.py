@@ -175,8 +175,8 @@ class TransactionalProducer(Producer):
         """Note that a body is at work for so long; records may leave late from now on."""
         if self._id.worked(self._clock.now(), seconds):
             LOG.info(
-                "late_sending a record takes %.1f s, and transaction_timeout is %g s: records "
-                "leave with their commit until no record has taken so long for 10 minutes",
+                "A record takes %.1f s, and transaction_timeout is %g s: records leave with their "
+                "commit until no record has taken so long for 10 minutes; no action needed.",
                 seconds, self._id.timeout_s,
             )  # fmt: skip
 

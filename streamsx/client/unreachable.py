@@ -56,7 +56,7 @@ class UnreachableAddresses:
         if lasts_s >= WARN_AFTER_S and now - known.warned_at >= WARN_EVERY_S:
             known.warned_at = now
             LOG.warning(
-                "broker_unreached for %.0f s: %s: trying again until it answers",
+                "A broker is out of reach for %.0f s: %s. Trying again until it answers.",
                 lasts_s, self._newest,
             )  # fmt: skip
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from streamsx.assignor.membership import MemberChange, MemberNews
 from streamsx.client.cluster import Cluster
 from streamsx.clock import Clock
 from streamsx.errors import BrokerUnreachable
@@ -25,6 +26,8 @@ TOPICS_EVERY_S = 5.0
 """Interval between two looks at the partition counts. Records sent to a new partition are not read
 before the next look."""
 
+GONE = "Source topic %s is not there any more: its tasks wait until it is. Create it again."
+
 
 class Leader:
     """Leader's part of a session, on the session's event loop.
@@ -38,11 +41,15 @@ class Leader:
         clock: Clock,
         builder: SubscriptionBuilder,
         feed: Callable[[e.Event], None],
+        journal: Callable[..., object],
+        session_timeout_s: float,
     ) -> None:
         self._cluster = cluster
         self._clock = clock
         self._builder = builder
         self._feed = feed
+        self._journal = journal
+        self._session_timeout_s = session_timeout_s
         self._counts = PartitionCounts()
 
     async def plan(self, asked: e.Assign) -> None:
@@ -60,13 +67,50 @@ class Leader:
             generation=asked.generation,
             now_ms=int(wall_s * 1000),
         )
+        LOG.debug("%s", outcome.summary)
         for note in outcome.notes:
             LOG.log(logging.WARNING if outcome.error else logging.INFO, "%s", note)
+        for news in outcome.news:
+            self._report(news)
         if outcome.alarm:
             LOG.warning("%s", outcome.alarm)
         zero = wall_s - self._clock.now()
         ends = {member: at_ms / 1000 - zero for member, at_ms in outcome.evictions.items()}
         self._feed(e.Planned(asked.request, outcome.assignments, bool(outcome.error), ends))
+
+    def _report(self, news: MemberNews) -> None:
+        """Write a change of the members to the journal."""
+        tasks = list(map(str, news.tasks))
+        match news.change:
+            case MemberChange.JOINED:
+                self._journal(
+                    "worker_joined",
+                    worker=news.worker,
+                    tasks=tasks,
+                    total=news.total,
+                    back=news.back,
+                )
+            case MemberChange.RESTARTED:
+                self._journal("worker_restarted", worker=news.worker, tasks=tasks, was=news.was)
+            case MemberChange.LEFT:
+                self._journal(
+                    "worker_left",
+                    worker=news.worker,
+                    tasks=tasks,
+                    to=dict(news.to),
+                    led=news.led,
+                )
+            case MemberChange.LOST:
+                self._journal(
+                    "worker_lost",
+                    worker=news.worker,
+                    tasks=tasks,
+                    to=dict(news.to),
+                    led=news.led,
+                    session_timeout_s=self._session_timeout_s,
+                )
+            case MemberChange.DIFFERS:
+                self._journal("worker_differs", worker=news.worker)
 
     async def watch(self) -> None:
         """Refresh partition counts every `TOPICS_EVERY_S` until cancelled.
@@ -105,6 +149,6 @@ class Leader:
         found = {t: cluster.partitions(t) for t in topics if cluster.error(t) in answered}
         changed = self._counts.update(self._clock.now(), found)
         for topic in (topic for topic, count in changed.items() if not count):
-            LOG.warning("source topic gone: %s: what reads it waits until it is there again", topic)
+            LOG.warning(GONE, topic)
         if changed:
             self._feed(e.PartitionsChanged(changed))

@@ -463,7 +463,7 @@ class Member:
         """
         may = self._calls.known and self._box.now < self.lease.until
         if may and not self._calls.flying(e.LeaveGroup) and (late := self._evictions.late()):
-            gone = e.LeaveGroup(late, "it did not leave by its deadline")
+            gone = e.LeaveGroup(late, e.EVICTED)
             self._ask(e.ConnectionName.BEAT, min(LEAVE_S, self._try_s), gone)
         self._evictions.watch()
 

@@ -27,6 +27,10 @@ FOLLOWS = "the group is rebalancing"
 """Join reason of a member that joins again because the group is rebalancing."""
 
 
+EVICTED = "it did not leave by its deadline"
+"""Reason of a leader to remove another member."""
+
+
 class ConnectionName(Enum):
     """Connections of a member; a broker answers one request per connection at a time."""
 
@@ -374,8 +378,8 @@ class Refusal(Enum):
 
     NOT_OWNED = "none of its partitions is owned"
     ABORTED = "its transaction cannot be committed"
-    FENCED = "the group went on without this member"
-    GONE = "this member has left"
+    FENCED = "the group went on without this worker"
+    GONE = "this worker has left"
 
 
 NOT_OURS = 0

@@ -36,12 +36,15 @@ class Outage:
             raise why
         if now >= self._warn_at:
             self._warn_at = now + WARN_EVERY_S
-            self._warn(f"broker_away for {away_s:.0f} s: {why}: asking until one answers")
+            self._warn(
+                f"The group is out of reach for {away_s:.0f} s: {why}. Asking until a broker "
+                "answers."
+            )
 
     def found(self, now: float) -> None:
         """Record that the coordinator was found."""
         if self._away_since < math.inf:
-            self._warn(f"broker_back after {now - self._away_since:.0f} s")
+            self._warn(f"The group is in reach again, after {now - self._away_since:.0f} s.")
         self._away_since = math.inf
         self._warn_at = -math.inf
 
@@ -53,9 +56,12 @@ class Outage:
         """
         suspended = self._suspended_since < math.inf
         if suspended and until > now:
-            self._warn(f"resumed: the group answers after {now - self._suspended_since:.0f} s more")
+            paused_s = now - self._suspended_since
+            self._warn(f"Processing goes on: the group answers again, after {paused_s:.0f} s more.")
             self._suspended_since = math.inf
         elif not suspended and 0 < until <= now:
             self._suspended_since = now
-            effect = "nothing is processed until the group answers; nothing to do"
-            self._warn(f"suspended: {limit}: {effect}")
+            self._warn(
+                f"Processing is paused: {limit}. It goes on when the group answers; no action "
+                "needed."
+            )

@@ -30,6 +30,7 @@ from streamsx.group.leader import Leader
 from streamsx.group.member import Member, MemberConfig
 from streamsx.group.outage import Outage
 from streamsx.group.rebalance_metrics import RebalanceMetrics
+from streamsx.group.round_wait import RoundWait
 from streamsx.group.subscription_builder import SubscriptionBuilder
 from streamsx.metrics import MetricRegistry
 from streamsx.protocol import wire
@@ -37,6 +38,10 @@ from streamsx.protocol.error_codes import ErrorCode, name_of
 from streamsx.protocol.wire import Api
 
 LOG = logging.getLogger("streamsx")
+
+
+def unheard(_event: str, **_fields: object) -> None:
+    """Write no event; for tools, which have no journal."""
 
 
 class _Over(Exception):
@@ -47,7 +52,8 @@ class Session:
     """Membership of one process in a group.
 
     `deliver` is called on the session's event loop. `keep` receives each member id before the first
-    request with that id, and None once no successor must end that membership.
+    request with that id, and None once no successor must end that membership. `journal` receives
+    changes of the group's members, and rounds that take long.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Session:
         outage: Outage,
         registry: MetricRegistry,
         keep: Callable[[str | None], None] = lambda _: None,
+        journal: Callable[..., object] = unheard,
     ) -> None:
         self._clock = clock
         self._config = config
@@ -68,6 +75,9 @@ class Session:
         self._deliver = deliver
         self._keep = keep
         self._outage = outage
+        self._journal = journal
+        self._round = RoundWait()
+        self._round_timer: asyncio.TimerHandle | None = None
         self.member = Member(config)
         self.metrics = RebalanceMetrics(registry, clock.now())
         self._timers: dict[e.Timer, asyncio.TimerHandle] = {}
@@ -105,7 +115,10 @@ class Session:
         self._cluster = cluster
         self._over = asyncio.Event()
         self._lanes = {which: self._lane(which) for which in e.ConnectionName}
-        self._leading = Leader(cluster, self._clock, self.builder, self._feed)
+        timeout_s = self._config.session_timeout_s
+        self._leading = Leader(
+            cluster, self._clock, self.builder, self._feed, self._journal, timeout_s
+        )
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 for which, lane in self._lanes.items():
@@ -122,6 +135,7 @@ class Session:
             self._over.set()
             for timer in self._timers.values():
                 timer.cancel()
+            self._await_round(None)
 
     def _begin(self, job: Coroutine[Any, Any, None], name: str) -> None:
         """Run a job that ends by itself or is cancelled with the session."""
@@ -134,10 +148,15 @@ class Session:
 
     def _feed(self, event: e.Event) -> None:
         now = self._clock.now()
+        due_at = self._round.due_at
+        if isinstance(event, e.Disconnected) and event.lane is e.ConnectionName.JOIN:
+            self._round.over()
         effects = self.member.step(now, event)
         self.metrics.observe(now, event, effects)
         for effect in effects:
             self._perform(effect)
+        if self._round.due_at != due_at:
+            self._await_round(self._round.due_at)
         lease = self.member.lease
         self._outage.leased(now, lease.until, lease.limit)
 
@@ -152,6 +171,8 @@ class Session:
             case e.Find():
                 self._begin(self._find(), "find coordinator")
             case e.Close(lane):
+                if lane is e.ConnectionName.JOIN:
+                    self._round.over()
                 self._lanes[lane].close()
             case e.Assign():
                 self._begin(self._leading.plan(effect), "assign")
@@ -162,6 +183,27 @@ class Session:
                 LOG.debug("%s", f"count {metric}: {why}".rstrip(": "))
             case _:
                 self._deliver_message(effect)
+
+    def _await_round(self, due_at: float | None) -> None:
+        """Arm the timer of the next line about the round under way, if there is to be one."""
+        if self._round_timer is not None:
+            self._round_timer.cancel()
+        self._round_timer = None
+        if due_at is not None and not self._over.is_set():
+            self._round_timer = asyncio.get_running_loop().call_at(due_at, self._still_waits)
+
+    def _still_waits(self) -> None:
+        """Log that the round under way is not over yet."""
+        if (waited_s := self._round.waited_s(self._clock.now())) is not None:
+            assignor = self.builder.assignor
+            self._journal(
+                "rebalance_waits",
+                seconds=round(waited_s, 1),
+                phase="plan" if self._round.syncs else "join",
+                workers=list(assignor.others),
+                leader=assignor.led_by,
+            )
+        self._await_round(self._round.due_at)
 
     def _deliver_message(self, message: e.ControlMessage) -> None:
         if isinstance(message, e.Left | e.Fatal):
@@ -192,6 +234,8 @@ class Session:
 
     def _send(self, send: e.SendRequest) -> None:
         body = send.body
+        if isinstance(body, e.JoinGroup | e.SyncGroup):
+            self._round.sent(self._clock.now(), syncs=isinstance(body, e.SyncGroup))
         subscription = b""
         if isinstance(body, e.JoinGroup):
             subscription = self.builder.subscription(
@@ -213,6 +257,8 @@ class Session:
 
     def _answer(self, send: e.SendRequest, reply: Any) -> e.Reply:
         """Return the member's view of a reply."""
+        if isinstance(send.body, e.JoinGroup | e.SyncGroup):
+            self._round.over()
         match send.body:
             case e.JoinGroup():
                 return requests.joined(send.request, reply)
@@ -222,20 +268,37 @@ class Session:
                 return requests.committed(send.request, reply)
             case e.LeaveGroup(member_ids, why):
                 left = requests.left(send.request, reply)
-                end = f"not out of the group: {name_of(left.error)}" if left.error else why
-                LOG.info("leave of %s: %s", ", ".join(member_ids), end)
+                self._log_leave(member_ids, why, left.error)
                 return left
             case _:
                 return e.Reply(send.request, reply.error_code)
+
+    def _log_leave(self, member_ids: tuple[str, ...], why: str, error: int) -> None:
+        """Log the end of a LeaveGroup; the removal of others is for people, by their names."""
+        result = f"refused: {name_of(error)}" if error else why
+        LOG.debug("LeaveGroup of %s: %s.", ", ".join(member_ids), result)
+        if why != e.EVICTED:
+            return
+        known = [self.builder.assignor.worker(member) for member in member_ids]
+        who = f"Worker {', '.join(filter(None, known))}" if any(known) else "A worker"
+        if error:
+            text = "%s did not leave by its deadline and is not removed (%s); another try follows."
+            LOG.warning(text, who, name_of(error))
+        else:
+            LOG.info("%s did not leave by its deadline and was removed from the group.", who)
 
     def _given(self, request: int, data: bytes) -> e.Reply:
         try:
             synced = self.builder.given(data, self._zero())
         except DataError as error:
-            LOG.warning("the leader's plan cannot be read: %s: joining again", error)
+            LOG.warning("The leader's plan cannot be read: %s. The worker joins again.", error)
             return e.Reply(request, ErrorCode.CORRUPT_MESSAGE)
         if synced.view.problem:
-            LOG.info("assignment: %s", synced.view.problem)
+            LOG.warning(
+                "The leader's plan cannot be read: %s. The worker keeps its tasks; run the same "
+                "version of streamsx on all workers.",
+                synced.view.problem,
+            )
         return e.Reply(request, 0, synced)
 
     def _zero(self) -> float:

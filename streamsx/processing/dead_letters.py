@@ -27,6 +27,8 @@ from streamsx.processing.inbox import Outbox, Send
 
 TEXT_BYTES_MAX: Final = 4096
 """Longest message, and longest stack trace, of which the end says most."""
+KEPT: Final = "kept in "
+"""Beginning of the outcome of a record that is in the dead-letter topic."""
 STACK_TRACE: Final = "__streams.errors.stacktrace"
 
 
@@ -36,7 +38,7 @@ def buried(failure: Failure, topic: str, outbox: Outbox) -> Failure:
     Raises:
         NotFound: the topic is gone.
     """
-    return replace(failure, kept=why_not(failure, topic, outbox) or f"kept in {topic}")
+    return replace(failure, kept=why_not(failure, topic, outbox) or KEPT + topic)
 
 
 def why_not(failure: Failure, topic: str, outbox: Outbox) -> str:
@@ -100,7 +102,7 @@ def kept_or_not(output: RefusedOutput, topic: str, outbox: Outbox) -> str:
     if output.operator:
         about["__streamsx.operator"] = output.operator
     refused = _try(outbox.to(topic), record, _with(record, about))
-    return f"not in {topic}: {refused}: it is lost" if refused else f"kept in {topic}"
+    return f"not in {topic}: {refused}: it is lost" if refused else KEPT + topic
 
 
 def headers_of(failure: Failure, record: FailedRecord) -> Headers:

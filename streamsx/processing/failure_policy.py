@@ -207,7 +207,8 @@ class Policy:
             word = choice(failure)
             return usual if word is None else reaction_of(parse(word))
         except Exception as error:  # of the user's function
-            failure.error.add_note(f"its reaction failed: {type(error).__name__}: {error}")
+            name = "on_decode_error" if failure.decode else "on_error"
+            failure.error.add_note(f"its {name} failed: {type(error).__name__}: {error}")
             return FailureAction.STOP_TASK
 
 

@@ -208,9 +208,9 @@ def warn_of_newer(plan: SubTopology, partition: int, found: Mapping[str, Committ
         offset, beside = found[source.topic]
         if beside.newer and len(source.readers) > 1:
             LOG.warning(
-                "metadata_newer %s-%d: a later version of streamsx committed offset %d, this one "
-                "cannot read how far each agent was: those of %s that were ahead repeat records "
-                "from there: run the later version, or expect them twice",
+                "%s-%d: a later version of streamsx committed offset %d, and this one cannot read "
+                "how far each agent was. Those of %s that were ahead repeat records from there. "
+                "Run the later version, or expect them twice.",
                 source.topic, partition, offset, ", ".join(sorted(source.readers.values())),
             )  # fmt: skip
 

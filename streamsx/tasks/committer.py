@@ -207,7 +207,7 @@ class Committer:
         for task in sorted(self._machine.held):
             if self._producer.arrived(self._goals[task]):
                 active = self._held.pop(task)
-                LOG.info("commit_goes_on task=%s: its output takes records again", task)
+                LOG.info("Task %s goes on: its output takes records again.", task)
                 self._enter({task: active})
                 self._step(commit_cycle.Arrived(task))
         stores = [store for a in self._held.values() for store in a.task.stores.values()]
@@ -367,8 +367,8 @@ class Committer:
         active.task.uncommitted()
         tps = (each.tp for each, goal in self._goals[task] if each.acknowledged < goal)
         LOG.warning(
-            "commit_waits task=%s: %s does not take what it has sent, so it commits later; the "
-            "other tasks go on: is there a leader, and the topic?",
+            "Task %s waits with its commit: %s does not take what it has sent. The other tasks go "
+            "on. Is the topic there, and does it have a leader?",
             *(task, ", ".join(sorted(map(str, tps)))),
         )
 
@@ -417,9 +417,9 @@ class Committer:
         (source,) = (s for s in self._in_cycle[task].task.plan.sources if s.topic == topic)
         names = ", ".join(sorted(source.readers[reader] for reader in left_out))
         LOG.warning(
-            "metadata_full task=%s: %s-%d: no room in the %d bytes beside its offset for the "
-            "positions of agents %s: if the task ends now they repeat up to %d records: let fewer "
-            "agents read one topic",
+            "Task %s: %s-%d has no room in the %d bytes beside its offset for the positions of "
+            "agents %s. If the task ends now they repeat up to %d records. Let fewer agents read "
+            "one topic.",
             task, topic, task.partition, TEXT_BYTES_MAX, names, max(left_out.values()),
         )  # fmt: skip
 
@@ -427,7 +427,7 @@ class Committer:
         for task, sealed in done.items():
             active = self._in_cycle[task]
             if active.denied:
-                LOG.info("commit_granted task=%s: it goes on", task)
+                LOG.info("Task %s goes on: its commit was taken.", task)
             if active.denied or active.begins:
                 active.denied = active.begins = active.paused = False
             self._taken(task, sealed.positions)

@@ -15,35 +15,45 @@ from streamsx.journal import LOG, Journal
 from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId, TopicPartition
 from streamsx.operators.operator import Counts
-from streamsx.processing.failure_policy import QUIET_S, Failure
+from streamsx.processing.dead_letters import KEPT
+from streamsx.processing.failure_policy import Failure
 
 LOG_EVERY_S = 1.0
-LATER = (
-    f"skipped when a later one is processed, or none comes for {QUIET_S:g} s, unless its task stops"
-)
-"""Ending of each line about a failed record. A row of failures that lasts is held, and mended code
-reads its records again."""
 KINDS_MAX = 100
 """Most tracebacks that are logged; failures of further kinds get one line each."""
 
-
 SKIPPED: Final = (
-    "a record without a key, a value or a time was passed over, as are all that follow: they are "
-    "counted"
+    "A record without a key, a value or a time was skipped by %s of task %s, as are all that "
+    "follow: streamsx_records_skipped_total counts them."
 )
 LATE: Final = (
-    "a record came when its window had closed, and was dropped, as are all that follow: they are "
-    "counted: to wait longer for such records give the window or the join more grace=, "
-    "the table a longer expires="
+    "A record came after its window in %s of task %s had closed, and was skipped, as are all that "
+    "follow: streamsx_records_late_total counts them. To wait longer for such records give the "
+    "window or the join more grace=, the table a longer expires=."
+)
+EMPTY: Final = (
+    "A record without a value was skipped, as are all that follow: %s, agent %s. Write "
+    "app.topic(..., allow_empty=True) to get None."
 )
 
 
 class FailureReports:
-    """Reports of a worker's failed records; one per worker."""
+    """Reports of a worker's failed records; one per worker.
 
-    def __init__(self, clock: Clock, registry: MetricRegistry, journal: Journal) -> None:
+    Args:
+        row_max: number of records in a row that fail and so stop their task; None: no number does.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        registry: MetricRegistry,
+        journal: Journal,
+        row_max: int | None = None,
+    ) -> None:
         self._clock = clock
         self._journal = journal
+        self._later = "" if row_max is None else f" The task stops if {row_max} in a row fail."
         self._failed = registry.counter(
             "records_failed_total",
             "Failures on records that did not end the worker.",
@@ -58,6 +68,9 @@ class FailureReports:
         self._logged_at: dict[str, float] = {}
         self._logged: dict[str, int] = {}
         """Failures of each operator that the log has, alone or in a number."""
+        self._newest: dict[str, TopicPartition] = {}
+        self._newest_at: dict[str, int] = {}
+        """Partition and offset of the newest failure of each operator."""
         self._skipped = registry.counter(
             "records_skipped_total",
             "Records without a key, a value or a time, which an operator with state passed over.",
@@ -96,12 +109,14 @@ class FailureReports:
         now = self._clock.now()
         operator = failure.operator
         self._failed.add(1, operator)
+        self._newest[operator] = TopicPartition(failure.topic, failure.partition)
+        self._newest_at[operator] = failure.offset
         error = failure.error if self._is_new(failure) else None
         if error is None and now - self._logged_at.get(operator, -LOG_EVERY_S) < LOG_EVERY_S:
             return
         self._logged_at[operator] = now
         self._logged[operator] = self._logged.get(operator, 0) + 1
-        LOG.warning("record_failed %s: %s", failure, LATER, exc_info=error)
+        LOG.warning("%s%s", told(failure), self._later, exc_info=error)
 
     def retried(self, failure: Failure) -> None:
         """Count a try that another one follows; log the first of a record, one a second at most."""
@@ -112,18 +127,17 @@ class FailureReports:
         if failure.attempt > 1 or since_s < LOG_EVERY_S:
             return
         self._retry_logged_at[operator] = now
-        LOG.warning("record_retried %s: tried again in %.2g s", failure, failure.wait_s)
+        LOG.warning(
+            "Record failed and is tried again in %.2g s: %s: %s.",
+            failure.wait_s, where(failure), failure.reason,
+        )  # fmt: skip
 
     def passed(self, failure: Failure) -> None:
         """Log once per agent that a record without a value was passed over."""
         if failure.operator in self._empty:
             return
         self._empty.add(failure.operator)
-        LOG.warning(
-            "tombstone_passed no value: %s, %s: passed over, as all that follow: "
-            "write app.topic(..., allow_empty=True) to get None",
-            failure.place, failure.operator,
-        )  # fmt: skip
+        LOG.warning(EMPTY, failure.place, failure.operator)
 
     def untaken(self, task: TaskId, store: str, counts: Counts) -> None:
         """Count records that an operator did not take, and log the first of a kind."""
@@ -135,7 +149,7 @@ class FailureReports:
         ):
             if count and (kind, store) not in self._untaken:
                 self._untaken.add((kind, store))
-                LOG.warning("record_%s task=%s store=%s: %s", kind, task, store, text)
+                LOG.warning(text, store, task)
 
     def _is_new(self, failure: Failure) -> bool:
         """Return whether this failure is the first of a kind, and note the kind.
@@ -166,13 +180,37 @@ class FailureReports:
                 continue
             self._logged_at[operator] = self._clock.now()
             self._logged[operator] = failed
-            LOG.warning("record_failed %s: %s more: %s", operator, failed - logged, LATER)
+            LOG.warning(self._more(operator, failed - logged))
+
+    def _more(self, operator: str, count: float) -> str:
+        """Return the line about failures that have no line of their own."""
+        file = self._journal.file
+        each = f"each is in {file}" if file else "start with --events FILE to have each on file"
+        records = "1 more record" if count == 1 else f"{count:g} more records"
+        place = f"{self._newest[operator]} offset {self._newest_at[operator]}"
+        return f"{records} of {operator} failed, the last one at {place}; {each}.{self._later}"
+
+
+def told(failure: Failure) -> str:
+    """Return the sentence about a failed record: what became of it, where, and why."""
+    what = "cannot be decoded" if failure.decode else "failed"
+    outcome = "is skipped"
+    if failure.kept.startswith(KEPT):
+        outcome = f"was {failure.kept}"
+    elif failure.kept:
+        outcome = f"is skipped, {failure.kept}"
+    return f"Record {what} and {outcome}: {where(failure)}: {failure.reason}."
+
+
+def where(failure: Failure) -> str:
+    """Return the place of a record, and the agent or flow that failed on it."""
+    return f"{failure.place}, in {failure.operator}"
 
 
 def report_damaged(journal: Journal, tp: TopicPartition, offset: int, why: str) -> None:
     """Report a batch that stays damaged: each reader of that log stands still there."""
     what = (
-        f"{why}: nothing behind it is read; it is tried every {BACKOFF_MAX_S:g} s: let a sound "
-        f"replica lead {tp}, or give these records up with kafka-delete-records.sh"
+        f"{why}: nothing behind it is read, and it is tried again every {BACKOFF_MAX_S:g} s: let "
+        f"a sound replica lead {tp}, or give these records up with kafka-delete-records.sh"
     )
     journal("error", what=what, where=f"{tp} at offset {offset}")

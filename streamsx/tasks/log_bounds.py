@@ -15,6 +15,7 @@ from streamsx.client.cluster import Cluster
 from streamsx.config import Config
 from streamsx.errors import BrokerUnreachable, StreamsxError, WorldError
 from streamsx.journal import LOG
+from streamsx.log_sentences import sentence
 from streamsx.model import TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.tasks.start_positions import (
@@ -27,6 +28,8 @@ from streamsx.tasks.start_positions import (
 )
 
 LATEST = "latest"
+NO_BOUNDS = "The ends of topics are not known yet: %s. Asking again until the brokers answer."
+NO_POSITIONS = "The committed offsets are not known yet: %s. Asking again until there is an answer."
 
 
 class LogBounds:
@@ -47,12 +50,12 @@ class LogBounds:
         """Topics without offsets, read by tasks that feed other tasks' state and keep none."""
         self._stale = False
         """Whether at the last look a leader did not answer, or a partition had none."""
-        inquiries = BatchedLookup(self.look, lambda why: LOG.warning("offsets: %s", why))
+        inquiries = BatchedLookup(self.look, lambda why: LOG.warning(NO_BOUNDS, why))
         self.of = inquiries.of
         self.run = inquiries.run
         self.committed = BatchedLookup(
             partial(admin.committed_now, cluster, config.id),
-            lambda why: LOG.info("positions: %s", why),
+            lambda why: LOG.info(NO_POSITIONS, why),
         )
 
     async def begin(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -89,10 +92,10 @@ class LogBounds:
             begin = dict(choice.begin)
             stop = choice.why if choice.stops else ""
             if not stop:
-                LOG.warning("%s", choice.why)
+                LOG.warning("%s", sentence(choice.why))
         for tp in begin:
             if self.reset.anew(tp.topic, self._cluster.topic_id(tp.topic)):
-                LOG.warning("%s", made_anew(tp, None, begin[tp]).why)
+                LOG.warning("%s", sentence(made_anew(tp, None, begin[tp]).why))
         anew = await self._anew(found)
         begin |= anew
         places = {
@@ -118,7 +121,7 @@ class LogBounds:
             try:
                 committed = await admin.committed_topics(self._cluster, self._app)
             except WorldError as error:
-                LOG.info("positions: %s", error)
+                LOG.info(NO_POSITIONS, error)
                 await asyncio.sleep(PAUSE_MAX_S)
             else:
                 return committed <= self.reset.counts.keys()
@@ -133,7 +136,7 @@ class LogBounds:
             await self._cluster.refresh()  # known metadata may be older than those offsets
         begin = {tp: bounds.start for tp, bounds in (await self.of(self._others(found))).items()}
         for tp, start in begin.items():
-            LOG.warning("%s", made_anew(tp, found[tp][0], start).why)
+            LOG.warning("%s", sentence(made_anew(tp, found[tp][0], start).why))
         return begin
 
     def _others(

@@ -80,7 +80,33 @@ class OncePerSecond:
         more = count - self._logged.get(topic, 0) - records
         self._logged[topic] = count
         self._logged_at[topic] = now
-        LOG.warning("record_refused %s%s", what, f" (and {more} more before it)" if more else "")
+        LOG.warning("%s%s.", capital(what), f" (and {more:g} more before it)" if more else "")
+
+
+def capital(text: str) -> str:
+    """Return the text with a capital letter at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+def note_refused(
+    journal: Journal,
+    tp: TopicPartition,
+    code: int,
+    record: RefusedRecord,
+    action: OnProduceError,
+) -> None:
+    """Write a refused record to the file of events, with the reaction."""
+    sender = record.sender
+    journal(
+        "refused",
+        task=None if sender.task is None else str(sender.task),
+        topic=tp.topic,
+        partition=tp.partition,
+        operator=sender.operator or "",
+        error=name_of(code),
+        action=action.value,
+        records=record.records,
+    )
 
 
 class StopsTask(Protocol):
@@ -152,8 +178,9 @@ class ProduceErrors:
             word = self._choice if active is not None else OnProduceError.STOP_TASK
         else:
             word, what = self._asked(choice, active, tp, record, what)
+        note_refused(self._journal, tp, code, record, word)
         if word is OnProduceError.LOG and skips:
-            self._log(tp.topic, f"{what}: it is passed over", record.records)
+            self._log(tp.topic, f"{what}: it is skipped", record.records)
         elif active is None:
             # The task has ended or begun anew since, so its next run sends the record again.
             self._sends_again(task)
@@ -180,7 +207,7 @@ class ProduceErrors:
             found = choice(Failure(*place, decode=False, error=error, record=record.record))
             return self._choice if found is None else OnProduceError(found), what
         except Exception as failed:  # of the user's function
-            note = f"{what} (its reaction failed: {type(failed).__name__}: {failed})"
+            note = f"{what} (its on_produce_error failed: {type(failed).__name__}: {failed})"
             return OnProduceError.STOP_TASK, note
 
     def _bury(
@@ -236,11 +263,12 @@ class ProduceErrorsOutsideTasks:
     def __init__(
         self, choice: OnProduceError, principal: str, clock: Clock,
         fails: Callable[[Exception], None], registry: MetricRegistry, *,
-        dead_letters: str, outbox: Callable[[], Outbox],
+        dead_letters: str, outbox: Callable[[], Outbox], journal: Journal,
     ) -> None:  # fmt: skip
         self._choice = choice
         self._dead_letters = dead_letters
         self._outbox = outbox
+        self._journal = journal
         self._principal = principal
         self._fails = fails
         lost = registry.counter(
@@ -253,6 +281,7 @@ class ProduceErrorsOutsideTasks:
     def refused(self, tp: TopicPartition, code: int, record: RefusedRecord) -> None:
         """Follow the setting for one record."""
         what = refusal_message(tp, code, record, self._principal)
+        note_refused(self._journal, tp, code, record, self._choice)
         if end := ENDS.get(self._choice):
             self._fails(end(what))
             return

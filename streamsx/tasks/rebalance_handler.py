@@ -17,19 +17,18 @@ from streamsx.errors import Bug, PartitionCountChanged, StreamsxError, TaskFaile
 from streamsx.group import member_events as e
 from streamsx.group.session import Session
 from streamsx.journal import LOG, Journal
-from streamsx.model import TaskId
 from streamsx.tasks import task_registry
 from streamsx.tasks.committer import Committer
 from streamsx.tasks.group_gateway import GroupGateway
 from streamsx.tasks.handovers import Handovers
 from streamsx.tasks.rebalance_listeners import ListenerCalls
-from streamsx.tasks.rebalance_log import RebalanceLog
+from streamsx.tasks.rebalance_log import AssignedTasks, RebalanceLog, sorted_text
 from streamsx.tasks.task_driver import TaskDriver
 from streamsx.tasks.task_reports import TaskReports
 
 SHARED_NAME = (
-    "instance_id_shared instance=%s: a worker with another state directory has this name too, and "
-    "leave cannot tell who is meant: start one of them again with an --instance-id of its own"
+    "Another worker is called %s too, with a state directory of its own, and leave cannot tell "
+    "which one is meant. Start one of them again with an --instance-id of its own."
 )
 
 
@@ -62,6 +61,7 @@ class RebalanceHandler:
         log: log of rebalances.
         refuse_counts: raises PartitionCountChanged for counts that do not fit the state.
         principal: user at the broker, for messages.
+        directory: state directory of the worker, for messages.
         journal: receives assignments, revokes and losses.
         clock: time of the worker.
     """
@@ -82,6 +82,7 @@ class RebalanceHandler:
         log: RebalanceLog,
         refuse_counts: Callable[[Mapping[str, int]], None],
         principal: str,
+        directory: str,
         journal: Journal,
         clock: Clock,
     ) -> None:
@@ -98,6 +99,7 @@ class RebalanceHandler:
         self._log = log
         self._refuse_counts = refuse_counts
         self._principal = principal
+        self._directory = directory
         self._journal = journal
         self._clock = clock
         self._owned = gateway.owned
@@ -144,6 +146,7 @@ class RebalanceHandler:
             standby=sorted_text(standbys),
             learner=sorted_text(learners),
         )
+        self._log.planned(AssignedTasks(active, learners, standbys), view)
         if message.leader:
             decisions = [decision_of(decision) for decision in view.decisions]
             self._journal("plan", generation=message.generation, decisions=decisions)
@@ -185,6 +188,7 @@ class RebalanceHandler:
         began = self._clock.now()
         lost = self._owned.lost(message.tps)
         self._journal("lost", tasks=sorted_text(lost.tasks), reason=message.why)
+        self._log.lost()
         self.lost_leaving = self.lost_leaving or self._gateway.leaving
         self._tasks.feed(lost)
         self.losses += 1
@@ -206,7 +210,8 @@ class RebalanceHandler:
             self._committer.transaction_over(message.id, message.code)
             return
         if message.why is not None:
-            self._journal("error", what=f"commit dropped: {message.why.value}", where="group")
+            what = f"commit dropped: {message.why.value}: its records are processed again"
+            self._journal("error", what=what, where="group")
             self._committer.refused(message.id)
             return
         denied = {
@@ -237,7 +242,7 @@ class RebalanceHandler:
 
     @handle.register
     def _(self, _: e.Left) -> None:
-        self._journal("left")
+        self._journal("left", directory=self._directory)
         self._owner.ended(None)
 
     @handle.register
@@ -248,10 +253,6 @@ class RebalanceHandler:
         """End the worker: the control thread has a bug, or could not begin."""
         error = why = first_of(why)
         if not isinstance(error, StreamsxError):
-            error = Bug(f"the control thread ended: {type(error).__name__}: {error}")
+            error = Bug(f"the thread of the group ended: {type(error).__name__}: {error}")
             error.__cause__ = why
         self._owner.ended(error)
-
-
-def sorted_text(tasks: frozenset[TaskId]) -> list[str]:
-    return [str(task) for task in sorted(tasks)]

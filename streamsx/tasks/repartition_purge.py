@@ -50,5 +50,9 @@ class RepartitionPurge:
             try:
                 await admin.delete_records(self._cluster, due)
             except StreamsxError as error:
-                LOG.warning("not purged, next try in %s s: %s", self._every_s, error)
+                LOG.warning(
+                    "Records of repartition topics that are done are not deleted: %s. Next try in "
+                    "%g s.",
+                    error, self._every_s,
+                )  # fmt: skip
                 self._behind = due | self._behind

@@ -26,6 +26,7 @@ from streamsx.model import Role, TaskId, TopicPartition
 from streamsx.state.api import Rows, holds_rows
 from streamsx.state.layout import StoreNode
 from streamsx.tasks import crash_points, store_restore
+from streamsx.tasks.restore_summary import RestoresOver, RestoreSummary
 from streamsx.tasks.state_machine import TaskEvent
 from streamsx.tasks.store_restore import StoreRestore
 from streamsx.tasks.task_registry import Happened
@@ -72,6 +73,11 @@ class Restoring:
         """Return the records that the worst store is behind the end."""
         return max(store.machine.lag for store in self.stores)
 
+    @property
+    def restored(self) -> int:
+        """Return the records that this restore has applied."""
+        return sum(store.machine.records for store in self.stores)
+
     def order(self) -> tuple[int, bool, int, TaskId]:
         """Return the sort key of this task: smaller keys are restored first."""
         return TURNS[self.role], self.done, self.lag, self.task
@@ -110,6 +116,7 @@ class Restorer:
         self._limit = lag_max
         self._tasks: dict[TaskId, Restoring] = {}
         self._by_changelog: dict[TopicPartition, Store] = {}
+        self._summary = RestoreSummary()
 
     # -- tasks come and go
 
@@ -156,6 +163,8 @@ class Restorer:
                 )
             if not role.follows and store.machine.follows:
                 self._step(store, store_restore.Promoted(end))
+        if not restoring.done:
+            self._summary.begun(self._clock.now(), task)
         return not restoring.done
 
     def turned(self, task: TaskId, role: Role) -> None:
@@ -169,6 +178,7 @@ class Restorer:
         for store in restoring.stores if restoring else ():
             self._fetcher.remove(store.changelog)
             del self._by_changelog[store.changelog]
+        self._log_end(self._summary.dropped(self._clock.now(), task))
 
     def lag(self, task: TaskId) -> int | None:
         """Return the lag of a task in records, None for a task that is not restored here."""
@@ -218,6 +228,8 @@ class Restorer:
                     self._log_progress(restoring)
             if self._clock.now() >= until:
                 break
+        if self._summary.due(self._clock.now()):
+            self._log_all()
         return worked
 
     def _advance(self, store: Store) -> bool:
@@ -267,12 +279,14 @@ class Restorer:
         restoring = store.of
         if restoring.done:
             self._log_progress(restoring)
+            now = self._clock.now()
+            self._log_end(self._summary.over(now, restoring.task, restoring.restored))
         stands = TaskEvent.REACHED_END if restoring.done else TaskEvent.FELL_BEHIND
         self._restored(Happened(restoring.task, stands, restoring.role))
 
     def _empty(self, store: Store, why: str, *, keep: bool) -> None:
         store.writes = None
-        what = f"{why}: restoring it from the start; nothing to do"
+        what = f"{why}: restoring it from the start; no action needed"
         if not keep:
             store.rows.wipe()
         elif store.rows.set_aside(kept := self._kept(store.node.name, store.changelog.partition)):
@@ -290,6 +304,21 @@ class Restorer:
             "restore_progress",
             task=str(restoring.task),
             role=restoring.role.value,
-            restored=sum(store.machine.records for store in restoring.stores),
+            restored=restoring.restored,
             end=sum(store.machine.total for store in restoring.stores),
         )
+
+    def _log_all(self) -> None:
+        """Log how far all restores together are."""
+        some = [each for each in self._tasks.values() if not each.done]
+        total = sum(store.machine.total for each in some for store in each.stores)
+        left = sum(store.machine.lag for each in some for store in each.stores)
+        percent = int(100 * max(total - left, 0) / total) if total else 0
+        tasks = sorted(each.task for each in some)
+        self._journal("restoring", tasks=list(map(str, tasks)), percent=percent, left=left)
+
+    def _log_end(self, over: RestoresOver | None) -> None:
+        if over is not None:
+            ms = round(over.took_s * 1000, 1)
+            tasks = list(map(str, over.tasks))
+            self._journal("restored", tasks=tasks, records=over.records, ms=ms)

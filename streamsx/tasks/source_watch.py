@@ -14,6 +14,7 @@ from streamsx.client.cluster import Cluster
 from streamsx.client.fetcher import Fetcher
 from streamsx.errors import BrokerUnreachable
 from streamsx.journal import LOG
+from streamsx.log_sentences import sentence
 from streamsx.model import TaskId, TopicPartition
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.log_bounds import LogBounds
@@ -106,7 +107,7 @@ class SourceWatch:
         if self._actives.get(active.id) is not active or active.suspended:
             return  # the task may have begun again, at another position
         if to.why:
-            LOG.warning("%s", to.why)
+            LOG.warning("%s", sentence(to.why))
         task = active.task
         now = self._cluster.topic_id(tp.topic)
         if anew := self._anew(tp, active):

@@ -142,7 +142,7 @@ class OffsetReset:
             return Move(
                 max(start, min(end, done)),
                 f"log is shorter than what was read: {tp}: it ends at {end}, the task was at "
-                f"{offset}: its brokers lost records: going on at its end; nothing to do",
+                f"{offset}: its brokers lost records: going on at its end; no action needed",
             )
         begins = self.offset(tp, start, end)
         return Move(
@@ -182,8 +182,8 @@ def made_anew(tp: TopicPartition, offset: int | None, start: int) -> Move:
     )
     return Move(
         start,
-        f"topic was deleted and made anew: {tp}: going on at its start, {start}: {old}; nothing to "
-        "do",
+        f"topic was deleted and made anew: {tp}: going on at its start, {start}: {old}; no action "
+        "needed",
     )
 
 

@@ -65,6 +65,10 @@ class StoreCleanup:
                 continue  # the task may be assigned during the delete of another store
             kept = self._directory.discard(self._directory.store(name, partition))
             gone(task)
-            LOG.info("store_wiped store=%s partition=%d: nobody wanted it", name, partition)
+            LOG.info(
+                "Deleted the local copy of store %s, partition %d: no task here has used it for "
+                "%.0f s; no action needed.",
+                name, partition, self._delay_s,
+            )  # fmt: skip
             await loop.run_in_executor(self._executor, self._directory.delete, kept)
             del self._unwanted[name, partition]

@@ -89,7 +89,9 @@ class StoreOpener:
                 await asyncio.sleep(LOCKED_RETRY_S)
             except StoreCorrupt as error:
                 kept = self._directory.discard(path)
-                what = f"{error}: moved to {kept}, restoring it from its changelog; nothing to do"
+                what = (
+                    f"{error}: moved to {kept}, restoring it from its changelog; no action needed"
+                )
                 self._journal("error", what=what, where=f"store {node.name} of task {task}")
                 return self._open(path, node)
 

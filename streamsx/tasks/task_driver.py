@@ -196,12 +196,12 @@ class TaskDriver:
         self._reruns[task] = rerun
         if rerun.rows:
             rows = sum(map(len, rerun.rows.values()))
-            LOG.info("rows_uncommitted task=%s rows=%d: the next commit puts them back", task, rows)
+            LOG.debug("Task %s puts back %d uncommitted rows with its next commit.", task, rows)
         self.feed(Happened(task, TaskEvent.UNDO))
         if isinstance(why, RecordUndone):
-            LOG.info("record_undone %s: its task goes back to the last commit", why)
+            LOG.debug("Task %s goes back to its last commit: %s.", task, why)
         elif rerun.stop is None:
-            what = f"{why}: going back to the last commit, to pass over its record"
+            what = f"{why}: going back to the last commit, to skip its record"
             self._journal("error", what=what, where=f"task {task}")
 
     def halted(self, task: TaskId, why: TaskStopped) -> None:

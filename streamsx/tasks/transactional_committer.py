@@ -199,8 +199,8 @@ class TransactionalCommitter(Committer):
         where = ", ".join(sorted({str(tp) for tps in waits.values() for tp in tps}))
         for task in sorted(waits):
             LOG.warning(
-                "commit_waits task=%s: %s has no leader: the task goes back to its last commit and "
-                "waits there; the other tasks go on: is the topic there, are its brokers?",
+                "Task %s waits: its output %s has no leader. It goes back to its last commit; the "
+                "other tasks go on. Is the topic there, and are its brokers up?",
                 task, where,
             )  # fmt: skip
         self._abort(NO_LEADER.format(where=where, patience_s=self._patience_s), {})
@@ -216,7 +216,7 @@ class TransactionalCommitter(Committer):
                 continue
             del self._waits[active.id]
             active.paused = active.begins or active.denied
-            LOG.info("commit_goes_on task=%s: its outputs have leaders again", active.id)
+            LOG.info("Task %s goes on: its outputs have leaders again.", active.id)
         super().consider(now, actives)
 
     def _left_out(self, task: TaskId, topic: str, left_out: Mapping[str, int]) -> None:

@@ -15,6 +15,7 @@ from streamsx.clock import Clock
 from streamsx.config import Config
 from streamsx.errors import BrokerUnreachable, StreamsxError, TopologyError, WorldError
 from streamsx.journal import LOG, Journal
+from streamsx.log_sentences import counted
 from streamsx.model import TopicPartition
 from streamsx.state.directory import StateDirectory
 from streamsx.state.layout import StoreNode
@@ -35,10 +36,11 @@ from streamsx.topology.presence import (
 
 LOOK_AGAIN_S = 1.0
 LOOK_EVERY_S = 5.0
-ASKED_AGAIN = "changelogs are not there, and their state is: %s: asking again for %g s"
-ONLY_NOW = (
-    "source topic was not there: %s: created with %d partitions, there is nothing to read until "
-    "somebody writes to it: check its name"
+ASKED_AGAIN = "Changelogs are not there, and their state is: %s. Asking again for %g s."
+CREATED = "Created topic %s with %s."
+CREATED_SOURCE = (
+    "Created topic %s with %s: the app reads it, and it was not there. It stays empty "
+    "until somebody writes to it; is its name right?"
 )
 
 
@@ -100,9 +102,12 @@ class AppTopics:
         ]
         await admin.create_topics(self.cluster, made)
         for spec in layout.create:
-            LOG.info("topic_created topic=%s partitions=%d", spec.name, spec.partitions or 0)
-            if spec.kind is TopicKind.SOURCE and spec.name not in own:
-                LOG.warning(ONLY_NOW, spec.name, spec.partitions or 0)
+            size = counted(spec.partitions or 0, "partition")
+            named_by_app = spec.name.startswith(f"{self.topology.app_id}-")
+            if spec.kind is TopicKind.SOURCE and spec.name not in own and not named_by_app:
+                LOG.warning(CREATED_SOURCE, spec.name, size)
+            else:
+                LOG.info(CREATED, spec.name, size)
         await self._check_changelogs()
         await self.cluster.follow(self._names())
 
@@ -147,9 +152,9 @@ class AppTopics:
         for node, sources in lost:
             if read := sorted(begun.intersection(sources)):
                 LOG.warning(
-                    "table %s begins empty: its changelog %s was not there, and %s was read already"
-                    ": nothing to do if the table is new; else raise the app's version to make it "
-                    "again from the start of its topics",
+                    "Table %s begins empty: its changelog %s was not there, and %s was read "
+                    "already. No action needed if the table is new; else raise the app's version "
+                    "to make it again from the start of its topics.",
                     *(node.name, node.changelog, ", ".join(read)),
                 )
 

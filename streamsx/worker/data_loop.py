@@ -40,9 +40,8 @@ CHUNK_MIN_S = 0.002
 the same for few and for many: without this limit a word count takes 2.7 % more CPU time."""
 CHUNK_RECORDS_MAX = 5000
 TIME_STANDS = (
-    "time_stands task=%s: tasks on partitions %s have never sent a time to %s, because they had no "
-    "record: windows behind that topic stay open until they have: write idle= on the window or the "
-    "join to go on without them"
+    "Windows of task %s stay open: tasks on partitions %s have never sent a time to %s, because "
+    "they had no record. Write idle= on the window or the join to go on without them."
 )
 PASSED_MAX = 20
 """Turns after which a task is overdue, 0.2 s: it no longer waits for tasks that are behind in event

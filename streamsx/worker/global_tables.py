@@ -26,6 +26,8 @@ from streamsx.state.memory import MemoryRows
 from streamsx.tasks.failure_reports import report_damaged
 
 LOG_EVERY_S: Final = 10.0
+UNREADABLE: Final = "Skipped %d records of the global table's topic %s: they cannot be read."
+READ_AGAIN: Final = "%s has no offset %d any more: its global table is read from the start again."
 
 
 class GlobalTables:
@@ -91,7 +93,7 @@ class GlobalTables:
                 async with asyncio.timeout(LOG_EVERY_S):
                     await self._filled.wait()
             except TimeoutError:
-                LOG.info("global tables are being read: %s", ", ".join(map(str, self._left)))
+                LOG.info("Global tables are still being read: %s.", ", ".join(map(str, self._left)))
 
     async def _follow(self) -> None:
         """Apply records as they come."""
@@ -109,7 +111,7 @@ class GlobalTables:
         keys, values = batch.keys, batch.values
         if batch.unreadable:
             read = [n for n in range(len(keys)) if batch.error(n) is None]
-            LOG.warning("global table: %d records of %s are unreadable", len(keys) - len(read), tp)
+            LOG.warning(UNREADABLE, len(keys) - len(read), tp)
             keys = [keys[n] for n in read]
             values = [values[n] for n in read]
         for store in self._of_topic[tp.topic]:
@@ -119,7 +121,7 @@ class GlobalTables:
 
     def _cut(self, tp: TopicPartition, offset: int) -> None:
         """Go on at the start of a log that does not have an offset any more."""
-        LOG.warning("global table: %s has no offset %d: it is read from its start", tp, offset)
+        LOG.warning(READ_AGAIN, tp, offset)
         _ = self._spawn(self._begin_again(tp), name=f"read {tp} again")
 
     async def _begin_again(self, tp: TopicPartition) -> None:

@@ -63,8 +63,8 @@ class KeyPlaces:
         if len(here) < count and name not in self._warned:
             self._warned.add(name)
             LOG.warning(
-                "only a part of table %s is read: %s: other workers have the rest, or it is being "
-                "restored",
+                "Only a part of table %s is read: %s. Other workers have the rest, or it is being "
+                "restored.",
                 name,
                 _part(here, count),
             )

@@ -23,6 +23,7 @@ from streamsx.client.cluster import Cluster
 from streamsx.config import Config
 from streamsx.errors import BrokerUnreachable, StreamsxError, UsageError, WorldError
 from streamsx.journal import LOG
+from streamsx.log_sentences import counted
 from streamsx.processing.inbox import (
     RUNNING,
     Done,
@@ -41,6 +42,11 @@ PAUSE_S = 0.2
 ASKED_MAX = 10
 """Number of retriable errors until the topic counts as one without a leader for longer. Then the
 record goes into a batch that waits for a leader."""
+NOT_AWAITED = (
+    "A record was not sent: %s. Nothing awaited the send: await it, and the record that sends it "
+    "fails in its place."
+)
+CREATED = "Created topic %s with %s."
 
 
 class LateSend(Done):
@@ -61,7 +67,7 @@ class LateSend(Done):
 
     def _over(self, job: asyncio.Task[Any]) -> None:
         if not job.cancelled() and job.exception() is not None and not self._awaited:
-            LOG.error("record not sent: %s: await the send, and its record fails", job.exception())
+            LOG.error(NOT_AWAITED, job.exception())
 
     # -- as a future
 
@@ -185,7 +191,7 @@ class LateTopics:
             try:
                 answer = await self._cluster.metadata([topic])
             except BrokerUnreachable as error:
-                LOG.info("topic looked up again: %s: %s", topic, error)
+                LOG.info("Topic %s is looked up again: %s.", topic, error)
                 await asyncio.sleep(PAUSE_S)
             else:
                 code: int = answer.topics[0].error_code
@@ -202,8 +208,8 @@ class LateTopics:
         try:
             await admin.create_topics(self._cluster, [made])
         except WorldError as error:  # the lookup is repeated
-            LOG.warning("topic not made yet: %s: %s", spec.name, error)
+            LOG.warning("Topic %s is not created yet, and is tried again: %s.", spec.name, error)
             return
         except StreamsxError as error:
             raise UsageError(f"topic not made: {spec.name}: {error}") from error
-        LOG.info("topic_created topic=%s partitions=%d", spec.name, partitions)
+        LOG.info(CREATED, spec.name, counted(partitions, "partition"))

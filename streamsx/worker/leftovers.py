@@ -16,6 +16,7 @@ from streamsx.journal import LOG
 
 TOLD_AFTER_S = 1.0
 NAMES_MAX = 3
+WAITS = "The worker waits up to %.0f s for code of the app that was cancelled and goes on: %s."
 PACKAGE = __name__.split(".")[0]
 
 
@@ -33,13 +34,13 @@ async def end_leftovers(others: AbstractSet[asyncio.Task[Any]], seconds: float) 
         _, left = await asyncio.wait(left, timeout=min(TOLD_AFTER_S, seconds))
     if left and seconds > TOLD_AFTER_S:
         rest_s = seconds - TOLD_AFTER_S
-        LOG.warning("waiting %.0f s for what was cancelled: %s", rest_s, "; ".join(_named(left)))
+        LOG.warning(WAITS, rest_s, "; ".join(_named(left)))
         _, left = await asyncio.wait(left, timeout=rest_s)
     found = _named(left)
     for each in found:
         LOG.warning(
-            "left behind: %s: it was cancelled and goes on: let CancelledError end it; the worker "
-            "ends without it",
+            "Left behind: %s. It was cancelled and goes on: let CancelledError end it. The worker "
+            "ends without it.",
             each,
         )
     return found

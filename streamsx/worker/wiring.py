@@ -39,6 +39,7 @@ from streamsx.tasks.committer import CommitLimits, CommitOutcomes, Committer, pa
 from streamsx.tasks.failure_reports import FailureReports, report_damaged
 from streamsx.tasks.group_gateway import GroupGateway
 from streamsx.tasks.handovers import Handovers
+from streamsx.tasks.idle_log import IdleLog
 from streamsx.tasks.inactive_stores import InactiveStores
 from streamsx.tasks.log_bounds import LATEST, LogBounds
 from streamsx.tasks.produce_errors import OnProduceError, ProduceErrors, ProduceErrorsOutsideTasks
@@ -115,7 +116,12 @@ class WorkerComponents:
         self.arrived = asyncio.Event()
         """Set when there is work for the data loop."""
         self.executor = ThreadPoolExecutor(EXECUTOR_THREADS, thread_name_prefix="executor")
-        self.failures = FailureReports(context.clock, context.metrics, context.journal)
+        self.failures = FailureReports(
+            context.clock,
+            context.metrics,
+            context.journal,
+            context.config.consecutive_failures_max,
+        )
         self.limits = OutputLimits(context.cluster, context.clock, context.owner.spawn)
         assignor = assignor_of(context, partitions)
         self._join_group(assignor)
@@ -339,11 +345,13 @@ class WorkerComponents:
             log=RebalanceLog(
                 actives=self.active_tasks,
                 metrics=self.session.metrics,
+                idle=IdleLog(readers_of(context.topology), context.journal),
                 journal=context.journal,
                 clock=context.clock,
             ),
             refuse_counts=partial(refuse_changes, context.topology, partitions),
             principal=context.cluster.principal,
+            directory=str(context.directory.path),
             journal=context.journal,
             clock=context.clock,
         )
@@ -372,6 +380,7 @@ class WorkerComponents:
         outside = ProduceErrorsOutsideTasks(
             choice, cluster.principal, clock, context.owner.fail, context.metrics,
             dead_letters=dead_letters_name(config), outbox=lambda: self.host.producer,
+            journal=context.journal,
         )  # fmt: skip
         self.host = WorkerHost(
             producer=producer_of(context, self.limits, outside.refused),
@@ -481,6 +490,14 @@ def produce_errors_of(
         sends_again=tasks.sends_again,
         fails=tasks.failed,
     )
+
+
+def readers_of(topology: Topology) -> dict[int, list[str]]:
+    """Return the names of the agents and flows of each sub-topology."""
+    return {
+        plan.number: sorted({name for s in plan.sources for name in s.readers.values()})
+        for plan in topology.subtopologies
+    }
 
 
 def bounds_of(context: WorkerContext, partitions: Mapping[str, int]) -> LogBounds:
@@ -599,4 +616,5 @@ def session_of(context: WorkerContext, assignor: StreamsPartitionAssignor) -> Se
         Outage(LOG.warning),
         context.metrics,
         keep,
+        context.journal,
     )

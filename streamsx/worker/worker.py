@@ -62,6 +62,18 @@ TIMEOUT_SHARE = 1 / 3
 """Share of the session timeout. A broker that has neither accepted a connection nor answered by
 then has vanished, and the kernel drops the connection if data stay unacknowledged for that long."""
 
+IN_THE_CLEAR = (
+    "The password travels in the clear (SASL_PLAINTEXT): give the credentials an ssl_context."
+)
+NOT_SENT = (
+    "Not all records of timers and own tasks were sent: the brokers did not take them within %g s. "
+    "They are lost."
+)
+NO_AGENTS = (
+    "App %s has no agents or flows: this worker reads no topic and joins no group; only the app's "
+    "timers and own tasks run."
+)
+
 NamedService = tuple[str, Callable[[], Coroutine[Any, Any, None]]]
 """Name and coroutine function of a job beside the tasks: timers, the app's own tasks."""
 
@@ -143,7 +155,9 @@ class Worker:
             guarantee=self._config.processing_guarantee,
         )
         if self._security.shows_password:
-            LOG.warning("password in the clear: SASL_PLAINTEXT: give the credentials ssl_context")
+            LOG.warning(IN_THE_CLEAR)
+        if self._alone:
+            LOG.warning(NO_AGENTS, self._topology.app_id)
         self._loop = asyncio.get_running_loop()
         take_sends_as_tasks(self._loop)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -233,7 +247,7 @@ class Worker:
         self._give_up_at = self._clock.now() + STOP_NOW_S
         self._journal("error", what=f"{type(error).__name__}: {error}", where="worker")
         if isinstance(error, TaskFailed) and error.__cause__ is not None:
-            LOG.error("users' code has failed", exc_info=error.__cause__)
+            LOG.error("The error of the app's own code was:", exc_info=error.__cause__)
         if self._control is None or self._control.done():
             self.ended(error)
         elif isinstance(error, AppStopped):
@@ -367,7 +381,7 @@ class Worker:
             made.producer.close()
             made.host.producer.close()
             made.session.post(
-                e.Silent("its data loop has ended")
+                e.Silent("its main thread has ended")
             )  # no effect once the member has left
             for left in (*self._jobs, *self._users):
                 left.cancel()
@@ -415,7 +429,7 @@ class Worker:
             async with asyncio.timeout(LAST_FLUSH_S):
                 await producer.flush()
         except TimeoutError:
-            LOG.warning("not everything was sent: the broker did not take it in %s s", LAST_FLUSH_S)
+            LOG.warning(NOT_SENT, LAST_FLUSH_S)
 
     async def _finish(self, producer: Producer) -> None:
         """Leave no transaction open; brokers would abort it after its time-out."""

@@ -45,7 +45,7 @@ def test_broker_serves_logs_and_stops_cleanly(tmp_path: Path) -> None:
     with EmbeddedBroker(tmp_path / "data", "--topic", "a:2", "--topic", "b:1") as process:
         assert topics(process.bootstrap) == {"a": 2, "b": 1}
         assert process.stop() == 0
-        assert f"broker_stopped at={process.bootstrap} " in process.told()
+        assert f"Broker at {process.bootstrap} stopped; " in process.told()
     assert (tmp_path / "data" / "clean").exists()
     with EmbeddedBroker(tmp_path / "data") as process:
         assert topics(process.bootstrap) == {"a": 2, "b": 1}
@@ -108,7 +108,7 @@ def test_existing_topic_with_another_partition_count_is_logged(tmp_path: Path) -
     with EmbeddedBroker(tmp_path / "data", "--topic", "a:4") as process:
         assert topics(process.bootstrap) == {"a": 2}
         assert any(
-            "topic_is_there topic=a partitions=2, not 4" in line
+            "Topic a is there already, with 2 partitions and not 4." in line
             for line in process.told().splitlines()
         )
 

@@ -248,7 +248,7 @@ def test_malformed_bytes_close_the_connection_with_one_log_line(
             assert received(sock) == b""
         assert converse(other, Api.API_VERSIONS, 3, VERSIONS).api_keys
     (line,) = (r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
-    assert re.fullmatch(rf"closed 127\.0\.0\.1:\d+: {re.escape(why)}", line)
+    assert re.fullmatch(rf"Closed the connection of 127\.0\.0\.1:\d+: {re.escape(why)}\.", line)
 
 
 def test_failing_request_handler_logs_the_traceback_once(

@@ -92,7 +92,7 @@ def test_failed_group_write_returns_members_to_the_group_on_disk(
         assert committed(sock) == 5
         assert commit(sock, 7) == E.NONE
         assert committed(sock) == 7
-    assert "group_write_failed error='No space left on device'" in caplog.text
+    assert "A group was not written: No space left on device. " in caplog.text
 
 
 def test_group_failing_to_reload_is_loaded_for_the_next_request(
@@ -140,7 +140,9 @@ def test_failed_coordinator_is_replaced_and_logged(
             assert answer(sock, Api.LIST_GROUPS, 2).error_code == E.COORDINATOR_NOT_AVAILABLE
         assert answer(parked, Api.JOIN_GROUP, 3).error_code == E.COORDINATOR_NOT_AVAILABLE
         assert commit(other, 2) == E.NONE
-    assert [r.message for r in caplog.records if r.exc_info] == ["request_failed api=LIST_GROUPS"]
+    assert [r.message for r in caplog.records if r.exc_info] == [
+        "A request of kind LIST_GROUPS failed here:"
+    ]
 
 
 def test_full_disk_refuses_batches_and_leaves_none_behind(
@@ -155,7 +157,9 @@ def test_full_disk_refuses_batches_and_leaves_none_behind(
             for _ in range(3):
                 assert produce(sock, b"b") == (E.KAFKA_STORAGE_ERROR, -1)
         assert produce(sock, b"c") == (E.NONE, 1)
-    (line,) = [r.message for r in caplog.records if r.message.startswith("storage_failed")]
+    (line,) = [
+        r.message for r in caplog.records if r.message.startswith("The disk refused a request: ")
+    ]
     assert "No space left on device: " in line
     assert "/logs/t-0/" in line
 

@@ -133,7 +133,7 @@ def test_worker_warns_of_partitions_that_hold_the_time(
         assert finals(bench).total() == 0
     finally:
         bench.close()
-    found = [each.getMessage() for each in caplog.records if "time_stands" in each.getMessage()]
+    found = [each.getMessage() for each in caplog.records if "stay open" in each.getMessage()]
     assert len(found) == 1
     assert "have never sent a time to catch-up-counts-repartition" in found[0]
     assert "idle=" in found[0]

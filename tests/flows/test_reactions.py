@@ -126,7 +126,7 @@ def test_function_that_fails_stops_the_task(made_app: Callable[..., App], answer
 
     with (
         TestDriver(made_app(choose), raises=False) as driver,
-        pytest.raises(TaskStopped, match=r"thirteen \(its reaction failed: \w+Error: "),
+        pytest.raises(TaskStopped, match=r"thirteen \(its on_error failed: \w+Error: "),
     ):
         driver.pipe("numbers", [13])
 

@@ -275,7 +275,7 @@ def test_bytes_are_not_tried_again(given: Any) -> None:
 def test_function_may_not_try_bytes_again() -> None:
     app = app_with()
     app.flow("numbers", on_decode_error=lambda _failure: THREE).map_values(str).to("out")
-    says = r"its reaction failed: .*bytes do not get better"
+    says = r"its on_decode_error failed: .*bytes do not get better"
     with TestDriver(app, raises=False) as driver:
         driver.to("numbers")(None, b"{", 0, None)
         with pytest.raises(TaskStopped, match=says):

@@ -50,9 +50,28 @@ EVENTS: dict[str, dict[str, Any]] = {
     "assigned": {"generation": "int", "active": ["str"], "standby": ["str"], "learner": ["str"]},
     "plan": {"generation": "int", "decisions": [DECISION]},
     "revoked": {"tasks": ["str"]},
+    "rebalanced": {
+        "runs": ["str"], "gained": ["str"], "lost": ["str"], "learns": ["str"],
+        "standbys": ["str"], "rounds": "int", "ms": "float", "gap_ms": "float|null",
+    },
+    "rebalance_waits": {
+        "seconds": "float", "phase": "str", "workers": ["str"], "leader": "str",
+    },
+    "worker_joined": {"worker": "str", "tasks": ["str"], "total": "int", "back": "bool"},
+    "worker_restarted": {"worker": "str", "tasks": ["str"], "was": "str"},
+    "worker_left": {"worker": "str", "tasks": ["str"], "to": {"*": "int"}, "led": "bool"},
+    "worker_lost": {
+        "worker": "str", "tasks": ["str"], "to": {"*": "int"}, "led": "bool",
+        "session_timeout_s": "float",
+    },
+    "worker_differs": {"worker": "str"},
+    "code_differs": {"readers": ["str"], "leader": "str"},
+    "idle": {"why": "str"},
     "lost": {"tasks": ["str"], "reason": "str"},
     "task": {"task": "str", "role": "str", "from": "str", "to": "str"},
     "restore_progress": {"task": "str", "role": "str", "restored": "int", "end": "int"},
+    "restoring": {"tasks": ["str"], "percent": "int", "left": "int"},
+    "restored": {"tasks": ["str"], "records": "int", "ms": "float"},
     "snapshot_fetched": {
         "task": "str", "store": "str", "number": "int", "rows": "int", "bytes": "int",
         "position": "int", "ms": "float",
@@ -70,9 +89,13 @@ EVENTS: dict[str, dict[str, Any]] = {
         "task": "str", "topic": "str", "partition": "int", "offset": "int", "operator": "str",
         "exception": "str", "action": "str", "attempt": "int",
     },
+    "refused": {
+        "task": "str|null", "topic": "str", "partition": "int", "operator": "str", "error": "str",
+        "action": "str", "records": "int",
+    },
     "leaving": {"deadline": "float|null"},
     "stays": {},
-    "left": {},
+    "left": {"directory": "str"},
     "error": {"what": "str", "where": "str"},
 }  # fmt: skip
 """Fields beside those of `STAMP`. A suspended task has `last_record` too."""
@@ -324,7 +347,11 @@ def test_events_and_commands_of_a_group_have_the_pinned_fields(tmp_path: Path) -
         events = [dict(event) for event in workers.events()]
     assert list(wrong(events)) == []
     absent = EVENTS.keys() - {event["event"] for event in events}
-    assert absent == {"lost", "stays", "error", "processed", "failed", "aborted"}
+    assert absent == {
+        "lost", "stays", "error", "processed", "failed", "aborted", "restoring", "restored",
+        "refused", "rebalance_waits", "worker_restarted", "worker_lost", "worker_differs",
+        "code_differs", "idle",
+    }  # fmt: skip
 
 
 # -- commands that ask nobody

@@ -184,6 +184,18 @@ def test_reason_to_stop_the_app_has_these_bytes() -> None:
     assert read_assignment(stopped).stop_app == "KeyError"
 
 
+def test_words_for_the_log_have_these_bytes() -> None:
+    """They came later: a reader without them skips the tags, and bytes without them are read."""
+    view = replace(
+        VIEW, led_by="a", leader_leaves=True, differs=frozenset({0, 200}), idle="4 tasks"
+    )
+    flagged = ASSIGNMENT.hex().replace("02011b", "02013b", 1)
+    later = bytes.fromhex(flagged + "140161" + "150300c801" + "160734207461736b73")
+    assert write_assignment(view).hex(" ") == later.hex(" ")
+    assert read_assignment(later) == view
+    assert read_assignment(ASSIGNMENT).led_by == ""
+
+
 @pytest.mark.parametrize("data", [JOIN, ASSIGNMENT], ids=["join", "assignment"])
 def test_user_data_of_a_later_version_for_old_readers_is_read(data: bytes) -> None:
     later = b"\x09\x01" + data[2:] + b"\x7f\x02\xab\xcd"

@@ -102,8 +102,8 @@ def test_record_refused_by_the_broker_stops_the_task_or_is_skipped(
         lower(kafka, OUT.topic, "3600000")
         feed(client, range(10, 11), HOURS_MS)
         feed(client, range(11, 20))
-        group.until(lambda: "task stopped: 0_0: record refused" in group.log("a"), "stopped")
-        (line,) = [line for line in group.log("a").splitlines() if "task stopped" in line]
+        group.until(lambda: "Task stopped: 0_0: record refused" in group.log("a"), "stopped")
+        (line,) = [line for line in group.log("a").splitlines() if "Task stopped" in line]
         assert f"record refused: {OUT}, key b'10', sent by task 0_0 at {SOURCE}" in line
         assert "INVALID_TIMESTAMP" in line
         assert client.committed("refusals", [SOURCE])[SOURCE] == 10

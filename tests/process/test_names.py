@@ -96,7 +96,7 @@ def test_repartition_topics_under_faust_names_are_not_abandoned(
     workers.until(lambda: shop.totals(app) == shop.expected, "counted")
     assert workers.stop("a") == [0]
     faust_s = f"{shop.name}-add-{shop.name}-user-repartition"
-    assert f"topics without the app's id: {faust_s}" in workers.log("a")
+    assert f"Topics without the app's id: {faust_s}" in workers.log("a")
 
     workers.start("a", id=app)
     assert workers.code("a") == 2

@@ -38,6 +38,6 @@ def test_second_process_of_an_instance_logs_the_slot_taken(tmp_path: Path) -> No
         (second_folder / slots.name).symlink_to(slots)
         second.start("k")
         second.until_event("worker_started")
-        why = "instance k begins in slot 1, with what is there: its own slot is taken: state dir"
+        why = "Worker k begins in slot 1, with the state that is there: its own slot is taken: "
         assert why in second.log("k")
         assert f"process {first.pid('k')} holds it" in second.log("k")

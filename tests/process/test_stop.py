@@ -122,4 +122,4 @@ def test_user_code_that_does_not_end_is_left_behind(tmp_path: Path, kind: str) -
         workers.until(lambda: "begun" in workers.log("a"), "begun")
         assert workers.stop("a", timeout_s=2 + LITTLE_S) == [0]
         named = "stubborn.job at " if kind == "task" else "threads ['asyncio_0']"
-        assert f"left behind: {named}" in workers.error("a")
+        assert f"Left behind: {named}" in workers.error("a")

@@ -24,7 +24,7 @@ def test_worker_and_send_report_an_unknown_advertised_host_name(tmp_path: Path) 
         send = subprocess.run(command, capture_output=True, text=True, check=False)
         workers.until(lambda: REMEDY in workers.log("a"), "told", timeout_s=10)
         assert workers.now() < started + 20, "10 s, and what a busy machine takes"
-        (line, *_) = [line for line in workers.log("a").splitlines() if "broker_unreached" in line]
+        (line, *_) = [line for line in workers.log("a").splitlines() if "out of reach" in line]
         assert WHY in line
         assert workers.stop("a") == [0]
     assert send.returncode == 4

@@ -58,21 +58,45 @@ def test_full_events_file_is_closed_and_the_worker_continues(
     journal("left")
     journal("left")
     (line,) = (r.getMessage() for r in caplog.records if r.levelno == logging.ERROR)
-    assert line == "events file: /dev/full: No space left on device: no more events are written"
+    assert (
+        line == "Events file /dev/full: No space left on device. No more events are written to it."
+    )
 
 
 @pytest.mark.parametrize(
-    ("event", "level"), [("promoted", logging.INFO), ("commit", logging.DEBUG), ("error", 40)]
+    ("event", "level"), [("cooled", logging.INFO), ("commit", logging.DEBUG), ("error", 40)]
 )
-def test_event_is_logged_at_the_right_level_with_spaces_quoted(
+def test_event_without_a_sentence_is_logged_with_spaces_quoted(
     event: str, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Events that the table does not know, and events without the fields that it expects."""
     caplog.set_level(logging.DEBUG, "streamsx")
-    Journal("w", Stopped())(event, what="a b", tasks=["0_1", "1_1"], why="")
+    Journal("w", Stopped())(event, a="a b", tasks=["0_1", "1_1"], why="")
     (record,) = caplog.records
     assert (record.levelno, record.getMessage()) == (
-        level, f'{event} what="a b" tasks=0_1,1_1 why=""',
+        level, f'{event} a="a b" tasks=0_1,1_1 why=""',
     )  # fmt: skip
+
+
+def test_log_record_of_an_event_keeps_its_name_and_fields_beside_the_sentence(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "streamsx")
+    Journal("w", Stopped())("left", directory="d/0")
+    (record,) = caplog.records
+    assert record.getMessage() == "Worker w left the group; its state stays in d/0."
+    assert vars(record)["fields"] == {"event": "left", "directory": "d/0"}
+
+
+@pytest.mark.parametrize(("as_json", "level"), [(False, logging.DEBUG), (True, logging.INFO)])
+def test_rounds_stay_information_in_the_json_log(
+    as_json: bool, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "streamsx")
+    journal = Journal("w", Stopped(), as_json=as_json)
+    journal("revoked", tasks=["0_1"])
+    journal("commit", tasks=1, records=2, ms=3.0)
+    assert [record.levelno for record in caplog.records] == [level, logging.DEBUG]
 
 
 def test_logged_event_shows_deadline_as_utc_and_no_monotonic_time(
@@ -84,10 +108,13 @@ def test_logged_event_shows_deadline_as_utc_and_no_monotonic_time(
     journal = Journal("w", Stopped(), path)
     journal("leaving", deadline=1795734538.540551)
     journal("leaving", deadline=None)
-    journal("promoted", task="1_0", at=5468.41406111)
+    journal("cooled", task="1_0", at=5468.41406111)
+    leaves = "Worker w leaves: others take over its tasks first; it is gone"
     assert caplog.messages == [
-        "leaving deadline=2026-11-26T23:08:58Z", "leaving deadline=None", "promoted task=1_0",
-    ]  # fmt: skip
+        f"{leaves} by 2026-11-26T23:08:58Z at the latest.",
+        f"{leaves} as soon as others have them.",
+        "cooled task=1_0",
+    ]
     assert '"deadline": 1795734538.540551' in path.read_text()
     assert '"at": 5468.41406111' in path.read_text()
     journal.close()

@@ -1,8 +1,9 @@
 """Log of a command: one line per decision on stderr, as text or as JSON.
 
-`2026-11-21T08:08:00.123Z INFO  promoted task=1_0 lag=12`: event first, then key=value. Libraries
-are kept at WARNING. The level of the root logger is never changed: with a lower level, even records
-that a library does not print would cost time.
+`2026-11-21T08:08:00.123Z INFO  Worker a left the group.`: text has a sentence for each event, JSON
+has the event's name and fields (`log_sentences`). Libraries are kept at WARNING. The level of the
+root logger is never changed: with a lower level, even records that a library does not print would
+cost time.
 """
 
 import json

@@ -81,7 +81,7 @@ class Reading:
         except CorruptRecord as error:
             raise Refused(ErrorCode.CORRUPT_MESSAGE) from error
         except OSError as error:
-            logger.error("read_failed folder=%s error=%r", log.folder, error)
+            logger.error("Reading from %s failed: %s.", log.folder, error)
             raise Refused(ErrorCode.KAFKA_STORAGE_ERROR) from None
         self._left -= len(records)
         self.size += len(records)

@@ -12,6 +12,7 @@ from math import inf
 from streamsx.broker.groups import coordinator_events as e
 from streamsx.broker.groups.assignors import ASSIGNORS, Target, TopicIdPartition, all_of
 from streamsx.broker.groups.group import GroupConfig, GroupTurn
+from streamsx.broker.groups.member_names import removed, settled
 from streamsx.broker.groups.offsets import NO_ID, Catalog
 from streamsx.broker.metadata_rows import (
     OF_A_MEMBER,
@@ -72,6 +73,8 @@ class Assignments:
     """Current and target assignments of a group's members, with their epochs."""
 
     def __init__(self, turn: GroupTurn, config: GroupConfig, catalog: Catalog) -> None:
+        self.settled: frozenset[str] = frozenset()
+        """Members of the newest line about all of them."""
         self.turn = turn
         self.config = config
         self.catalog = catalog
@@ -139,7 +142,12 @@ class Assignments:
                 self.aim_at(member_id, places)
         epoch = self.epoch if stale else self.epoch + 1
         self.set_epochs(epoch, epoch)
-        self.turn.tell("group_target", f"epoch={epoch} members={len(self.members)}")
+        members = frozenset(self.members)
+        said = ""
+        if members != self.settled:
+            self.settled = members
+            said = settled(self.turn.group_id, (m.about for m in self.members.values()))
+        self.turn.tell("group_target", f"epoch={epoch} members={len(self.members)}", said)
 
     def _topics_of(self, member: ConsumerMember) -> dict[bytes, int]:
         """Return id and number of partitions of each subscribed topic that exists."""
@@ -291,7 +299,8 @@ class Assignments:
         """Remove a member from the group, raise the group epoch, and log the reason."""
         self.forget(member)
         self.set_epochs(self.epoch + 1, self.target_epoch)
-        self.turn.tell("member_removed", f"member={member.id} why={why!r}")
+        said = removed(self.turn.group_id, member.about, why)
+        self.turn.tell("member_removed", f"member={member.id} why={why!r}", said)
 
     def forget(self, member: ConsumerMember) -> None:
         """Delete all that is stored of a member."""

@@ -43,6 +43,7 @@ from typing import Any, ClassVar, NoReturn
 from streamsx.broker.groups import coordinator_events as e
 from streamsx.broker.groups.coordinator_events import ReplyBody
 from streamsx.broker.groups.group import CommitIdentity, GroupConfig, GroupTurn
+from streamsx.broker.groups.member_names import removed, settled
 from streamsx.broker.groups.members import (
     NAMES_SINCE,
     PROMISE_SINCE,
@@ -138,6 +139,8 @@ class Round:
         self.pending: dict[str, float] = {}  # promised member ids, and when each promise ends
         self.deadline = inf  # end of this half of the round
         self.initial = False  # the round began in EMPTY: it waits for the delay, not for members
+        self.settled: frozenset[str] = frozenset()  # members of the newest line about all
+        self.said = ""  # that line
         self.recovered = False
         self.saved_ms = 0  # unix time; in EMPTY, when the last member was gone
         self.story: deque[tuple[float, Cause, GroupState, int]] = deque(maxlen=STORY_LINES)
@@ -277,6 +280,7 @@ class Round:
         self.state = GroupState.STABLE
         self.recovered = False
         self.save("group_stable")
+        self.settle()
         for m in by_id(self.members):
             if m.sync is not None:
                 self.give(m, m.sync)
@@ -335,7 +339,8 @@ class Round:
         """Remove a member, and log the reason."""
         del self.members[member.id]
         self.dismiss(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        self.turn.tell("member_removed", f"member={member.id} why={why!r}")
+        said = removed(self.turn.group_id, member.about, why)
+        self.turn.tell("member_removed", f"member={member.id} why={why!r}", said)
 
     def remove_all(self, members: Iterable[RoundMember], why: str) -> bool:
         """Remove these members, and return whether there were any."""
@@ -343,6 +348,16 @@ class Round:
         for m in gone:
             self.remove(m, why)
         return bool(gone)
+
+    def settle(self) -> None:
+        """Log the members of a group that has settled, if they are others than before."""
+        members = frozenset(self.members)
+        if members != self.settled:
+            self.settled = members
+            said = settled(self.turn.group_id, (m.about for m in by_id(self.members)))
+            news = said if said != self.said else ""  # a tool came or went
+            self.said = said
+            self.turn.tell("group_settled", f"members={len(members)}", news)
 
     def tell(self, event: str) -> None:
         """Log an event with the group's generation, size and leader."""

@@ -313,7 +313,12 @@ class Coordinator:
                 keys += group.keys()
                 del self.groups[group.id]
             if keys:
-                effects.append(e.Story(f"group_expired group={group.id} rows={len(keys)}"))
+                effects.append(
+                    e.Story(
+                        f"group_expired group={group.id} rows={len(keys)}",
+                        f"Group {group.id}: {len(keys)} unused offsets or rows were deleted.",
+                    )
+                )
             effects += deletion(keys)
         return effects
 

@@ -171,9 +171,13 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Decision as one log line: the event's name, then key=value."""
+    """Decision as one log line: the event's name, then key=value, at DEBUG.
+
+    `said`: the decision as a sentence for people; empty if it is one step of many.
+    """
 
     text: str
+    said: str = ""
 
 
 Effect = Persist | ClientReply | WriteMarkers | Wake | Story

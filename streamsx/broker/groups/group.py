@@ -141,6 +141,6 @@ class GroupTurn:
         """Wake the group at this time at the latest."""
         self.wake_at = min(self.wake_at, at)
 
-    def tell(self, event: str, about: str) -> None:
-        """Log one line."""
-        self.effects.append(e.Story(f"{event} group={self.group_id} {about}"))
+    def tell(self, event: str, about: str, said: str = "") -> None:
+        """Log an event, and a sentence for people if there is one."""
+        self.effects.append(e.Story(f"{event} group={self.group_id} {about}", said))

@@ -159,7 +159,7 @@ class CoordinatorRuntime:
         try:
             self._carry_out(event, group)
         except OSError as error:  # waiting clients were refused already
-            logger.error("groups_not_loaded error=%r: the next event tries it again", str(error))
+            logger.error("Groups are not loaded: %s. The next request tries it again.", error)
 
     def _carry_out(self, event: e.Event, group: str | None) -> None:
         machine = self.machine or self._load()
@@ -171,7 +171,9 @@ class CoordinatorRuntime:
                     raise
                 self._start_group_over(machine, group, error)
         except OSError as error:
-            logger.error("group_write_failed error=%r: loaded again from disk", str(error))
+            logger.error(
+                "A group was not written: %s. All groups are loaded again from the disk.", error
+            )
             self._start_over()
         except Exception:
             self._start_over()
@@ -192,7 +194,9 @@ class CoordinatorRuntime:
                     self._wake(effect)
                 case e.Story():
                     self._events.add(1, effect.text.partition(" ")[0])
-                    logger.info(effect.text)
+                    if effect.said:
+                        logger.info("%s", effect.said)
+                    logger.debug("%s", effect.text)
                 case _:
                     assert_never(effect)
         for effect in ended:
@@ -249,7 +253,7 @@ class CoordinatorRuntime:
         """
         kind = group, type(error)
         self._failures[kind] = times = self._failures[kind] + 1
-        line = f"group_failed group={group} times={times} error={str(error)!r}: loaded from disk"
+        line = f"Group {group} failed ({times} times so far): {error}. It is loaded again."
         logger.error(line, exc_info=error if times == 1 else None)
         self._stop_timers(group)
         machine.forget(group)

@@ -473,7 +473,12 @@ class Transactions:
                 self._write_markers(txn)
             else:
                 about = f"producer_id={txn.owner[0]} epoch={txn.owner[1]}"
-                self._effects.append(e.Story(f"transaction_timed_out id={txn.id} {about}"))
+                self._effects.append(
+                    e.Story(
+                        f"transaction_timed_out id={txn.id} {about}",
+                        f"Transaction {txn.id} was aborted: its transaction_timeout is over.",
+                    )
+                )
                 txn.raise_epoch()
                 self._decide(txn, commit=False)
 
@@ -510,7 +515,13 @@ def ends_of_strays(
         if txn is None or place not in txn.places:
             commit = txn is not None and txn.state is TransactionState.COMPLETE_COMMIT
             about = f"producer_id={owner[0]} topic={place[0]} partition={place[1]}"
-            effects.append(e.Story(f"transaction_stray {about} commit={commit}"))
+            effects.append(
+                e.Story(
+                    f"transaction_stray {about} commit={commit}",
+                    f"A transaction of no known producer is open in {place[0]}-{place[1]}: it is "
+                    f"{'committed' if commit else 'aborted'}.",
+                )
+            )
             effects.append(e.WriteMarkers("", owner, (place,), 0, commit=commit))
     return effects
 

@@ -84,7 +84,7 @@ class Cleaner:
         try:
             act(topic, log)
         except (OSError, CorruptRecord) as error:
-            logger.error("cleaning_failed folder=%s error=%r", log.folder, str(error))
+            logger.error("Cleaning of %s failed: %s. It is tried again later.", log.folder, error)
             if log.failed:
                 self._flusher.heal()
 
@@ -99,7 +99,9 @@ class Cleaner:
         if kept_bytes >= 0:
             delete_beyond(log, kept_bytes)
         if log.start > before:
-            logger.info("log_expired folder=%s start=%d", log.folder, log.start)
+            logger.info(
+                "Deleted old records of %s: it begins at offset %d now.", log.folder, log.start
+            )
 
     def _compact_next(self) -> None:
         """Compact the next log that is due: each log once per look, one at a time."""
@@ -153,7 +155,7 @@ class Cleaner:
                     one.path.unlink(missing_ok=True)
             # The compaction stopped early when its table of keys was full.
             self._more |= done.until < job.files[-1].next
-            message = "log_compacted folder=%s bytes=%d before=%d"
+            message = "Compacted %s: %d bytes, %d before."
             logger.info(message, log.folder, log.size, before)
 
         try:

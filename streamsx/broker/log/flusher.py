@@ -112,13 +112,17 @@ class Flusher:
         self._flushing = None
         failures = flushing.result()
         if error := failures.get(self._meta):
-            logger.error("flush_failed error=%r", str(error))
+            logger.error(
+                "A flush of the metadata to the disk failed: %s. It is tried again.", error
+            )
             self.heal()
         for log, mark in marks:
             if (error := failures.get(log)) is None:
                 log.flushed_to(mark)
                 continue
-            logger.error("flush_failed folder=%s error=%r", log.folder, str(error))
+            logger.error(
+                "A flush of %s to the disk failed: %s. It is tried again.", log.folder, error
+            )
             log.fail()
             self.heal()
         for done in waiting:

@@ -50,6 +50,18 @@ files are to be deleted.
 """
 
 logger = logging.getLogger(__name__)
+CUT = (
+    "File %s was cut at byte %d: its last %d bytes are of a batch that was not written as a whole; "
+    "no action needed."
+)
+DAMAGED = (
+    "File %s is damaged from byte %d on: %d bytes are read no more. Their records are lost, unless "
+    "the file is repaired from a copy."
+)
+WRITTEN_AGAIN = (
+    "The log in %s was opened again after a failed flush: records from offset %d on were written "
+    "again, up to %d; no action needed."
+)
 
 
 class Log:
@@ -380,7 +392,7 @@ class Log:
             if segment.size and segment.next > offset:
                 segment.rewrite()
         remove_note(self.folder, UNFLUSHED)
-        logger.warning("log_opened_anew folder=%s flushed=%d end=%d", self.folder, offset, self.end)
+        logger.warning(WRITTEN_AGAIN, self.folder, offset, self.end)
 
     def _recover(self, segment: Segment, merged: set[int], limit: int, *, verify: bool) -> None:
         """Read the batch headers of a segment and rebuild index and producer state.
@@ -402,11 +414,11 @@ class Log:
         lost = segment.path.stat().st_size - segment.size
         if lost and last:
             os.truncate(segment.path, segment.size)
-            logger.warning("log_cut file=%s at=%d bytes=%d", segment.path, segment.size, lost)
+            logger.warning(CUT, segment.path, segment.size, lost)
         elif lost:
             segment.damaged = True
             self._note_producers_behind(segment, end)
-            logger.error("log_damaged file=%s at=%d bytes=%d", segment.path, segment.size, lost)
+            logger.error(DAMAGED, segment.path, segment.size, lost)
 
     def _note_batches(self, segment: Segment, end: int, *, last: bool, check: bool) -> None:
         """Note the batches of a segment, up to the first one that is damaged or misplaced.

@@ -12,6 +12,7 @@ from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import marker, scan
 
 logger = logging.getLogger(__name__)
+NOT_WRITTEN = "The end of a transaction was not written to %s-%d: %s. It is tried again."
 
 
 class MarkerWriter:
@@ -47,7 +48,7 @@ class MarkerWriter:
                 failed |= why.code is ErrorCode.KAFKA_STORAGE_ERROR
             except OSError as error:
                 if not failed:  # log one line for all partitions
-                    logger.error("marker_failed topic=%s-%d error=%r", topic, partition, str(error))
+                    logger.error(NOT_WRITTEN, topic, partition, error)
                 self._flusher.heal()
                 failed = True
         if failed or not (self._sync and logs):

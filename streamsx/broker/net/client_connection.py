@@ -243,7 +243,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     def _log_closed(self, why: str) -> None:
         self._traffic.counts.hung_up.add(1)
-        logger.warning("closed %s: %s", self.peer, why)
+        logger.warning("Closed the connection of %s: %s.", self.peer, why)
 
     def abort(self) -> None:
         """Close at once without a log line, and drop everything that is queued."""

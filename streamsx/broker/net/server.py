@@ -61,6 +61,11 @@ SWEEPS_PER_IDLE_LIMIT = 4
 """Checks per idle limit: an idle connection is closed at most a fourth of the limit too late."""
 
 logger = logging.getLogger(__name__)
+STARTED = "Broker started at %s: data in %s, %d topics."
+OPEN = (
+    "The broker at %s is open to everybody who reaches it: it has no TLS and no users. Give "
+    "--tls-cert and --sasl-users to keep others out."
+)
 
 
 @dataclass(eq=False)
@@ -155,7 +160,7 @@ class BrokerServer:
             self._log_metrics()
             self._closing = undo.pop_all()
         topics = len(self.service.topics.by_name)
-        logger.info("broker_started at=%s data=%s topics=%d", self.bootstrap, self.folder, topics)
+        logger.info(STARTED, self.bootstrap, self.folder, topics)
 
     async def close(self) -> None:
         """Close all connections, flush everything to the disk, and release the directory.
@@ -176,7 +181,7 @@ class BrokerServer:
             self.service.meta.revive()
             self.service.meta.flush()
             mark_clean(self.folder)
-        logger.info("broker_stopped at=%s data=%s", self.bootstrap, self.folder)
+        logger.info("Broker at %s stopped; its data stay in %s.", self.bootstrap, self.folder)
 
     def abandon(self) -> None:
         """Release the directory as a kill does: no client is notified, nothing is flushed."""
@@ -194,7 +199,7 @@ class BrokerServer:
         requests = self._counts.requests.total()
         if requests != self._logged_requests:
             self._logged_requests = requests
-            logger.info("broker_metrics %s", in_a_line(self.metrics.samples()))
+            logger.info("Metrics: %s", in_a_line(self.metrics.samples()))
         self._metrics_timer = asyncio.get_running_loop().call_later(TELL_S, self._log_metrics)
 
     async def __aenter__(self) -> Self:
@@ -229,7 +234,7 @@ class BrokerServer:
                 " read and write everything: --tls-cert and --sasl-users keep others out,"
                 " --allow-remote if that is meant"
             )
-        logger.warning("open_to_everybody at=%s: without TLS and users", self.host)
+        logger.warning(OPEN, self.host)
         return addresses[0]
 
     def _check_topics(self) -> None:
@@ -287,7 +292,10 @@ class BrokerServer:
                 topics.create(name, self.fresh_id().bytes, partitions, self.topic_configs)
             elif (found := len(topics.by_name[name].logs)) != partitions:
                 logger.warning(
-                    "topic_is_there topic=%s partitions=%d, not %d", name, found, partitions
+                    "Topic %s is there already, with %d partitions and not %d.",
+                    name,
+                    found,
+                    partitions,
                 )
         cleaner = Cleaner(topics, flusher, self.clock, self.options)
         undo.callback(cleaner.stop)
@@ -378,7 +386,7 @@ class BrokerServer:
         kind = (call.api, type(error))
         self._failures[kind] = times = self._failures[kind] + 1
         if times == 1:
-            logger.error("request_failed api=%s", call.api.name, exc_info=error)
+            logger.error("A request of kind %s failed here:", call.api.name, exc_info=error)
         call.connection.close(
             f"{call.api.name} v{call.version}: failed here {times} times: {error!r}"
         )

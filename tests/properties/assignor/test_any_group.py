@@ -211,6 +211,7 @@ for seed in range(10):
     counts = dict.fromkeys(("in", "out", "other"), 9)
     outcome = me.assign(said, counts, leader="e", generation=1, now_ms=0)
     print(sorted(outcome.assignments.items()), list(outcome.plan.active.items()), outcome.notes)
+    print(outcome.summary, outcome.news)
 """
 
 

@@ -76,7 +76,7 @@ def test_group_of_leavers_only_keeps_owners_and_reports_no_takers(group: Build, 
     assert plan.no_takers
     assert {task: w.reason for task, w in plan.withheld.items()} == {
         TaskId(0, 1): "claimed by a and b",
-        TaskId(0, 3): "nobody stays",
+        TaskId(0, 3): "all workers leave",
     }
     assert {w.heir for w in plan.withheld.values()} == {None}
 

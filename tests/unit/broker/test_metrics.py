@@ -86,7 +86,7 @@ def test_metrics_logged_only_while_requests_arrive(
     caplog.set_level(logging.INFO)
 
     def told() -> list[str]:
-        return [r.message for r in caplog.records if r.message.startswith("broker_metrics ")]
+        return [r.message for r in caplog.records if r.message.startswith("Metrics: ")]
 
     async def story() -> None:
         async with BrokerServer(tmp_path, topics={"t": 1}) as broker:
@@ -102,5 +102,5 @@ def test_metrics_logged_only_while_requests_arrive(
             writer.close()
 
     asyncio.run(story())
-    assert re.match(r"broker_metrics produce=\d+ received_bytes_total=\d+ ", told()[0])
+    assert re.match(r"Metrics: produce=\d+ received_bytes_total=\d+ ", told()[0])
     assert "partitions=1 log_bytes=" in told()[0]

@@ -16,7 +16,7 @@ T, P = TaskId(0, 1), TopicPartition("orders", 1)
         (12, "raise offset.metadata.max.bytes of the brokers to 4096"),
         (28, "raise max.message.bytes of __consumer_offsets"),
         (999, "see what the broker's log says of it"),
-        (3, "nothing to do if it is gone"),
+        (3, "no action needed if it is gone"),
     ],
 )
 def test_denied_commit_error_names_task_partition_and_remedy(code: int, remedy: str) -> None:

@@ -381,7 +381,7 @@ def test_batch_damaged_in_transit_is_fetched_again_with_later_batches(
         assert not lane.unreadable
 
     play(story)
-    (told,) = [r.getMessage() for r in caplog.records if "fetching t-0 again" in r.getMessage()]
+    (told,) = [r.getMessage() for r in caplog.records if "Reading t-0 again" in r.getMessage()]
     assert "record batch at offset 0: its checksum is not" in told
 
 
@@ -496,8 +496,8 @@ def test_unauthorized_topic_is_logged_with_a_remedy_and_read_once_allowed(
 
     play(story)
     assert (
-        "fetching t-0: TOPIC_AUTHORIZATION_FAILED: let the user of this worker read the topic: "
-        "again in 0.1 s"
+        "Cannot read t-0: TOPIC_AUTHORIZATION_FAILED: let the user of this worker read the topic. "
+        "Trying again in 0.1 s."
     ) in caplog.messages
 
 
@@ -529,7 +529,9 @@ def test_disconnecting_broker_is_retried_with_growing_pauses(
         assert await lane.take(A, 10) == list(range(10))
         assert SystemClock().now() - began >= 0.7  # 0.1, 0.2 and 0.4
         assert looked_up(lane) == before + 3
-        assert [line for line in caplog.messages if "fetching from" in line] == caplog.messages[:1]
+        assert [line for line in caplog.messages if "does not answer" in line] == caplog.messages[
+            :1
+        ]
 
     play(story)
 

@@ -833,8 +833,8 @@ def test_repeated_broker_error_is_logged_once_and_lookups_are_limited(
         assert len(play.broker.asked_for(Api.METADATA)) - before <= 6
 
     play(story)
-    told = [r.getMessage() for r in caplog.records if "sending again" in r.getMessage()]
-    assert told == ["sending again: t-0: NOT_ENOUGH_REPLICAS"]
+    told = [r.getMessage() for r in caplog.records if "Sending again" in r.getMessage()]
+    assert told == ["Sending again to t-0: NOT_ENOUGH_REPLICAS."]
 
 
 def test_keys_go_to_their_partitions_and_stay_there() -> None:
@@ -937,7 +937,7 @@ def test_closed_producer_sends_nothing_when_connections_end(
         assert len(play.broker.asked_for(Api.METADATA)) == asked
 
     play(story)
-    assert not [r for r in caplog.records if "sending again" in r.getMessage()]
+    assert not [r for r in caplog.records if "Sending again" in r.getMessage()]
 
 
 def test_key_sent_to_an_explicit_partition_goes_there() -> None:

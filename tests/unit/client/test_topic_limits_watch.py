@@ -80,7 +80,7 @@ def out(bench: VirtualCluster, partitions: int = 1) -> list[list[bytes | None]]:
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
     lines = [record.getMessage() for record in caplog.records]
-    return [line for line in lines if "record_failed" in line]
+    return [line for line in lines if line.startswith("Record failed")]
 
 
 def test_topics_with_small_limits_get_small_batches_from_the_start(bench: VirtualCluster) -> None:

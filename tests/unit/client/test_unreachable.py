@@ -30,9 +30,9 @@ def test_unreached_address_logged_soon_and_then_rarely(
 ) -> None:
     fail(unreached, *range(1, 70))
     assert [message.partition(":")[0] for message in caplog.messages] == [
-        "broker_unreached for 4 s", "broker_unreached for 34 s", "broker_unreached for 64 s",
+        *(f"A broker is out of reach for {seconds} s" for seconds in (4, 34, 64)),
     ]  # fmt: skip
-    assert caplog.messages[0].endswith(f"{TROUBLE.why}: start it: trying again until it answers")
+    assert caplog.messages[0].endswith(f"{TROUBLE.why}: start it. Trying again until it answers.")
     assert WARN_AFTER_S + 1 < 10  # with an attempt a second: within 10 s
     assert WARN_EVERY_S == 30
 

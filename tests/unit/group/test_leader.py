@@ -54,6 +54,7 @@ class Group:
         self.broker = broker
         self.changes: asyncio.Queue[dict[str, int]] = asyncio.Queue()
         self.plans: list[e.Planned] = []
+        self.events: list[tuple[str, dict[str, object]]] = []
         assignor = StreamsPartitionAssignor(
             MemberMetadata("", "m", bytes(16).hex(), version="0.1.0"),
             Rules(),
@@ -65,7 +66,12 @@ class Group:
             Steps(),
             self.builder,
             self.feed,
+            self.write,
+            10.0,
         )
+
+    def write(self, event: str, **fields: object) -> None:
+        self.events.append((event, fields))
 
     async def given(self) -> set[str]:
         """What the only member gets by a plan of now."""
@@ -135,7 +141,7 @@ def test_gone_topic_is_logged_once_and_planned_again_when_back(
         assert await group.changes.get() == {"b": 1}
         assert await group.given() == {"a-0", "a-1", "b-0"}
         gone = [(line.levelname, line.getMessage()) for line in caplog.records]
-        why = "source topic gone: b: what reads it waits until it is there again"
+        why = "Source topic b is not there any more: its tasks wait until it is. Create it again."
         assert gone == [("WARNING", why)]
         assert group.changes.empty()
 

@@ -6,6 +6,9 @@ from streamsx.errors import BrokerUnreachable
 from streamsx.group.outage import Outage
 
 AWAY = BrokerUnreachable("no broker answers: b:1")
+AWAY_LINE = (
+    "The group is out of reach for {} s: no broker answers: b:1. Asking until a broker answers."
+)
 
 
 class Told:
@@ -31,10 +34,10 @@ def test_absent_broker_is_logged_every_30_s_and_on_return(told: Told) -> None:
     told.outage.found(told.at)
     told.outage.failed(told.at, AWAY)
     assert told.lines == [
-        (100, "broker_away for 0 s: no broker answers: b:1: asking until one answers"),
-        (130, "broker_away for 30 s: no broker answers: b:1: asking until one answers"),
-        (137, "broker_back after 37 s"),
-        (137, "broker_away for 0 s: no broker answers: b:1: asking until one answers"),
+        (100, AWAY_LINE.format(0)),
+        (130, AWAY_LINE.format(30)),
+        (137, "The group is in reach again, after 37 s."),
+        (137, AWAY_LINE.format(0)),
     ]
 
 
@@ -43,10 +46,10 @@ def test_suspended_member_is_logged_and_resumption_too(told: Told) -> None:
         told.at = at
         told.outage.leased(at, until, "silence")
     assert [(at, text.partition(":")[0]) for at, text in told.lines] == [
-        (110, "suspended"), (118, "resumed"),
+        (110, "Processing is paused"), (118, "Processing goes on"),
     ]  # fmt: skip
-    assert told.lines[0][1].startswith("suspended: silence: nothing is processed until")
-    assert told.lines[1][1].endswith("after 8 s more")
+    assert told.lines[0][1].startswith("Processing is paused: silence. It goes on when the group")
+    assert told.lines[1][1].endswith("after 8 s more.")
 
 
 def test_outage_beyond_limit_raises_broker_unreachable(told: Told) -> None:

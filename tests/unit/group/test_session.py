@@ -13,6 +13,7 @@ from streamsx.assignor.wire import AssignmentView, write_assignment
 from streamsx.client.cluster import Cluster
 from streamsx.clock import SystemClock
 from streamsx.group import member_events as e
+from streamsx.group import round_wait
 from streamsx.group.member import MemberConfig, MemberState
 from streamsx.group.outage import Outage
 from streamsx.group.session import Session
@@ -35,6 +36,7 @@ class Group:
         self.assignments, self.codes = [WHOLE], [0]
         self.heard: asyncio.Queue[e.ControlMessage] = asyncio.Queue()
         self.kept: list[str | None] = []
+        self.events: list[tuple[str, dict[str, object]]] = []
         assignor = StreamsPartitionAssignor(
             MemberMetadata("", instance="m", process=bytes(16).hex(), version="0.1.0"),
             Rules(),
@@ -49,6 +51,7 @@ class Group:
             Outage(lambda _: None),
             MetricRegistry(),
             self.kept.append,
+            self.write,
         )
         self.broker = ScriptedBroker(
             {
@@ -60,6 +63,9 @@ class Group:
             },
             {"in": 1},
         )
+
+    def write(self, event: str, **fields: object) -> None:
+        self.events.append((event, fields))
 
     def find(self, _: Asked) -> Body:
         return {"error_code": 0, "node_id": NODE, "host": "127.0.0.1", "port": self.broker.port}
@@ -135,7 +141,7 @@ def test_unreadable_plan_counts_as_failed(caplog: pytest.LogCaptureFixture) -> N
     told = [
         line.getMessage().split(":")[0] for line in caplog.records if line.levelno > logging.INFO
     ]
-    assert told == ["the leader's plan cannot be read"] * 2
+    assert told == ["The leader's plan cannot be read"] * 4
 
 
 def test_member_id_is_kept_until_member_has_left() -> None:
@@ -152,10 +158,10 @@ def test_member_id_is_kept_until_member_has_left() -> None:
 @pytest.mark.parametrize(
     ("codes", "says"),
     [
-        ([0, 0], "leave of m9: it did not leave by its deadline"),
-        ([0, 25], "leave of m9: it did not leave by its deadline"),
-        ([16], "leave of m9: not out of the group: NOT_COORDINATOR"),
-        ([0, 15], "leave of m9: not out of the group: COORDINATOR_NOT_AVAILABLE"),
+        ([0, 0], "was removed from the group."),
+        ([0, 25], "was removed from the group."),
+        ([16], "is not removed (NOT_COORDINATOR); another try follows."),
+        ([0, 15], "is not removed (COORDINATOR_NOT_AVAILABLE); another try follows."),
     ],
 )
 def test_removal_is_logged_as_coordinator_answered(
@@ -171,14 +177,45 @@ def test_removal_is_logged_as_coordinator_answered(
         member = group.session.member
         member._evictions.ends = {"m9": 0.0}
         group.session.post(e.Tick(e.Timer.EVICT))
-        while "m9" not in "".join(caplog.messages):  # noqa: ASYNC110  # it is told in the log alone
+        while "deadline" not in "".join(caplog.messages):  # noqa: ASYNC110  # it is told in the log alone
             await asyncio.sleep(0)
         assert group.kept == ["m1"]
         group.codes = [0]
 
     with caplog.at_level(logging.INFO, "streamsx"):
         play(group, story())
-    assert [text for text in caplog.messages if "m9" in text] == [says]
+    assert [text for text in caplog.messages if "deadline" in text] == [
+        f"A worker did not leave by its deadline and {says}"
+    ]
+
+
+@pytest.mark.parametrize(("silent", "phase"), [(Api.JOIN_GROUP, "join"), (Api.SYNC_GROUP, "plan")])
+def test_round_that_is_not_answered_is_told_now_and_then(
+    silent: Api, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_wait, "FIRST_S", 0.01)
+    monkeypatch.setattr(round_wait, "EVERY_S", 0.01)
+    group = Group()
+
+    async def story() -> None:
+        await group.next(e.Assigned)
+        assert group.events == []
+        told = asyncio.Event()
+        usual = group.broker.answers[silent]
+
+        async def hang(_: Asked) -> None:
+            await told.wait()
+
+        group.broker.answers[silent] = hang
+        group.session.post(e.Want("a reason"))
+        while len(group.events) < 2:  # noqa: ASYNC110  # the lines have no event of their own
+            await asyncio.sleep(0.005)
+        group.broker.answers[silent] = usual
+        told.set()
+
+    play(group, story())
+    names = {(event, fields["phase"]) for event, fields in group.events}
+    assert names == {("rebalance_waits", phase)}
 
 
 def marked(state: MarkState, epoch_ms: int) -> bytes:

@@ -35,36 +35,60 @@ def reports(
     clock: Clock | None = None,
     registry: MetricRegistry | None = None,
     journal: Journal | None = None,
+    row_max: int | None = None,
 ) -> FailureReports:
     clock = clock or Still()
-    return FailureReports(clock, registry or MetricRegistry(), journal or Journal("w", clock))
+    journal = journal or Journal("w", clock)
+    return FailureReports(clock, registry or MetricRegistry(), journal, row_max)
 
 
 def failure(operator: str, offset: int) -> Failure:
     return Failure(TaskId(0, 1), "lines", 1, offset, operator, True, ValueError("no text"))
 
 
+ROW = " The task stops if 10 in a row fail."
+
+
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """None is said to be skipped: a row that lasts is held, and mended code finds it again."""
-    later = ": skipped when a later one is processed, or none comes for 5 s, unless its task stops"
-    assert all(message.endswith(later) for message in caplog.messages)
-    return [re.sub(r"^record_failed ", "", message)[: -len(later)] for message in caplog.messages]
+    """Each says what becomes of its task: a row that lasts is held, and mended code reads it."""
+    assert all(message.endswith(ROW) for message in caplog.messages)
+    return [message.removesuffix(ROW) for message in caplog.messages]
 
 
 def test_first_failure_of_each_operator_is_logged_in_full(caplog: pytest.LogCaptureFixture) -> None:
-    some = reports()
+    some = reports(row_max=10)
     for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
         some.report(failure(operator, offset))
+    what = "Record cannot be decoded and is skipped"
     assert told(caplog) == [
-        "record cannot be decoded: lines-1 offset 7, task 0_1, split: ValueError: no text",
-        "record cannot be decoded: lines-1 offset 9, task 0_1, count: ValueError: no text",
+        f"{what}: lines-1 offset 7, task 0_1, in split: ValueError: no text.",
+        f"{what}: lines-1 offset 9, task 0_1, in count: ValueError: no text.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kept", "outcome"),
+    [
+        ("", "is skipped"),
+        ("kept in shop-dlq", "was kept in shop-dlq"),
+        ("not in shop-dlq: too large", "is skipped, not in shop-dlq: too large"),
+    ],
+)
+def test_line_of_a_failed_record_says_what_became_of_it(
+    kept: str, outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports().report(replace(failure("split", 7), decode=False, kept=kept))
+    assert caplog.messages == [
+        f"Record failed and {outcome}: lines-1 offset 7, task 0_1, in split: ValueError: no text."
     ]
 
 
 def test_further_failures_are_counted_once_a_second_and_at_the_end(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(failure_reports, "LOG_EVERY_S", 0.01)
+    path = tmp_path / "w.jsonl"
+    journal = Journal("w", Still(), path)
 
     async def fail(some: FailureReports) -> None:
         running = asyncio.create_task(some.run())
@@ -75,8 +99,12 @@ def test_further_failures_are_counted_once_a_second_and_at_the_end(
         running.cancel()
         await asyncio.wait([running])
 
-    asyncio.run(fail(reports()))
-    assert told(caplog)[1:] == ["split: 4 more", "split: 1 more"]
+    asyncio.run(fail(reports(journal=journal, row_max=10)))
+    journal.close()
+    assert told(caplog)[1:] == [
+        f"4 more records of split failed, the last one at lines-1 offset 4; each is in {path}.",
+        f"1 more record of split failed, the last one at lines-1 offset 0; each is in {path}.",
+    ]
 
 
 def raised(kind: type[Exception], again: bool = False) -> Exception:
@@ -121,8 +149,11 @@ def test_agent_without_allow_empty_is_warned_of_tombstones_once(
     some = reports()
     for operator, offset in (("split", 7), ("split", 8), ("count", 9)):
         some.passed(failure(operator, offset))
-    says = "tombstone_passed no value: lines-1 offset {}, task 0_1, {}: passed over, as all that"
-    assert [message[: message.index(" follow")] for message in caplog.messages] == [
+    says = (
+        "A record without a value was skipped, as are all that follow: lines-1 offset {}, task "
+        "0_1, agent {}. "
+    )
+    assert [message[: message.index("Write")] for message in caplog.messages] == [
         says.format(7, "split"), says.format(9, "count"),
     ]  # fmt: skip
     assert all("allow_empty=True" in message for message in caplog.messages)
@@ -136,9 +167,9 @@ def test_first_late_record_of_a_store_is_logged_and_all_are_counted(
     for late in (2, 3):
         some.untaken(TaskId(0, 1), "per-hour", Counts(skipped=0, late=late))
     some.untaken(TaskId(0, 1), "per-hour", Counts(skipped=1, late=0))
-    assert [record.getMessage()[:40] for record in caplog.records] == [
-        "record_late task=0_1 store=per-hour: a r",
-        "record_skipped task=0_1 store=per-hour: ",
+    assert [record.getMessage()[:60] for record in caplog.records] == [
+        "A record came after its window in per-hour of task 0_1 had c",
+        "A record without a key, a value or a time was skipped by per",
     ]
     assert "grace=" in caplog.text
     values = {(s.name, s.labels): s.value for s in registry.samples() if s.labels}
@@ -181,8 +212,8 @@ def test_record_that_is_tried_again_is_logged_once_and_no_flood(
     clock.at = 2.0
     some.retried(replace(failure("split", 100), wait_s=0.25))
 
-    lines = [message for message in caplog.messages if message.startswith("record_retried ")]
-    ends = [re.search(r"offset (\d+), .*: tried again in (.*)$", line) for line in lines]
-    assert [each and each.groups() for each in ends] == [("0", "1 s"), ("100", "0.25 s")]
+    says = r"Record failed and is tried again in (.*): lines-1 offset (\d+), task 0_1, in split: "
+    lines = [re.match(says, message) for message in caplog.messages]
+    assert [each and each.groups() for each in lines] == [("1 s", "0"), ("0.25 s", "100")]
     counted = {each.name: each.value for each in registry.samples() if "retried" in each.name}
     assert list(counted.values()) == [201]

@@ -12,6 +12,7 @@ from streamsx.broker.api.served import answered
 from streamsx.client.rejected_batch import RefusedRecord, Sender
 from streamsx.clock import SystemClock
 from streamsx.errors import RecordRefused
+from streamsx.journal import Journal
 from streamsx.metrics import MetricRegistry
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.processing.failure_policy import FailedRecord, Failure
@@ -142,12 +143,12 @@ def test_work_of_a_stopped_task_is_counted_once_when_its_rows_have_left(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each start counted it once more: its changelog had the rows, the group not the offsets."""
-    caplog.set_level("INFO", "streamsx")
+    caplog.set_level("DEBUG", "streamsx")
     station = together(bench)
     bench.feed(0, "b", "bad", "a")
     bench.until(lambda: station.states(T0)[-1] == "stopped")
     assert counted(bench) == {"a": 2, "b": 1, "bad": 1}
-    assert "rows_uncommitted task=0_0 rows=3" in caplog.text
+    assert "Task 0_0 puts back 3 uncommitted rows" in caplog.text
     bench.run(5)
     assert counted(bench) == stored(station) == {"a": 1}
     assert bench.committed[words(0)][0] == 1
@@ -165,7 +166,7 @@ def test_rows_whose_offsets_are_on_their_way_are_not_put_back(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The commit may arrive, and nobody would do their work again."""
-    caplog.set_level("INFO", "streamsx")
+    caplog.set_level("DEBUG", "streamsx")
     station = together(bench)
     station.hand.holds = True
     bench.feed(0, "b")
@@ -176,7 +177,7 @@ def test_rows_whose_offsets_are_on_their_way_are_not_put_back(
     station.made.producer._sending.flush()
     bench.until(lambda: station.states(T0)[-1] == "stopped", 5)
     bench.run(5)
-    assert "rows_uncommitted" not in caplog.text
+    assert "uncommitted rows" not in caplog.text
     assert counted(bench) == {"a": 1, "b": 1}
 
 
@@ -200,9 +201,14 @@ def test_refused_record_is_skipped_under_on_produce_error_log(
     bench.until(lambda: bench.committed.get(words(0), (0,))[0] == 4)
     assert errors(station) == []
     assert sorted(out(bench), key=str) == [b"a", b"b", b"c", b"x", b"y"]
-    (line,) = [r.getMessage() for r in caplog.records if "record_refused" in r.getMessage()]
+    (line,) = refusals(caplog)
     assert "out-0, key b'bad', sent by task 0_0" in line
-    assert line.endswith("it is passed over")
+    assert line.endswith("it is skipped.")
+    (refused,) = station.told("refused")
+    assert refused == {
+        "task": "0_0", "topic": "out", "partition": 0, "operator": refused["operator"],
+        "error": "INVALID_TIMESTAMP", "action": "log", "records": 1,
+    }  # fmt: skip
 
 
 def test_refused_record_ends_the_worker_under_on_produce_error_stop(bench: VirtualCluster) -> None:
@@ -286,7 +292,7 @@ def test_refused_timer_records_are_logged_once_a_second_by_a_running_worker(
     station = bench.station(app)
     bench.run(5)
     assert station.process.alive
-    lines = [r.getMessage() for r in caplog.records if "record_refused" in r.getMessage()]
+    lines = refusals(caplog)
     assert 2 <= len(lines) <= 6
     assert "sent outside of tasks: INVALID_RECORD (no)" in lines[-1]
     assert "more before it" in lines[-1]
@@ -328,7 +334,7 @@ def test_each_record_of_a_refused_batch_is_counted() -> None:
     registry = MetricRegistry("")
     errors = ProduceErrorsOutsideTasks(
         OnProduceError.LOG, "ann", SystemClock(), lambda _error: None, registry,
-        dead_letters="t-dlq", outbox=Outside,
+        dead_letters="t-dlq", outbox=Outside, journal=Journal("w", SystemClock()),
     )  # fmt: skip
     record = RefusedRecord(Sender(), None, b"k", 100, "no right to write")
     errors.refused(TopicPartition("out", 0), ErrorCode.TOPIC_AUTHORIZATION_FAILED, record)
@@ -366,7 +372,7 @@ def texts(headers: Headers) -> dict[str, str]:
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if "record_refused" in r.getMessage()]
+    return [line for line in caplog.messages if line.startswith("Record refused: ")]
 
 
 def passed_over(station: WorkerHarness) -> float:
@@ -404,7 +410,7 @@ def test_refused_record_is_kept_as_a_dead_letter_and_the_others_arrive(
         "__streamsx.task": "0_0",
     }
     (line,) = refusals(caplog)
-    assert line.endswith(f"kept in {DEAD_LETTERS}")
+    assert line.endswith(f"kept in {DEAD_LETTERS}.")
     assert passed_over(station) == 1
 
 
@@ -567,7 +573,7 @@ def test_function_that_fails_stops_the_task_of_the_refused_record(
     bench.until(lambda: station.states(T0)[-1] == "stopped")
     assert bench.committed[words(0)][0] == 1
     (told,) = errors(station)
-    assert "(its reaction failed: " in told
+    assert "(its on_produce_error failed: " in told
 
 
 @pytest.mark.parametrize(("word", "kind"), [("stop", "WorldError"), ("stop_app", "AppStopped")])
@@ -617,7 +623,7 @@ def test_output_for_which_the_dead_letter_topic_has_no_room_is_logged_and_lost(
     assert letters(bench) == []
     (line,) = refusals(caplog)
     assert f"not in {DEAD_LETTERS}: record too large: {DEAD_LETTERS}: " in line
-    assert line.endswith("it is lost")
+    assert line.endswith("it is lost.")
 
 
 def test_refused_record_of_a_timer_is_a_dead_letter_without_a_task(bench: VirtualCluster) -> None:

@@ -579,6 +579,27 @@ def test_gaps_are_reported_for_tasks_kept_through_a_rebalance(bench: VirtualClus
     assert calm[0]["seconds"] == pytest.approx(10.5, abs=0.7)
 
 
+def test_rebalance_is_summarized_once_when_its_rounds_are_over(bench: VirtualCluster) -> None:
+    station = bench.begun(counting())
+    station.hand.plan(T0)
+    bench.run(1)
+    for tasks in ((T0, T1), (T0, T1, T2)):
+        station.deliver(Joining(1, "a member came"))
+        station.hand.plan(*tasks)
+        bench.run(0.2)
+    bench.run(1)
+    station.deliver(Joining(1, "a tool asks"))
+    station.hand.plan(T0, T1, T2)
+    bench.run(1)
+
+    first, second = station.told("rebalanced")
+    assert first["runs"] == ["0_0"]
+    assert second["runs"] == ["0_0", "0_1", "0_2"]
+    assert second["gained"] == ["0_1", "0_2"]
+    assert (second["lost"], second["learns"], second["rounds"]) == ([], [], 2)
+    assert 200 <= float(str(second["ms"])) < 500
+
+
 def test_first_job_failure_is_reported_despite_later_events(bench: VirtualCluster) -> None:
     """Nothing new can begin by then, and that would be told instead."""
     station = bench.begun(counting())

@@ -74,7 +74,7 @@ def test_deleted_changelog_is_not_recreated_while_state_is_on_disk(
     says = f"changelog is gone: topic {COUNTS}: the state of table counts in {folder} may be its"
     assert ended(bench, second).startswith(says)
     assert 10 <= bench.scheduler.now - at < 12
-    asked = f"changelogs are not there, and their state is: {COUNTS}: asking again for 10 s"
+    asked = f"Changelogs are not there, and their state is: {COUNTS}. Asking again for 10 s."
     assert caplog.messages.count(asked) == 1
     assert COUNTS not in bench.broker.service.topics.by_name
     assert (second.rows(0), second.position(0)) == (rows, first.position(0))
@@ -123,8 +123,8 @@ def test_new_table_in_a_running_app_starts_empty_with_a_warning(
     second = start(bench, counting(tables=1), stores=first.stores)
     bench.until(lambda: second.begun and len(second.made.tasks.actives) == 3)
     (told,) = [line for line in caplog.messages if "begins empty" in line]
-    assert told.startswith("table other0 begins empty: its changelog t-other0-changelog was not")
-    assert "words was read already: nothing to do if the table is new; else raise the" in told
+    assert told.startswith("Table other0 begins empty: its changelog t-other0-changelog was not")
+    assert "words was read already. No action needed if the table is new; else raise the" in told
 
 
 def test_first_start_does_not_warn_of_empty_tables(

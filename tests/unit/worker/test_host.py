@@ -226,10 +226,10 @@ def test_iteration_over_part_of_a_table_warns_once(
     assert (len(table), list(table), dict(table.items()), list(table.values())) == (
         1, [OF_0], {OF_0: 1}, [1],
     )  # fmt: skip
-    told = [each.getMessage() for each in caplog.records if "only a part" in each.getMessage()]
+    told = [each.getMessage() for each in caplog.records if "Only a part" in each.getMessage()]
     part = "this worker has partitions 0, 2 of 3"
-    rest = "other workers have the rest, or it is being restored"
-    assert told == [f"only a part of table counts is read: {part}: {rest}"]
+    rest = "Other workers have the rest, or it is being restored."
+    assert told == [f"Only a part of table counts is read: {part}. {rest}"]
 
 
 def test_iteration_over_a_whole_table_does_not_warn(
@@ -237,4 +237,4 @@ def test_iteration_over_a_whole_table_does_not_warn(
 ) -> None:
     table = parted(bench, T0, TaskId(0, 1), TaskId(0, 2))
     assert len(table) == 2
-    assert not [each for each in caplog.records if "only a part" in each.getMessage()]
+    assert not [each for each in caplog.records if "Only a part" in each.getMessage()]

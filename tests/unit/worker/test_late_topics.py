@@ -181,7 +181,7 @@ def test_send_failure_without_await_is_logged(
     station.hand.plan(*TASKS)
     bench.feed(0, "gone")
     bench.until(lambda: committed(bench) == 1)
-    assert "record not sent: unknown topic: to-gone" in caplog.text
+    assert "A record was not sent: unknown topic: to-gone" in caplog.text
 
 
 @pytest.mark.parametrize("form", ["wait", "gather", "create_task", "metadata", "time-out"])

@@ -112,7 +112,7 @@ def test_code_swallowing_cancellation_is_reported_and_left_behind(
     (left,) = station.left_behind
     assert name in left
     assert f" at {__file__}:" in left
-    assert f"left behind: {left}: it was cancelled and goes on" in caplog.text
+    assert f"Left behind: {left}. It was cancelled and goes on" in caplog.text
     assert [event for _, event, _ in station.events if event in ("leaving", "left")] == [
         "leaving", "left",
     ]  # fmt: skip

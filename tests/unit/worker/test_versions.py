@@ -146,6 +146,8 @@ def test_shared_instance_id_is_logged_once(
         for shared_name in (False, True, True):
             station.deliver(planned(shared_name=shared_name))
         bench.run(0.1)
-    told = [line for line in caplog.messages if line.startswith("instance_id_shared instance=w1: ")]
+    told = [
+        line for line in caplog.messages if line.startswith("Another worker is called w1 too, ")
+    ]
     assert len(told) == 1
     assert "--instance-id" in told[0]

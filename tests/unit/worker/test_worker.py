@@ -147,6 +147,20 @@ def test_worker_that_sleeps_when_its_app_stops_ends_when_it_wakes_up(bench: Virt
     assert "has stopped the app" in str(other.main.error)
 
 
+def test_app_without_agents_warns_at_its_start(
+    bench: VirtualCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = app_of()
+
+    @app.timer(interval=1.0)
+    async def tick() -> None: ...
+
+    bench.station(app)
+    bench.run(2)
+    (line,) = [line for line in caplog.messages if "no agents" in line]
+    assert line.startswith("App t has no agents or flows: this worker reads no topic")
+
+
 def test_policy_log_skips_failing_records(bench: VirtualCluster) -> None:
     station = start(bench, counting())
     bench.until(lambda: works(station))
@@ -278,7 +292,9 @@ def test_missing_source_topic_is_warned_of_but_app_made_topics_are_not(
     bench.until(lambda: station.begun)
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(warned) == 1
-    assert warned[0].startswith("source topic was not there: wrods: created with 2 partitions")
+    assert warned[0].startswith(
+        "Created topic wrods with 2 partitions: the app reads it, and it was not"
+    )
     [started] = station.told("worker_started")
     assert (started["app"], started["instance"]) == ("t", "w1")
     assert started["broker"]
@@ -327,10 +343,12 @@ def test_broker_silent_beyond_the_session_costs_no_task_for_good(
     bench.until(lambda: bench.counted() == {"a": 1})
     assert station.process.alive
     warned = [line.getMessage() for line in caplog.records if line.name == "streamsx"]
-    told = [line.split()[0] for line in warned if line.startswith(("suspended", "resumed", "brok"))]
-    assert sorted(told) == [
-        "broker_away", "broker_back", "broker_unreached", "resumed:", "suspended:",
-    ]  # fmt: skip
+    lines = (
+        "A broker is out of reach", "Processing goes on", "Processing is paused",
+        "The group is in reach again", "The group is out of reach",
+    )  # fmt: skip
+    told = [begin for line in warned for begin in lines if line.startswith(begin)]
+    assert sorted(told) == [*lines]
 
 
 def test_work_before_losing_tasks_is_not_counted_twice(bench: VirtualCluster) -> None:
@@ -348,7 +366,7 @@ def test_work_before_losing_tasks_is_not_counted_twice(bench: VirtualCluster) ->
     bench.until(lambda: works(first, second))
     assert bench.counted() == {"a": 60}
     [lost] = [lost for lost in first.told("lost") if lost["tasks"]]
-    assert lost["reason"] == "the group went on without this member"
+    assert lost["reason"] == "the group went on without this worker"
 
 
 def test_end_of_the_control_thread_ends_the_worker(bench: VirtualCluster) -> None:

@@ -446,8 +446,8 @@ def test_failed_group_answers_own_parked_members_and_no_other_group(
                     await other.reader.readexactly(1)
 
     run(story)
-    failed = [record for record in caplog.records if "group_failed" in record.message]
-    assert [f"group=g times={times} " in failed[times - 1].message for times in (1, 2)] == [
+    failed = [record for record in caplog.records if "Group g failed" in record.message]
+    assert [f"({times} times so far)" in failed[times - 1].message for times in (1, 2)] == [
         True
     ] * 2
     assert [bool(record.exc_info) for record in failed] == [True, False]

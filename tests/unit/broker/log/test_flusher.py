@@ -116,7 +116,7 @@ def test_log_with_failed_flush_is_not_flushed_again(
         await flushes.close()
 
     asyncio.run(story())
-    assert "flush_failed folder=t-0 error='planted'" in caplog.text
+    assert "A flush of t-0 to the disk failed: planted." in caplog.text
 
 
 def test_failed_log_reopened_until_disk_recovers(

@@ -290,7 +290,10 @@ def test_invalid_frame_length_closes_connection_and_is_logged(
     connection.buffer_updated(4)
     assert wire.closing
     assert peers.gone == peers.parked
-    assert f"closed 10.0.0.1:1: a frame of {size} bytes: 8 to 100 can be" in caplog.text
+    assert (
+        f"Closed the connection of 10.0.0.1:1: a frame of {size} bytes: 8 to 100 can be"
+        in caplog.text
+    )
 
 
 def test_connection_knows_both_addresses() -> None:
