@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from streamsx.clock import Clock
 from streamsx.errors import BrokerUnreachable, NotFound, UsageError
+from streamsx.log_sentences import counted
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.tools.cli.cluster import ClusterCommand, connected
-from streamsx.tools.cli.command import counted, tell
+from streamsx.tools.cli.command import tell
 from streamsx.tools.cli.progress import progress
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from rich.live import Live
 from streamsx.clock import Clock
 from streamsx.config import whole
 from streamsx.errors import BrokerUnreachable, NotFound, UsageError, WorldError
+from streamsx.log_sentences import counted
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
 from streamsx.tools.cli.group_status import NO_WORKER, as_data, failed_check, quiet_tasks, stale_s
@@ -97,8 +98,8 @@ async def status(options: argparse.Namespace, clock: Clock) -> int | None:
 def check(options: argparse.Namespace, data: dict[str, Any]) -> int:
     """Print whether all is well in one line, and return the exit code."""
     wrong = failed_check(data, options.max_lag)
-    known = f"{data['tasks']} tasks on {len(data['instances'])} workers"
-    far = "" if data["lag"] is None else f", {data['lag']} records behind"
+    known = f"{counted(data['tasks'], 'task')} on {counted(len(data['instances']), 'worker')}"
+    far = "" if data["lag"] is None else f", {counted(data['lag'], 'record')} behind"
     line = f"not ok: {wrong}" if wrong else f"ok: {known}{far}"
     print(f"{options.app}: {line}", file=options.people)
     tell(options, {**data, "ok": not wrong, "wrong": wrong})

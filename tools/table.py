@@ -16,8 +16,9 @@ from typing import Any, Final, NamedTuple
 from streamsx.clock import Clock
 from streamsx.config import whole
 from streamsx.errors import NotFound, StreamsxError, UsageError
+from streamsx.log_sentences import counted
 from streamsx.tools.cli.cluster import ClusterCommand, connected
-from streamsx.tools.cli.command import counted, value
+from streamsx.tools.cli.command import value
 from streamsx.tools.cli.progress import progress
 from streamsx.topology.internal_topics import changelog_name
 

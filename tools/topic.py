@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from streamsx.clock import Clock
 from streamsx.config import whole
 from streamsx.errors import NotFound, SettingError, StreamsxError, UsageError
+from streamsx.log_sentences import counted
 from streamsx.tools.cli.cluster import ClusterCommand, asked, connected
-from streamsx.tools.cli.command import Command, CommandGroup, counted, tell, value
+from streamsx.tools.cli.command import Command, CommandGroup, tell, value
 
 if TYPE_CHECKING:
     from streamsx.client.admin import Bounds

@@ -158,11 +158,6 @@ def line_of(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {text or 'no more is known'}: again with --debug"
 
 
-def counted(number: int, one: str, many: str = "") -> str:
-    """Return a number and its noun: `1 record`, `1,200 records`; `many` if it is not `one` + s."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def value(parse: Callable[[object], T]) -> Callable[[str], T]:
     """Wrap a parser of `streamsx.config` as the type of an option.
 

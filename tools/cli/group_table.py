@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Group
 from rich.table import Table
 
+from streamsx.log_sentences import counted
 from streamsx.model import TaskId, brief
 from streamsx.tools.cli.event_times import NONE, moment
 from streamsx.tools.cli.times import age, utc
@@ -52,7 +53,7 @@ def _unsettled(data: Mapping[str, Any], now_s: float) -> str:
 def _heading(data: Mapping[str, Any]) -> str:
     state = "running" if data["state"] == STABLE else "rebalancing; ahead of that"
     workers = len(data["instances"])
-    what = f"{data['tasks']} tasks on {workers} worker{'s' * (workers != 1)}"
+    what = f"{counted(data['tasks'], 'task')} on {counted(workers, 'worker')}"
     moving = f", moving: {brief(data['unassigned'])}" * bool(data["unassigned"])
     return f"{data['app']}: {state}, {what}, leader {data['leader'] or 'not known'}{moving}"
 

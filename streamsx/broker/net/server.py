@@ -43,6 +43,7 @@ from streamsx.broker.service import Service
 from streamsx.broker.topics import NAME, TopicStore, alike, remove_folders
 from streamsx.clock import Clock, SystemClock
 from streamsx.errors import StoreCorrupt, StoreLocked, UsageError, WorldError
+from streamsx.log_sentences import counted
 from streamsx.metrics import MetricRegistry
 from streamsx.protocol.compiler import Malformed
 from streamsx.protocol.frames import LARGE_BYTES, Frame
@@ -61,7 +62,7 @@ SWEEPS_PER_IDLE_LIMIT = 4
 """Checks per idle limit: an idle connection is closed at most a fourth of the limit too late."""
 
 logger = logging.getLogger(__name__)
-STARTED = "Broker started at %s: data in %s, %d topics."
+STARTED = "Broker started at %s: data in %s, %s."
 OPEN = (
     "The broker at %s is open to everybody who reaches it: it has no TLS and no users. Give "
     "--tls-cert and --sasl-users to keep others out."
@@ -160,7 +161,7 @@ class BrokerServer:
             self._log_metrics()
             self._closing = undo.pop_all()
         topics = len(self.service.topics.by_name)
-        logger.info(STARTED, self.bootstrap, self.folder, topics)
+        logger.info(STARTED, self.bootstrap, self.folder, counted(topics, "topic"))
 
     async def close(self) -> None:
         """Close all connections, flush everything to the disk, and release the directory.

@@ -60,7 +60,7 @@ def notes(monkeypatch: pytest.MonkeyPatch, *committed: tuple[int, int]) -> tuple
         async with ScriptedBroker(answers, {"in": 1}) as broker:
             where = {"error_code": ErrorCode.NONE, "node_id": NODE, "host": "127.0.0.1"}
             broker.answers[Api.FIND_COORDINATOR] = lambda _: {**where, "port": broker.port}
-            cluster = Cluster(broker.bootstrap, tries_for_s=0.2)
+            cluster = Cluster(broker.bootstrap, tries_for_s=20)
             await cluster.start()
             try:
                 found = await status.known(cluster, "shop", Stopped(), SEEN)
