@@ -27,9 +27,9 @@ SKIPPED: Final = (
     "follow: streamsx_records_skipped_total counts them."
 )
 LATE: Final = (
-    "A record came after its window in %s of task %s had closed, and was skipped, as are all that "
-    "follow: streamsx_records_late_total counts them. To wait longer for such records give the "
-    "window or the join more grace=, the table a longer expires=."
+    "A record came too late: its window in %s of task %s had closed. on_late= says what becomes "
+    "of such records; without it they are skipped. streamsx_records_late_total counts them. To "
+    "wait longer for them give the window or the join more grace=, the table a longer expires=."
 )
 EMPTY: Final = (
     "A record without a value was skipped, as are all that follow: %s, agent %s. Write "

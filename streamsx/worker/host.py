@@ -64,7 +64,7 @@ class KeyPlaces:
             self._warned.add(name)
             LOG.warning(
                 "Only a part of table %s is read: %s. Other workers have the rest, or it is being "
-                "restored.",
+                "restored; no action needed if the part is what you want.",
                 name,
                 _part(here, count),
             )
