@@ -8,13 +8,11 @@ nothing is decoded for them.
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from streamsx.errors import RecordTooLate
 from streamsx.operators.operator import Code, Operator
 
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 COUNTED: Final = re.compile(r"^( *)\{counts\}\.late \+= 1$", re.MULTILINE)
 CALL: Final = (
     "{on_late}({late_record}({value}, {decoded}, {timestamp}, {now} - {timestamp}, @start, @end))"
@@ -63,19 +61,11 @@ def bury_late(operator: Operator, store: str, bounds: LateBounds) -> Operator:
 
     def too_late(timestamp: int, late_ms: int, start: int, end: int) -> RecordTooLate:
         return RecordTooLate(
-            f"record too late: {store}: its time {_utc(timestamp)} is {late_ms / 1000:g} s behind, "
-            f"and the window from {_utc(start)} to {_utc(end)} had closed: more grace= waits longer"
+            f"record too late: {store}: its time, {timestamp} ms since 1970, is {late_ms / 1000:g} "
+            f"s behind, and the window from {start} to {end} had closed: more grace= waits longer"
         )
 
     return replace(_with_line(operator, BURY, bounds, {"too_late": too_late}), buries=True)
-
-
-def _utc(time_ms: int) -> str:
-    """Return a time in UTC; in ms since 1970 where a calendar has no such time."""
-    try:
-        return f"{EPOCH + timedelta(milliseconds=time_ms):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
-    except OverflowError:
-        return str(time_ms)
 
 
 def _with_line(
