@@ -168,7 +168,7 @@ def test_first_late_record_of_a_store_is_logged_and_all_are_counted(
         some.untaken(TaskId(0, 1), "per-hour", Counts(skipped=0, late=late))
     some.untaken(TaskId(0, 1), "per-hour", Counts(skipped=1, late=0))
     assert [record.getMessage()[:60] for record in caplog.records] == [
-        "A record came too late: its window in per-hour of task 0_1 ha",
+        "A record came too late: its window in per-hour of task 0_1 h",
         "A record without a key, a value or a time was skipped by per",
     ]
     assert "grace=" in caplog.text
