@@ -377,7 +377,7 @@ def test_end_of_the_control_thread_ends_the_worker(bench: VirtualCluster) -> Non
     control.call(control.task.cancel)
     bench.until(lambda: not station.process.alive)
     assert station.main.error is not None
-    assert "control thread" in str(station.main.error)
+    assert "the thread of the group ended" in str(station.main.error)
 
 
 def test_second_worker_on_one_directory_is_refused(bench: VirtualCluster) -> None:
