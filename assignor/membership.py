@@ -108,8 +108,8 @@ class Membership:
             before = self._seen
             new = {m.id for m in here} - before.keys()
         else:
-            stays = (m.instance for m in here if not m.fresh)
-            gone_leader = "" if any(is_label(led_by, name) for name in stays) else led_by
+            stays = any(has_label(m, led_by) for m in here if not m.fresh)
+            gone_leader = "" if stays else led_by
             before = self._guess(named, plan, claimed, gone_leader, left=leader_left)
             new = {m.id for m in here if m.fresh}
         gone = {seen: before[seen] for seen in sorted(before.keys() - named.keys())}
@@ -188,6 +188,14 @@ def _labels(here: Sequence[MemberMetadata]) -> list[str]:
 def is_label(label: str, instance: str | None) -> bool:
     """Return whether a label is that of an instance, alone or among others of its name."""
     return instance is not None and (label == instance or label.startswith(f"{instance}@"))
+
+
+def has_label(member: MemberMetadata, label: str) -> bool:
+    """Return whether a label is that of a member, alone or among others of its name."""
+    name, at, digits = label.partition("@")
+    if member.instance != name:
+        return False
+    return not at or member.id == digits or member.process.startswith(digits)
 
 
 def worker_name(member: MemberMetadata, label: str) -> str:

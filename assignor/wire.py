@@ -270,8 +270,9 @@ def _plans(plans: tuple[PastPlan, ...]) -> bytes:
             break
         people = [list(plan.joined), list(plan.left)]
         rows.append([plan.generation, plan.at_ms, plan.leader, *people, decisions])
-    data = zlib.compress(_json(rows))
-    if len(data) > PAST_BYTES_MAX and rows:
+    plain = _json(rows)
+    data = zlib.compress(plain)
+    if rows and (len(data) > PAST_BYTES_MAX or len(plain) > DECISIONS_BYTES_MAX):
         return _plans(plans[: len(rows) // 2])
     return data
 

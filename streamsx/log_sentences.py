@@ -117,7 +117,7 @@ def _rebalanced(f: Fields) -> str:
     if 0 < len(f["gained"]) < len(f["runs"]):
         parts.append(f"took over {len(f['gained'])} ({brief(f['gained'])})")
     if f["lost"]:
-        parts.append(f"gave {len(f['lost'])} to others ({brief(f['lost'])})")
+        parts.append(f"gave up {len(f['lost'])} ({brief(f['lost'])})")
     if f["learns"]:
         parts.append(f"learns {brief(f['learns'])}")
     if f["standbys"]:
@@ -213,20 +213,42 @@ def _lost(f: Fields) -> str:
 
 
 def _leaving(f: Fields) -> str:
+    if f.get("stays"):
+        return (
+            f"Worker {f['worker']} ends and stays in the group: its tasks wait for its next start."
+        )
     until = f"by {f['deadline']} at the latest" if f["deadline"] else "as soon as others have them"
     return f"Worker {f['worker']} leaves: others take over its tasks first; it is gone {until}."
 
 
 def _left(f: Fields) -> str:
     state = f"; its state stays in {f['directory']}" if f.get("directory") else ""
-    return f"Worker {f['worker']} left the group{state}."
+    did = "ended, and stays in the group" if f.get("stays") else "left the group"
+    return f"Worker {f['worker']} {did}{state}."
 
 
 def _processed(f: Fields) -> str:
-    rest = f"{f['lag']:,} more wait" if f["lag"] else "none waits"
+    rest = f"; {f['lag']:,} more wait here" if f["lag"] else ""
     if not f["records"]:
-        return f"Processed no records for a while; {rest}."
-    return f"Processed {counted(f['records'], 'record')}, {f['per_second']:g} a second; {rest}."
+        return f"Processed no records for a while{rest}."
+    return f"Processed {counted(f['records'], 'record')}, {f['per_second']:g} a second{rest}."
+
+
+def _takes_long(f: Fields) -> str:
+    waits = f"; it waits at {f['waits_at'][-1]}" if f["waits_at"] else ""
+    return (
+        f"Agent {f['operator']} has worked on one record for {f['seconds']} s: {f['topic']}-"
+        f"{f['partition']} offset {f['offset']}, task {f['task']}{waits}. The task processes "
+        "nothing meanwhile; give calls of other systems a time-out."
+    )
+
+
+def _stood_still(f: Fields) -> str:
+    return (
+        f"This worker stood still for {seconds(f['ms'])}: its process was stopped, the machine was "
+        "busy, or code of the app blocked it. Run code that blocks, such as time.sleep, by "
+        "asyncio.to_thread."
+    )
 
 
 def _restored(f: Fields) -> str:
@@ -265,10 +287,9 @@ def _promoted(f: Fields) -> str:
 
 
 def _error(f: Fields) -> str:
-    where = f["where"]
-    return sentence(
-        f["what"] if where in f["what"] or where == "worker" else f"{where}: {f['what']}"
-    )
+    what, where = f["what"], f["where"]
+    named = where == "worker" or where in what or where.removeprefix("task ") in what
+    return sentence(what if named else f"{where}: {what}")
 
 
 SENTENCES: Final[Mapping[str, Sentence]] = {
@@ -322,7 +343,8 @@ SENTENCES: Final[Mapping[str, Sentence]] = {
     "aborted": Sentence(
         logging.INFO,
         lambda f: (
-            f"The transaction was aborted: {f['why']}. {counted(f['tasks'], 'task')} begin again "
+            f"The transaction was aborted: {f['why']}. {counted(f['tasks'], 'task')} "
+            f"{'begins' if f['tasks'] == 1 else 'begin'} again "
             "at the last commit; no action needed."
         ),
     ),
@@ -345,6 +367,8 @@ SENTENCES: Final[Mapping[str, Sentence]] = {
         logging.INFO, lambda f: f"Worker {f['worker']} stays: the request to leave was taken back."
     ),
     "left": Sentence(logging.INFO, _left),
+    "record_takes_long": Sentence(logging.WARNING, _takes_long),
+    "stood_still": Sentence(logging.WARNING, _stood_still),
     "error": Sentence(logging.ERROR, _error),
 }  # fmt: skip
 """Sentence of each event. `failed` and `refused` have none: the log has a limited number of lines

@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
+TASK = ("task", "does not run it again")
+TIMER = ("timer", "runs it again at its next tick")
 
 
 class Job(NamedTuple):
@@ -37,7 +39,8 @@ class Job(NamedTuple):
         try:
             await self.fun(*self.arguments)
         except Exception:
-            log.exception("service_failed name=%s", self.name)
+            what, then = TASK if self.interval_s is None else TIMER
+            log.exception("The %s %s failed. The worker goes on, and %s.", what, self.name, then)
 
     async def _ticking(self) -> None:
         assert self.interval_s, "a timer needs an interval"

@@ -19,7 +19,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from ssl import SSLError
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import aiokafka  # type: ignore[import-untyped]  # has no types
 from aiokafka import errors as theirs
@@ -45,6 +45,8 @@ NEXT_ADDRESS_S = 0.5
 A silent address takes the whole time-out.
 """
 REQUEST_TIMEOUT_S = 30.0
+GIVEN_UP: Final = "given up by this worker"
+"""Reason of a connection that its owner has aborted: no fault of the broker."""
 CLOSE_TIMEOUT_S = 1.0
 REPLY_BYTES_MAX = 128 << 20
 """Largest reply.
@@ -376,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
         overdue = loop.call_later(timeout_s, self.abort, f"no answer in {timeout_s:.3g} s")
         return await future
 
-    def abort(self, why: str = "given up by this worker") -> None:
+    def abort(self, why: str = GIVEN_UP) -> None:
         """Close the connection now; sent bytes that are still on this machine never leave.
 
         The kernel goes on serving a connection that was closed normally, for minutes after a

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamsx.client import record_accumulator
 from streamsx.client.cluster import Cluster
-from streamsx.client.connection import Connection
+from streamsx.client.connection import GIVEN_UP, Connection
 from streamsx.client.idempotence import Idempotence
 from streamsx.client.record_accumulator import (
     BACKOFF_S,
@@ -644,7 +644,8 @@ class Producer(Outbox):
     def _answered(self, request: list[Sent], reply: Any) -> None:
         answers = dict[TopicPartition, record_accumulator.Acknowledged]()
         if isinstance(reply, BrokerUnreachable):
-            self._later(f"{len(request)} partitions", str(reply))
+            why = "" if GIVEN_UP in str(reply) else str(reply)
+            self._later(f"{len(request)} partitions", why)
         else:
             answers = answers_of(reply)
         now = self._clock.now()
@@ -669,7 +670,8 @@ class Producer(Outbox):
     def _later(self, where: str, why: str) -> None:
         """Schedule another try after a pause, with fresh metadata; without a lease do nothing.
 
-        `why` is empty for topics that are gone, which other code reports.
+        `why` is empty if there is nothing to warn of: a topic that is gone, which other code
+        reports, or a connection that this worker has aborted.
         """
         if not self._leased:
             return

@@ -72,11 +72,11 @@ class Leaving:
             self._box.emit(e.Stays())
             self._box.want("stays")
 
-    def halt(self, deadline: float) -> None:
+    def halt(self, deadline: float, *, stays: bool = False) -> None:
         if self.halting and self.deadline is not None:
             deadline = min(self.deadline, deadline)
         if not self or deadline != self.deadline:
-            self._box.emit(e.IsLeaving(deadline))
+            self._box.emit(e.IsLeaving(deadline, stays=stays))
         self.draining = False
         self.halting = True
         self.deadline = deadline

@@ -481,7 +481,8 @@ class Member:
         until = self.leaving.deadline
         if until is None:
             until = now + self._revoke_timeout_s
-        self.leaving.halt(event.deadline if event else max(now + LAST_COMMIT_S, until))
+        deadline = event.deadline if event else max(now + LAST_COMMIT_S, until)
+        self.leaving.halt(deadline, stays=self._comes_back)
         self.holding.release_all()
 
     def _part(self) -> None:

@@ -420,10 +420,12 @@ class Remember:
 class IsLeaving:
     """Departure of the member, repeated when the deadline moves.
 
-    `deadline`: monotonic seconds; None without a deadline.
+    `deadline`: monotonic seconds; None without a deadline. `stays`: the process ends, and the
+    static member stays in the group for the rest of its session.
     """
 
     deadline: float | None
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -909,6 +909,9 @@ class Actor(Protocol):
     def close(self) -> None:
         """End the body where it waits."""
 
+    def lines(self) -> Iterator[tuple[str, int]]:
+        """Yield file and line of each coroutine that waits, beginning with the body's own."""
+
 
 BodyFailed = Callable[[Exception], bool]
 """Callback with the error that ended a body; returns whether a new body follows."""

@@ -338,9 +338,8 @@ class CommitCycles:
         for task, sealed in sorted(self.sealed.items()):
             for topic, place in metadata_of(sealed).items():
                 beside = place._replace(committed_s=wall_s)
-                fitted, left_out = (
-                    beside.fitted() if beside.readers or beside.told else (beside, {})
-                )
+                long = beside.readers or beside.told or beside.late
+                fitted, left_out = beside.fitted() if long else (beside, {})
                 if left_out:
                     effects.append(ReadersLeftOut(task, topic, left_out))
                 given = OffsetAndMetadata(sealed.positions[topic], fitted.encode())

@@ -6,6 +6,7 @@ through the code. The file of events has each failed record, whatever the rate.
 """
 
 import asyncio
+import logging
 from traceback import walk_tb
 from typing import Final
 
@@ -71,6 +72,8 @@ class FailureReports:
         self._newest: dict[str, TopicPartition] = {}
         self._newest_at: dict[str, int] = {}
         """Partition and offset of the newest failure of each operator."""
+        self._calm: dict[str, bool] = {}
+        """Whether the newest failure of an operator is a dead letter of a known kind."""
         self._skipped = registry.counter(
             "records_skipped_total",
             "Records without a key, a value or a time, which an operator with state passed over.",
@@ -116,7 +119,13 @@ class FailureReports:
             return
         self._logged_at[operator] = now
         self._logged[operator] = self._logged.get(operator, 0) + 1
-        LOG.warning("%s%s", told(failure), self._later, exc_info=error)
+        kept = failure.kept.startswith(KEPT)
+        self._calm[operator] = kept and error is None
+        LOG.log(self._level(operator), "%s%s", told(failure), self._later, exc_info=error)
+
+    def _level(self, operator: str) -> int:
+        """Return WARNING; INFO for a further record of a known kind that is a dead letter now."""
+        return logging.INFO if self._calm.get(operator) else logging.WARNING
 
     def retried(self, failure: Failure) -> None:
         """Count a try that another one follows; log the first of a record, one a second at most."""
@@ -180,7 +189,7 @@ class FailureReports:
                 continue
             self._logged_at[operator] = self._clock.now()
             self._logged[operator] = failed
-            LOG.warning(self._more(operator, failed - logged))
+            LOG.log(self._level(operator), self._more(operator, failed - logged))
 
     def _more(self, operator: str, count: float) -> str:
         """Return the line about failures that have no line of their own."""

@@ -104,6 +104,8 @@ class RebalanceHandler:
         self._clock = clock
         self._owned = gateway.owned
         self.leads = self.lost_leaving = False
+        self._halts: dict[str, bool] = {}
+        """Field `stays` of the events of the end, if the worker stays in the group."""
         self.losses = 0
         self._warned = False
 
@@ -232,7 +234,8 @@ class RebalanceHandler:
             return
         if message.deadline is not None:
             deadline = message.deadline - self._clock.now() + self._clock.wall()
-        self._journal("leaving", deadline=deadline)
+        self._halts = {"stays": True} if message.stays else {}
+        self._journal("leaving", deadline=deadline, **self._halts)
 
     @handle.register
     def _(self, _: e.Stays) -> None:
@@ -242,7 +245,7 @@ class RebalanceHandler:
 
     @handle.register
     def _(self, _: e.Left) -> None:
-        self._journal("left", directory=self._directory)
+        self._journal("left", directory=self._directory, **self._halts)
         self._owner.ended(None)
 
     @handle.register

@@ -137,6 +137,8 @@ class TaskDriver:
         removed: the next owner, maybe this worker, begins without that knowledge."""
         self._abort_transaction = abort_transaction
         self._transactional = abort_transaction is not None
+        self._reasons: dict[TaskId, str] = {}
+        """Reasons of the tasks that are being undone, for the line about an aborted transaction."""
         self._undone: set[TaskId] = set()
         """Tasks that an abort undoes, until they are forgotten."""
         self._jobs = Jobs(spawn, self.failed)
@@ -197,7 +199,9 @@ class TaskDriver:
         if rerun.rows:
             rows = sum(map(len, rerun.rows.values()))
             LOG.debug("Task %s puts back %d uncommitted rows with its next commit.", task, rows)
+        self._reasons[task] = str(why)
         self.feed(Happened(task, TaskEvent.UNDO))
+        self._reasons.pop(task, None)
         if isinstance(why, RecordUndone):
             LOG.debug("Task %s goes back to its last commit: %s.", task, why)
         elif rerun.stop is None:
@@ -302,7 +306,8 @@ class TaskDriver:
         undone = task in self._undone
         self._undone.discard(task)
         if self._transactional and not undone:
-            self.abort(f"task {task} has ended, and its outputs are in the transaction")
+            lost = f"task {task} is no longer here, and its outputs are in the transaction"
+            self.abort(self._reasons.get(task, lost))
 
     def _moved(self, moved: task_registry.TaskMoved) -> None:
         old = moved.old.word

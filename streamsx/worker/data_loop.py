@@ -31,6 +31,7 @@ from streamsx.tasks.committer import Committer
 from streamsx.tasks.handovers import Handovers
 from streamsx.tasks.restorer import Restorer
 from streamsx.tasks.task_driver import TaskDriver
+from streamsx.worker.slow_code import SlowCode
 from streamsx.worker.throughput_log import ThroughputLog
 
 TURN_S = 0.010
@@ -129,6 +130,7 @@ class DataLoop:
         arrived: asyncio.Event,
         report: Callable[[], None],
         throughput: ThroughputLog,
+        slow_code: SlowCode,
         metrics: MetricRegistry,
         slice_s: float,
         clock: Clock,
@@ -144,6 +146,7 @@ class DataLoop:
         self._arrived = arrived
         self._report = report
         self._throughput = throughput
+        self._slow_code = slow_code
         self._lag = metrics.gauge(
             "input_lag_records",
             "Records of sources that are not done.",
@@ -194,6 +197,7 @@ class DataLoop:
         return worked or self._committer.busy(leased=self._leased)
 
     def _regularly(self, now: float) -> None:
+        self._slow_code.turn(now)
         if self._tasks.changed or (now >= self._report_at and len(self._restorer)):
             self._tasks.changed = False
             self._report_at = now + REPORT_EVERY_S
@@ -207,6 +211,7 @@ class DataLoop:
             self._handovers.complete_idle()
             if not self._committer.stands:
                 self._pass_over(now)
+            self._slow_code.look(now, (each.task for each in self._tasks.actives.values()))
             if self._tasks.actives:
                 self._throughput.regularly(now, self._lag.value)
 

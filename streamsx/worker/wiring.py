@@ -67,6 +67,7 @@ from streamsx.worker.global_tables import GlobalTables
 from streamsx.worker.host import KeyPlaces, WorkerHost
 from streamsx.worker.late_topics import LateTopics
 from streamsx.worker.memory_budget import RowsOf, memory_budget, rocks_rows
+from streamsx.worker.slow_code import SlowCode
 from streamsx.worker.throughput_log import ThroughputLog
 
 EXECUTOR_THREADS = 2
@@ -365,6 +366,7 @@ class WorkerComponents:
             arrived=self.arrived,
             report=self.reports.publish,
             throughput=ThroughputLog(context.journal, context.metrics),
+            slow_code=SlowCode(context.journal),
             metrics=context.metrics,
             slice_s=context.config.restore_slice_s,
             clock=context.clock,

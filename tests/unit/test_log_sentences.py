@@ -29,6 +29,11 @@ FIELDS: dict[str, dict[str, Any]] = {
         "standbys": [], "rounds": 8, "ms": 712.0, "gap_ms": 28.2,
     },
     "rebalance_waits": {"seconds": 15.2, "phase": "join", "workers": ["b", "c"], "leader": "a"},
+    "record_takes_long": {
+        "task": "1_6", "topic": "orders", "partition": 6, "offset": 51, "operator": "shop.add",
+        "seconds": 30, "waits_at": ["actor.py:209", "shop.py:8"],
+    },
+    "stood_still": {"ms": 25_000},
     "worker_joined": {"worker": "c", "tasks": ["0_0", "1_0"], "total": 12, "back": False},
     "worker_restarted": {"worker": "c", "tasks": ["0_0"], "was": ""},
     "worker_left": {
@@ -70,13 +75,18 @@ SAYS = {
         "shop-data/0/shop, at least once."
     ),
     "rebalanced": (
-        "Rebalanced: runs 3 tasks (0_2-3 1_4), took over 1 (1_4), gave 2 to others (0_0-1), learns "
+        "Rebalanced: runs 3 tasks (0_2-3 1_4), took over 1 (1_4), gave up 2 (0_0-1), learns "
         "1_0; 8 rounds in 0.7 s; tasks that stayed paused for 28 ms at most."
     ),
     "restoring": "Restoring 2 tasks (1_0-1) from their changelogs: 40 %, 1,200 records left.",
     "rebalance_waits": (
         "The rebalance has waited 15 s for workers to rejoin: b and c were in the group before. A "
         "worker that died is removed when its session_timeout ends; no action needed."
+    ),
+    "record_takes_long": (
+        "Agent shop.add has worked on one record for 30 s: orders-6 offset 51, task 1_6; it waits "
+        "at shop.py:8. The task processes nothing meanwhile; give calls of other systems a "
+        "time-out."
     ),
     "worker_joined": "Worker c joined; 2 of 12 tasks move to it.",
     "worker_restarted": "Worker c was started again; it gets 1 task (0_0).",

@@ -77,7 +77,9 @@ def test_failing_timer_is_logged_and_ticks_again(
     with caplog.at_level(logging.ERROR):
         run_for(loop, app, 2.5)
     assert ticks == [1.0, 2.0]
-    assert [record.getMessage() for record in caplog.records] == ["service_failed name=fragile"] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "The timer fragile failed. The worker goes on, and runs it again at its next tick."
+    ] * 2
     assert caplog.records[0].exc_info is not None
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from streamsx.assignor.membership import MemberChange, MemberNews
+from streamsx.assignor.membership import MemberChange, MemberNews, has_label
 from streamsx.assignor.model import Copy, CopyRole, LeaveRequest, MemberMetadata, Rules
 from streamsx.assignor.observer import observing
 from streamsx.assignor.partition_assignor import Outcome, StreamsPartitionAssignor, Subtopology
@@ -291,3 +291,13 @@ def test_worker_that_will_get_tasks_is_not_idle() -> None:
     group.all["b1"].leaving = True
     group.news()
     assert idle(group) == {}
+
+
+def test_leader_lost_among_workers_of_its_name_is_told() -> None:
+    """The staying worker of that name was taken for the leader, so the loss had no line."""
+    stays = MemberMetadata("m2", "a", "77aa01be00")
+    assert has_label(stays, "a")
+    assert has_label(stays, "a@77aa01be")
+    assert has_label(stays, "a@m2")
+    assert not has_label(stays, "a@e36092be")
+    assert not has_label(stays, "b")

@@ -228,7 +228,10 @@ def test_iteration_over_part_of_a_table_warns_once(
     )  # fmt: skip
     told = [each.getMessage() for each in caplog.records if "Only a part" in each.getMessage()]
     part = "this worker has partitions 0, 2 of 3"
-    rest = "Other workers have the rest, or it is being restored."
+    rest = (
+        "Other workers have the rest, or it is being restored; no action needed if the part is "
+        "what you want."
+    )
     assert told == [f"Only a part of table counts is read: {part}. {rest}"]
 
 
