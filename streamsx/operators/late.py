@@ -62,7 +62,7 @@ def bury_late(operator: Operator, store: str, bounds: LateBounds) -> Operator:
     def too_late(timestamp: int, late_ms: int, start: int, end: int) -> RecordTooLate:
         return RecordTooLate(
             f"record too late: {store}: time {timestamp} is {late_ms} ms behind, and {start} to "
-            f"{end} had closed: more grace= waits longer"
+            f"{end} had closed: raise grace= to wait longer"
         )
 
     return replace(_with_line(operator, BURY, bounds, {"too_late": too_late}), buries=True)

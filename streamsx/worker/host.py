@@ -63,8 +63,8 @@ class KeyPlaces:
         if len(here) < count and name not in self._warned:
             self._warned.add(name)
             LOG.warning(
-                "Only a part of table %s is read: %s. Other workers have the rest, or it is being "
-                "restored.",
+                "Only a part of table %s was read: %s. Other workers have the rest, or it is "
+                "being restored.",
                 name,
                 _part(here, count),
             )
@@ -137,7 +137,7 @@ class WorkerHost:
         ) -> None:
             if full():
                 raise BrokerUnreachable(
-                    f"too much is unsent: {topic}: the broker takes nothing: try again later"
+                    f"too many unsent records: {topic}: the broker takes none: try again later"
                 )
             send(key, value, timestamp, headers, by)
 

@@ -73,8 +73,8 @@ def test_late_record_is_a_dead_letter_with_where_and_why(app: App, step: str) ->
     operator = told.pop("__streamsx.operator")
     assert operator.startswith("flow of in")
     reason = (
-        f"record too late: {store}: time 5000 is 95000 ms behind, and {bounds} had closed: "
-        "more grace= waits longer"
+        f"record too late: {store}: time 5000 is 95000 ms behind, and {bounds} had closed: raise "
+        "grace= to wait longer"
     )
     assert stack == f"streamsx.errors.RecordTooLate: {reason}\n"
     assert told == {

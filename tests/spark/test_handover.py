@@ -169,7 +169,7 @@ def test_state_moves_from_workers_to_spark_and_back(
     env["STREAMSX_SNAPSHOT"] = shop.uri
     with Workers(either.bootstrap, tmp_path / "b", app=APP, env=env) as workers:
         workers.start("b")
-        said = f"Spark has gone on with it, in {shop.uri}: streamsx spark handover MODULE"
+        said = f"Spark continued it in {shop.uri}: run streamsx spark handover MODULE"
         assert workers.code("b") == 2
         assert said in workers.error("b")
     other, said = str(tmp_path / "other"), f"carried: .* in {shop.uri}, not in .*other: go"
@@ -380,7 +380,7 @@ def test_query_behind_worker_commits_is_refused_except_a_shadow(shop: Shop) -> N
     SourceOptions(options_of(APP)).ask(
         lambda cluster: admin.commit_offsets(cluster, "carried", workers)
     )
-    with pytest.raises(SnapshotAhead, match=r"workers have gone on since: .*run --from group"):
+    with pytest.raises(SnapshotAhead, match=r"workers have continued since: .*run --from group"):
         shop.run(publishes=False, start="group")
     shop.run(publishes=False, sink="noop")  # a shadow sends nothing
     assert len(shop.heard) == 2
