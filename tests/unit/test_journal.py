@@ -1,4 +1,4 @@
-"""What is told: lines of a file for programs, lines of the log for people."""
+"""Events: lines of a file for programs, lines of the log for people."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from streamsx.journal import Journal
 
 
 class Stopped:
-    """A clock that stands."""
+    """Clock that stands still."""
 
     def now(self) -> float:
         return 5.0
