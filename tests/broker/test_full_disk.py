@@ -132,7 +132,7 @@ def state(broker: EmbeddedBroker) -> list[Any]:
 
 
 def test_broker_ending_on_a_full_disk_reports_the_disk(tmp_path: Path) -> None:
-    """Its log is a pipe: a file could not grow."""
+    """The log of the broker is a pipe: a file could not grow."""
     command = [*OURS, "broker", "--data", str(tmp_path / "data"), "--port", "0", "--topic", "t:2"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:

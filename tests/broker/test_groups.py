@@ -83,7 +83,7 @@ def commit(sock: socket.socket, group: str, member_id: str, generation: int, off
 def test_dead_member_committing_while_in_join_is_removed_after_session(
     broker: Broker,
 ) -> None:
-    """Its JoinGroup waits on one connection, while its worker commits on another."""
+    """A JoinGroup of the member waits on one connection, while its worker commits on another."""
     clock = SystemClock()
     with dial(broker) as mine, dial(broker) as other, dial(broker) as third:
         first = str(converse(mine, Api.JOIN_GROUP, 3, joining("g", "", 800)).member_id)

@@ -25,7 +25,7 @@ Act = Callable[["Client", random.Random, "Acknowledged"], Coroutine[Any, Any, No
 
 
 class Acknowledged:
-    """What the broker has acknowledged, and what it may have."""
+    """Records and changes that the broker has acknowledged, and those that it may have."""
 
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}

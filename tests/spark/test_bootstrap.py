@@ -63,7 +63,7 @@ def boot(spark: "SparkSession", tmp_path: Path) -> Boot:
 
 
 def shop_records() -> list[Fed]:
-    """As they arrived: some late, some cancelled."""
+    """Return records in the order of arrival: some late, some cancelled."""
     return as_fed(history(600, 40))
 
 

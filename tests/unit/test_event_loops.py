@@ -26,7 +26,7 @@ def message(loop: asyncio.AbstractEventLoop) -> None:
 
 @pytest.mark.parametrize("plant", [timer, message])
 def test_an_error_of_ours_in_a_callback_ends_the_run_with_it(plant: Planted) -> None:
-    """It was logged, and the loop continued with a broken state machine."""
+    """The error was logged, and the loop continued with a broken state machine."""
 
     async def waits_for_ever() -> None:
         plant(asyncio.get_running_loop())

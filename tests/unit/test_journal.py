@@ -102,7 +102,7 @@ def test_rounds_stay_information_in_the_json_log(
 def test_logged_event_shows_deadline_as_utc_and_no_monotonic_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It showed `deadline=1795734538.540551` and `at=5468.41406111`."""
+    """The line showed `deadline=1795734538.540551` and `at=5468.41406111`."""
     caplog.set_level(logging.INFO, "streamsx")
     path = tmp_path / "w.jsonl"
     journal = Journal("w", Stopped(), path)

@@ -153,7 +153,7 @@ def one(talk: Conversation) -> Producer:
 
 
 class Seen:
-    """What readers get of partition 0 of a topic."""
+    """Records and ends of partition 0 of a topic, as readers get them."""
 
     def __init__(self, talk: Conversation) -> None:
         self.talk, self.topic = talk, talk.topic(2)

@@ -48,9 +48,10 @@ def fed(topic: str, partitions: int, key: str | None, value: str, timestamp: int
 
 
 def merged(records: list[Fed]) -> list[Fed]:
-    """In the order in which a task takes them: by the running maximum of each topic's timestamps.
+    """Yield records in the order in which a task takes them: by the running maximum of each topic's
+    timestamps.
 
-    So each cut leaves to every batch what no later one has to come before.
+    So no cut gives an earlier batch a record that belongs before one of a later batch.
     """
     high: dict[tuple[str, int], int] = {}
     heads = []

@@ -68,7 +68,7 @@ agent 'buy' (worker_only.py:13): reads 'orders', and so only what this app sends
 
 
 def app_of(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> App:
-    """From a file, with lines that can be told of."""
+    """Return an app of a file, so that reasons can name its lines."""
     (folder / "worker_only.py").write_text(text)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))

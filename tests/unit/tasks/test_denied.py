@@ -90,7 +90,7 @@ def test_denied_task_waits_with_one_error_until_granted_and_others_commit(
 def test_revoked_task_with_a_denied_commit_is_released(
     bench: VirtualCluster, code: int, *, dirty: bool
 ) -> None:
-    """It waited for the time to revoke, 60 s, and was then lost."""
+    """The task waited for the time to revoke, 60 s, and was then lost."""
     station = with_one_commit(bench, T0)
     if dirty:
         bench.feed(0, "b")

@@ -147,7 +147,7 @@ class FullDisk(MemoryRows):
 def test_changelog_truncated_while_the_disk_is_full_ends_the_task(
     directory: StateDirectory,
 ) -> None:
-    """It ended the worker at once, before the other tasks had committed."""
+    """The full disk ended the worker at once, before the other tasks had committed."""
     reading, told = Reading(), Told()
     restorer = restorer_of(reading, told, directory)
     ends(restorer, Role.LEARNER, FullDisk(), 1000)

@@ -140,7 +140,7 @@ def test_stale_log_start_is_ignored_by_a_task_reassigned_meanwhile(bench: Virtua
 def test_task_denied_the_log_start_waits_and_others_continue(
     bench: VirtualCluster, code: ErrorCode
 ) -> None:
-    """It ended the worker, and then each next owner of the task."""
+    """The denied task ended the worker, and then each next owner of the task."""
 
     def refuses(service: Service, call: ServedRequest) -> ReplyBody | None:
         body = answered(service, call)

@@ -455,7 +455,7 @@ def test_watch_waits_for_the_app_and_outlives_the_broker(
 
 
 def test_help_imports_no_client_of_kafka() -> None:
-    """It took 0.5 s of CPU, as the parts that ask the brokers were imported with the command."""
+    """Help took 0.5 s of CPU, as the parts that ask the brokers were imported with the command."""
     code = "import sys; from streamsx.tools import explain, status; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
     loaded = set(done.stdout.decode().split())

@@ -65,8 +65,8 @@ def ended(bench: VirtualCluster, station: WorkerHarness, limit_s: float = 60) ->
 def test_deleted_changelog_is_not_recreated_while_state_is_on_disk(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was created again, and the state on disk, the last copy, was replaced by its empty
-    content.
+    """The changelog was created again, and the state on disk, the last copy, was replaced by its
+    empty content.
     """
     first = counted(bench)
     bench.delete(COUNTS)

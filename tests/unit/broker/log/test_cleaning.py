@@ -470,7 +470,7 @@ def test_compaction_without_disk_space_removes_partial_files(
 
 
 class Killed(Exception):
-    """At a step on the disk."""
+    """Exception of a kill at a step on the disk."""
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
