@@ -53,10 +53,10 @@ def group_of(document: object) -> tuple[Group, Rules]:
     tasks = [task_of(each) for each in top["tasks"]]
     known = {task.id: task for task in tasks}
     if len(known) < len(tasks):
-        raise UsageError("tasks: one of them twice: give each once")
+        raise UsageError("tasks: one is named twice: give each once")
     parsed = [fields(each, "a member", MEMBER) for each in top["members"]]
     if len({each["id"] for each in parsed}) < len(parsed):
-        raise UsageError("members: one of them twice: give each once")
+        raise UsageError("members: one is named twice: give each once")
     for each in parsed:
         if astray := sorted(
             {*each["owned"], *each["heir"], *each["wanted"], *copies_of(each)} - known.keys()
@@ -194,7 +194,7 @@ def of(kind: type, least: float | None = None) -> Parse:
         if found is not kind and (kind, found) != (float, int):
             raise TypeError(f"expected {kind.__name__}")
         if least is not None and not least <= raw < math.inf:
-            raise ValueError(f"expected {least} or more, and an end")
+            raise ValueError(f"expected {least} or more, and finite")
         return raw
 
     return parse

@@ -359,8 +359,8 @@ def _kept(
     """Yield the partitions that members keep although no task of this app reads them."""
     for member, tps in strangers.items():
         yield (
-            f"Worker {named.get(member, member)} keeps partitions that are of no task here: "
-            f"{', '.join(map(str, tps))}; no action needed."
+            f"Worker {named.get(member, member)} keeps partitions that belong to no task of this "
+            f"app: {', '.join(map(str, tps))}; no action needed."
         )
 
 

@@ -59,14 +59,14 @@ def no_task_runs_that_another_member_claims(audit: Audit) -> Iterator[str]:
     """V2. A claimant runs the task until it has released the task: there would be two runners."""
     for seat, task in audit.active:
         if any(claimant != seat for claimant in task.claimants):
-            yield f"{task.id} runs while somebody else claims it"
+            yield f"{task.id} runs while another member claims it"
 
 
 def only_what_is_claimed_is_withheld(audit: Audit) -> Iterator[str]:
     """V3. No member would release the task, which would stand still for ever."""
     for task in audit.view.tasks:
         if task.id in audit.plan.withheld and audit.view.stay and not task.claimants:
-            yield f"{task.id} is withheld although nobody claims it"
+            yield f"{task.id} is withheld although no member claims it"
 
 
 def a_member_has_one_copy_of_a_task(audit: Audit) -> Iterator[str]:
@@ -147,7 +147,7 @@ def standbys_are_as_many_as_asked_for(audit: Audit) -> Iterator[str]:
     yield from (f"{task} has {count} standbys" for task, count in idle.items() if count > most)
     for task, member in plan.wanted.items():
         if task not in plan.standby.get(member, ()) or plan.target.get(task) != member:
-            yield f"{task} is wanted of {member}, which does not follow it or shall not have it"
+            yield f"{task} is asked of {member}, which does not learn it or must not have it"
 
 
 INVARIANTS: tuple[Callable[[Audit], Iterator[str]], ...] = (
@@ -175,8 +175,8 @@ def verify(view: View, plan: Plan) -> None:
     broken = [f"{rule.__name__}: {what}" for rule in INVARIANTS for what in rule(audit)]
     if broken:
         raise IllegalPlan(
-            f"a plan that breaks its postconditions: round {plan.memory.round}: "
-            f"claims stay as they are, report this: {'; '.join(broken)}"
+            f"bad plan, a bug of streamsx: round {plan.memory.round}: all tasks stay where they "
+            f"are, please report this: {'; '.join(broken)}"
         )
 
 
@@ -207,7 +207,7 @@ def in_a_line(plan: Plan, labels: Mapping[str, str]) -> str:
         (parts if words else unchanged).append(", ".join([runs, *words]))
     parts += unchanged[:UNCHANGED_MAX]
     if len(unchanged) > UNCHANGED_MAX:
-        parts.append(f"{len(unchanged) - UNCHANGED_MAX} others go on")
+        parts.append(f"{len(unchanged) - UNCHANGED_MAX} others stay")
     if plan.parked:
         parts.append(f"later: {brief(sorted(plan.parked))}")
     return "; ".join(parts)
@@ -225,7 +225,7 @@ WHY = {
     "hand-over": "{target} (limit {limit}) and takes over from {owner}",
     "unstaged": "nothing is learned first (max_learners is 0); {to} takes over from {owner}",
     "stage": "{target} (limit {limit}); {owner} keeps running",
-    "overtake": "{left}; {target} and goes on from there",
+    "overtake": "{left}; {target} and continues from there",
     "keep-restoring": "{left}; {target}",
     "withheld": "{reason}; {to} is next",
     "parked": "{full}; {runner} and keeps running",

@@ -402,7 +402,7 @@ def read_join(data: bytes) -> MemberMetadata:
     way_out = LeaveRequest(values.pop("deadline_ms"), values.pop("swap_to"))
     values["leaving"] = way_out if values["leaving"] else None
     if not values["capacity"]:
-        raise codec.Unreadable("user data tell of no capacity: tag 3: 1 is the least")
+        raise codec.Unreadable("user data with capacity 0: tag 3: the least is 1")
     return MemberMetadata(id="", **values)
 
 

@@ -120,7 +120,7 @@ class Scan:
         A part ends with the row that reaches SLICE_BYTES.
         """
         if self._left is None:
-            raise WorldError(f"given away while it was read: store {self._name}: read it again")
+            raise WorldError(f"store moved while it was read: {self._name}: read it again")
         part = list[tuple[bytes, bytes]]()
         size = 0
         for row in islice(self._left, limit):
@@ -258,7 +258,7 @@ class CachedStore:
         if type(key) in UNHASHABLE or key != read:
             where = f"table {self.name}, key {key!r} of type {type(key).__name__}"
             raise ValueRefused(
-                f"key does not come back: {where[:KEY_SHOWN]}: it is read as {read!r}"[:KEY_TOLD]
+                f"key would change: {where[:KEY_SHOWN]}: it is read back as {read!r}"[:KEY_TOLD]
                 + ": put text or a number, or declare its type, app.Table(..., key_type=...)"
             )
         return cached
@@ -319,8 +319,8 @@ class CachedStore:
         except Exception as error:  # any codec's
             key = self.key_of(row)[:KEY_SHOWN]
             raise DecodeFailed(
-                f"row cannot be decoded: store {self.name}, key {key!r}"
-                f": {type(error).__name__}: {error}: has the type of its values changed?"
+                f"row cannot be read: store {self.name}, key {key!r}: {type(error).__name__}: "
+                f"{error}: has the type of its values changed?"
             ) from error
 
     def items(self) -> Iterator[tuple[Any, Any]]:
@@ -568,10 +568,10 @@ class CachedStore:
         except Exception as error:  # any codec's
             if lost := self._lost(value):
                 raise self._refusal("does not come back", key, value, lost) from error
-            why = f"{type(error).__name__}: {error}: put what its codec knows"
+            why = f"{type(error).__name__}: {error}: put a value that its serializer can write"
             raise self._refusal("cannot be encoded", key, value, why) from error
         if self._comes_back is not None and not self._comes_back.comes_back(value, encoded):
-            why = self._lost(value) or "it is read as another value: declare its type"
+            why = self._lost(value) or "it would be read back as another value: declare its type"
             raise self._refusal("does not come back", key, value, why)
         size += len(encoded)
         if size > (limit := self.row_bytes_max):

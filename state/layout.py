@@ -252,10 +252,12 @@ def _from_faust(node: StoreNode, key: bytes) -> bytes:
     assert node.timing is not None, node
     found = window_of(key)
     if found is None:
-        raise _of_another(node, f"key {key[:100]!r} is none of a window")
+        raise _of_another(node, f"key {key[:100]!r} has no window")
     plain, start, end = found
     if (size := end - start) != node.timing.size:
-        raise _of_another(node, f"a window of {size} ms is there, {node.timing.size} ms wanted")
+        raise _of_another(
+            node, f"its windows have {size} ms, those of this app {node.timing.size} ms"
+        )
     return time_bytes(start) + plain
 
 

@@ -127,7 +127,7 @@ class RocksRows(Rows):
             self.path.mkdir(parents=True, exist_ok=True)
             damaged = (self.path / DAMAGED).exists()
         if damaged:
-            raise corrupt(self.path, "something in it could not be read")
+            raise corrupt(self.path, "a part of it could not be read")
         with self._translated():
             self._db = Rdict(str(self.path), options(self._memory))
             self._large = False
@@ -147,8 +147,8 @@ class RocksRows(Rows):
             self._db.put(FORMAT, self._layout.encode())
         elif bytes(found) != self._layout.encode():
             raise IncompatibleStore(
-                f"store written in another format: {self.path}: it says {bytes(found).decode()}, "
-                f"this app wants {self._layout}: {remedy(bytes(found).decode(), self._layout)}"
+                f"store written in another format: {self.path}: it has {bytes(found).decode()}, "
+                f"this app needs {self._layout}: {remedy(bytes(found).decode(), self._layout)}"
             )
 
     def get(self, key: bytes) -> bytes | None:

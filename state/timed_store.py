@@ -91,8 +91,8 @@ class TimedStore(CachedStore):
         """Refuse any other key than a row's bytes: a key alone has no value here."""
         if type(key) is not bytes:
             raise TypeError(
-                f"key without a time: table {self.name}, key {key!r}: use what tumbling() or "
-                "hopping() has returned"
+                f"key without a time: table {self.name}, key {key!r}: use the table that "
+                "tumbling() or hopping() returned"
             )
         return key
 

@@ -23,7 +23,7 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
 def sources() -> list[tuple[str, Path]]:
-    """Each module by the name that it is spoken of: `worker/data_loop`, `assignor/target`."""
+    """Return the path of each module by its short name: `worker/data_loop`, `assignor/target`."""
     own = [(path, path.relative_to(ROOT / "streamsx")) for path in inside(ROOT / "streamsx")]
     own += [(path, path.relative_to(ROOT)) for link in LINKS for path in inside(ROOT / link)]
     return sorted((str(short.with_suffix("")), path) for path, short in own)

@@ -49,7 +49,11 @@ def main() -> None:
         "--timeout", type=value(limit), default=60.0, metavar="60s",
         help="after this time they leave, whatever others have learned (60s)",
     )  # fmt: skip
-    add("--no-wait", action="store_true", help="end as soon as the workers know; they go on")
+    add(
+        "--no-wait",
+        action="store_true",
+        help="end as soon as the workers know; they continue to leave",
+    )
     add("--cancel", action="store_true", help="take an earlier leave back: the workers stay")
     add("--yes", action="store_true", help="do not ask before the last workers of an app leave")
     command.ask(ask)
@@ -109,7 +113,7 @@ async def ask(
     first: list[Going] = []
     asks = not (vars(options).get("yes", True) or options.cancel or options.json) and at_terminal()
     if asks and not await agreed(options, clock, rng):
-        print("no worker was told to leave", file=options.people)
+        print("no worker was asked to leave", file=options.people)
         return 1
     async with (
         connected(options, rng) as cluster,
@@ -137,7 +141,7 @@ async def ask(
             )
         except asyncio.CancelledError:
             print(
-                "interrupted: the workers that were told to leave still do: "
+                "interrupted: the workers that were asked to leave still do: "
                 f"{'leave --cancel' if swap_to else '--cancel'} takes it back",
                 file=sys.stderr,
             )
@@ -159,7 +163,7 @@ def tell_outcomes(
                 file=sys.stderr,
             )
         elif options.cancel and first[name].ended:
-            print(f"{name}: nothing to cancel: it was not told to leave", file=options.people)
+            print(f"{name}: nothing to cancel: it was not asked to leave", file=options.people)
         else:
             print(result_of(name, departure), file=options.people)
 

@@ -209,7 +209,7 @@ def scale(options: argparse.Namespace) -> None:
     per_move = idle_s / max(cost.moves, 1)
     print(
         f"balanced after {cost.balanced_s:.1f} s, {cost.rebalances} rebalances",
-        f"{cost.moves} of {options.tasks} tasks moved; all others ran on throughout",
+        f"{cost.moves} of {options.tasks} tasks moved; all others ran all the time",
         f"{idle_s:.1f} task-seconds stood still: {per_move:.2f} s per move",
         f"{cost.learning_task_s:.1f} task-seconds of learning, while another worker ran the task",
         sep="\n", file=options.people,

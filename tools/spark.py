@@ -212,7 +212,8 @@ OPTIONS: Final[Mapping[str, dict[str, Any]]] = {
     },
     "--replace": {"action": "store_true", "help": "write even if snapshots exist there"},
     "--force": {
-        "action": "store_true", "help": "go on even if a query has died there, or history overlaps",
+        "action": "store_true",
+        "help": "continue even if a query has died there, or history overlaps",
     },
     "--available-now": {"action": "store_true", "help": "end when all records of now are read"},
     "--every": option("TIME", "time between batches (1s)", positive(seconds)) | {"default": 1.0},
@@ -528,7 +529,7 @@ def handover_told(result: SparkResult) -> str:
     at = {t: ", ".join(map(str, each.values())) for t, each in sorted(result["positions"].items())}
     lines = [f"published: {size} rows of {store}" for store, size in result["published"].items()]
     lines += [
-        f"committed: {result['group']} goes on in {topic} at {ns}" for topic, ns in at.items()
+        f"committed: {result['group']} continues in {topic} at {ns}" for topic, ns in at.items()
     ]
     return "\n".join([*lines, result["worker"]])
 

@@ -18,7 +18,7 @@ def _by_name(rows: Mapping[str, str]) -> Mapping[str, str]:
 LEFT: Final = 'use join(..., kind="left")'
 OUTER: Final = 'use join(..., kind="outer")'
 AGENT: Final = "write an agent, with tables and timers"
-COGROUP: Final = "give the flows values of one form, and merge them ahead of the aggregate"
+COGROUP: Final = "map the flows to values of one form, and merge them before the aggregate"
 OF_FLOW: Final = _by_name(
     {
         "async_map": "write an agent, whose body may await: flows call plain functions",
@@ -28,16 +28,16 @@ OF_FLOW: Final = _by_name(
         "split": "use branch",
         "left_join": LEFT,
         "outer_join": OUTER,
-        "window windowed_by": "write group_by or group_by_key ahead of the window",
-        "count sum min max reduce aggregate collect": "write group_by or group_by_key ahead of it",
-        "suppress": "a table has that step: write to_table ahead of it",
+        "window windowed_by": "call group_by or group_by_key before the window",
+        "count sum min max reduce aggregate collect": "call group_by or group_by_key before it",
+        "suppress": "only tables have this step: call to_table before it",
     }
 )
 OF_GROUPS: Final = _by_name(
     {
         "cogroup": COGROUP,
         "windowed_by": "use window",
-        "to to_flow to_table join filter map_values": "write an aggregate ahead of it",
+        "to to_flow to_table join filter map_values": "call an aggregate before it",
     }
 )
 OF_TABLE: Final = _by_name(
@@ -47,8 +47,8 @@ OF_TABLE: Final = _by_name(
         "left_join": LEFT,
         "outer_join": OUTER,
         "rekey peek foreach branch merge map flat_map flat_map_values through repartition "
-        "group_by_key deduplicate": "use to_flow ahead of it",
-        "count sum min max reduce aggregate collect window": "write group_by ahead of it",
+        "group_by_key deduplicate": "call to_flow before it",
+        "count sum min max reduce aggregate collect window": "call group_by before it",
     }
 )
 
@@ -65,4 +65,4 @@ class AbsentSteps:
             if remedy is None:
                 return object.__getattribute__(self, name)  # raises the error
             kind = type(self).__name__
-            raise NotSupported(f"no step of a {kind}: {name} ({users_line()}): {remedy}")
+            raise NotSupported(f"a {kind} has no step {name} ({users_line()}): {remedy}")

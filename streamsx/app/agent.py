@@ -180,14 +180,17 @@ class Agent(FaustNames):
             TopologyError: sinks of an agent that yields nothing, or a topic that would feed itself.
         """
         if self.sinks and not isasyncgenfunction(self.fun):
-            raise TopologyError(f"sinks without values: agent {self.name}: yield what goes to them")
+            raise TopologyError(
+                f"sinks of an agent that yields nothing: {self.name}: yield the values for the "
+                "sinks, or leave the sinks out"
+            )
         stages = []
         topic = self.channel
         read = [*topic.topics, *(n for each in reached.derived for n in each.topic.topics)]
         if len(set(read)) < len(read):
             raise TopologyError(
-                f"feeds what it reads: agent {self.name}: {', '.join(read)}: its records would go "
-                "round for ever: derive each topic once, and under a name of its own"
+                f"agent would feed itself: {self.name}: {', '.join(read)}: its records would go "
+                "round for ever: let each group_by and through have a topic of its own"
             )
         for derived in reached.derived:
             steps = chain(*derived.steps, forward(derived.topic.name))

@@ -219,7 +219,7 @@ class App(FaustNames):
         """
         ours = self._ours("app.Table", f"table {name}", options)
         if name in self.flows.stores:
-            raise NameClash(f"two of one name: table {name}: a flow has it too: rename one of them")
+            raise NameClash(f"name used twice: table {name}: a flow has it too: rename one of them")
         made: Table[Any, Any] = Table(self, name, default=default, **ours)
         _add(self.tables, name, made, "table", self._id)
         return made
@@ -300,7 +300,7 @@ class App(FaustNames):
         if not isinstance(topic, Topic):
             return self.topic(topic, *more, **{"allow_empty": True, **options})
         if more or options:
-            raise TypeError(f"for a name, not for a topic: {topic}: give these to app.topic")
+            raise TypeError(f"options beside a topic object: {topic}: give them to app.topic")
         return topic
 
     @overload
@@ -484,7 +484,8 @@ class App(FaustNames):
         notes = [*self._notes, *(touched.note for _, touched in found if touched.note)]
         idle = sorted(self.tables.keys() - used)
         notes += [
-            f"table without an agent: {name}: no agent can write it: use it in one, or leave it out"
+            f"table that no agent uses: {name}: nothing writes to it: use it in an agent, or "
+            "leave it out"
             for name in idle
         ]
         derived = [each for _, touched in found for each in touched.derived if each.otherwise]
@@ -492,7 +493,8 @@ class App(FaustNames):
         if shared and self.conf.repartition_names == "faust":
             notes.append(
                 f"topics without the app's id: {', '.join(sorted(shared))}: every app, and every "
-                "version of this one, that has such an agent reads and deletes the same records"
+                "version of this one, that has such an agent reads and deletes the same records: "
+                "set repartition_names=app if that is not meant"
             )
         return notes
 
@@ -604,5 +606,5 @@ class App(FaustNames):
 
 def _add(known: dict[str, Any], name: str, made: object, what: str, app: str) -> None:
     if name in known:
-        raise NameClash(f"two of one name: {what} {name}, app {app}: rename one of them")
+        raise NameClash(f"name used twice: {what} {name}, app {app}: rename one of them")
     known[name] = made

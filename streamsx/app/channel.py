@@ -214,10 +214,7 @@ class Topic(FaustNames):
         """Send to a topic that was unknown when the app began."""
         host = self._app.host
         if host is None:
-            raise NotFound(
-                f"unknown topic: {self}: make it with app.topic before the app starts: nothing "
-                "looks it up here"
-            )
+            raise NotFound(f"unknown topic: {self}: make it with app.topic before the app starts")
         try:
             (spec,) = self.specs(TopicKind.OUTPUT)
         except TopologyError as error:

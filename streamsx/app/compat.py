@@ -98,7 +98,7 @@ def sifted(call: str, where: str, given: Mapping[str, Any]) -> tuple[dict[str, A
         elif known.remedy:
             raise NotSupported(f"not in this version: {call}({name}=): {where}: {known.remedy}")
         else:
-            notes.append(f"argument without meaning here: {call}({name}=): {where}: leave it out")
+            notes.append(f"argument without effect here: {call}({name}=): {where}: leave it out")
     return ours, notes
 
 

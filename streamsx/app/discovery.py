@@ -74,8 +74,9 @@ def reached(app: "App", agent: Agent, stores: Mapping[str, StoreNode]) -> BodyUs
     note = ""
     if derived is None:
         note = (
-            f"body not looked into: agent {agent.name}: it waits for something before its first "
-            f"record: call group_by and through before that ({agent.made_at})"
+            f"topics of an agent are not known: {agent.name}: its body waits for something else "
+            "before its first record: if it calls group_by or through, call them before that "
+            f"({agent.made_at})"
         )
     touched = tuple(stores[name] for name in sorted(tables & stores.keys()))
     return BodyUses(touched, _topics(found), tuple(derived or ()), note)
@@ -144,7 +145,7 @@ def _derived(agent: Agent, nodes: Mapping[str, StoreNode]) -> list[Derived] | No
             return None
         failed = TopologyError(
             f"agent fails before its first record: {agent.name}: {type(error).__name__}: {error}: "
-            "mend it, or move it behind the first record"
+            "fix it, or move it after the first record"
         )
         raise at(failed, users_place(raised)) from error
     finally:

@@ -45,7 +45,7 @@ def retry(attempts: int = 3, backoff: object = "1s", then: str = "dlq") -> Retry
     try:
         return retry_of(attempts, backoff, then)
     except ValueError as error:
-        raise UsageError(f"not a retry: {error} ({users_line()})") from None
+        raise UsageError(f"bad retry: {error} ({users_line()})") from None
 
 
 def of_agent(error: Any, decode_error: Any, produce_error: Any) -> tuple[OnFailure, OfFaust | None]:
@@ -88,13 +88,13 @@ def _checked(name: str, given: Any) -> Any:
             or_words = f"write one of {', '.join(words)}, or a function of the failure"
             why = str(error) if RETRY in str(given) else f"{or_words} that returns one"
             raise UsageError(
-                f"not a reaction to a failure: {name}={given!r} ({users_line()}): {why}"
+                f"bad reaction to a failure: {name}={given!r} ({users_line()}): {why}"
             ) from None
     if iscoroutinefunction(given) or not _takes(given, 1):
         raise NotSupported(
-            f"not a reaction to a failure: {name}={given!r} ({users_line()}): let it be a plain "
-            "function of the failure, which has error, topic, partition, offset, operator and "
-            "record; on_error of an agent may be a function of agent and error, too"
+            f"bad reaction to a failure: {name}={given!r} ({users_line()}): give a plain function "
+            "of the failure, which has error, topic, partition, offset, operator and record; "
+            "on_error of an agent may be a function of agent and error, too"
         )
     return given
 

@@ -240,8 +240,9 @@ class Flow(AbsentSteps):
         found = {**(conditions or {}), **named}
         if default in found or not found:
             raise TopologyError(
-                f"not branches: {', '.join(found) or 'none'}, default {default} ({users_line()}): "
-                "give conditions by name, and default= another name"
+                f"bad branches: {', '.join(found) or 'none'}, default {default} ({users_line()}): "
+                "give at least one condition by name, and a default= that is not one of these "
+                "names"
             )
         for condition in found.values():
             check_function("branch", condition)
@@ -326,8 +327,8 @@ class Flow(AbsentSteps):
         """Refuse to read keys of windows back from a topic. Raises TopologyError."""
         if self.place.shape.windowed:
             raise TopologyError(
-                f"{step} with keys of windows ({users_line()}): rekey the flow ahead of it, by the "
-                "plain key or by another one"
+                f"{step} with keys of windows ({users_line()}): call rekey before it, with the "
+                "plain key or another one"
             )
 
     # -- by key
@@ -430,8 +431,7 @@ class Flow(AbsentSteps):
         if other.to_flow().place.shape.windowed:
             raise TopologyError(
                 f"join with a table of windows: {other!r} ({users_line()}): its keys have a start "
-                "and an end, and no record of a flow has such a key: join the flow of its results "
-                "(to_flow), rekeyed by the plain key"
+                "and an end: join the flow of its results (to_flow), rekeyed by the plain key"
             )
         refuse_other_keys(self.place.shape.keys, store.keys, "give both the same key_type=")
         operator = join_table(store, fun, left=kind == "left")
@@ -451,7 +451,7 @@ class Flow(AbsentSteps):
             check_function("key=", key_of)
         elif keys is not self.place.shape.keys or self.place.shape.windowed:
             raise TopologyError(
-                f"keys of other types ({users_line()}): the flow's keys are not those of {other}: "
+                f"key types differ ({users_line()}): the flow's keys are not those of {other}: "
                 "give key=, a function of the value"
             )
         operator = join_global(
@@ -473,8 +473,8 @@ class Flow(AbsentSteps):
         check_kind(kind, FLOW_KINDS)
         if kind != "inner" and not reach.graced:
             raise TopologyError(
-                f"{kind} join without a grace ({users_line()}): a record that comes later finds no "
-                "match: write grace=...; grace=0 is an answer"
+                f"{kind} join without a grace ({users_line()}): it has to know how long it waits "
+                "for a match: write grace='10m', or grace=0 to wait for no late record"
             )
         if not name:
             raise TopologyError(f"state without a name ({users_line()}): give the join a name=")
@@ -517,7 +517,7 @@ class Grouped(AbsentSteps):
             window: What `tumbling`, `hopping`, `sliding` or `session` returns.
         """
         if not isinstance(window, Window):
-            raise TypeError(f"not a window: {window!r} ({users_line()}): write tumbling('1h')")
+            raise TypeError(f"bad window: {window!r} ({users_line()}): write tumbling('1h')")
         return Grouped(self._place, window)
 
     def count(self, name: str = "", *, emit: str = "commit", on_late: OnLate = DROP) -> "TableFlow":
@@ -667,7 +667,7 @@ class Grouped(AbsentSteps):
             on_late: As for `count`.
         """
         if limit is not None and limit < 1:
-            raise TopologyError(f"not a limit: {limit} ({users_line()}): write at least 1")
+            raise TopologyError(f"bad limit: {limit} ({users_line()}): write at least 1")
 
         def cut(values: list[Any]) -> list[Any]:
             return values if limit is None else values[-limit:]
@@ -718,8 +718,9 @@ class Grouped(AbsentSteps):
         check_emit(emit, EMITS if window is None else WINDOW_EMITS)
         if emit == "final" and window is not None and window.given_grace is None:
             raise TopologyError(
-                f"final results without a grace ({users_line()}): what comes later is lost: write "
-                f"{window.kind}(..., grace=...); grace=0 is an answer"
+                f"final results without a grace ({users_line()}): a window has to know how long "
+                f"it waits for late records: write {window.kind}(..., grace='10m'), or grace=0 to "
+                "wait for none"
             )
 
 
@@ -732,7 +733,7 @@ def _with_late(operator: Operator, on_late: OnLate, kind: str) -> Operator:
         return operator
     if not kind or (isinstance(on_late, str) and on_late != DLQ):
         what = "write drop, dlq, or a function" if kind else "no window"
-        raise TopologyError(f"not an on_late: {on_late!r} ({users_line()}): {what}")
+        raise TopologyError(f"bad on_late: {on_late!r} ({users_line()}): {what}")
     bounds = LATE_BOUNDS[kind]
     if isinstance(on_late, str):
         store = operator.stores.get("own") or operator.stores["store"]
@@ -853,20 +854,20 @@ def _refuse_reach(within: object, grace: object, idle: object, on_late: OnLate) 
 def check_emit(emit: str, emits: tuple[str, ...] = EMITS) -> None:
     if emit not in emits:
         words = " or ".join(emits) + ("" if "final" in emits else "; final needs a window")
-        raise TopologyError(f"not an emit: {emit!r} ({users_line()}): write {words}")
+        raise TopologyError(f"bad emit: {emit!r} ({users_line()}): write {words}")
 
 
 def check_kind(kind: str, kinds: tuple[str, ...]) -> None:
     if kind not in kinds:
         words = ", ".join(kinds)
-        raise TopologyError(f"not a kind of join: {kind!r} ({users_line()}): write one of {words}")
+        raise TopologyError(f"bad kind of join: {kind!r} ({users_line()}): write one of {words}")
 
 
 def refuse_lost_deletions(source: Topic | None) -> None:
     """Refuse a table of a topic that passes over deletions. Raises TopologyError."""
     if source is not None and source.value_type is not None and not source.allow_empty:
         raise TopologyError(
-            f"table of a topic that passes over deletions: {source} ({users_line()}): write "
+            f"table of a topic that skips deletions: {source} ({users_line()}): write "
             "app.topic(..., allow_empty=True)"
         )
 
@@ -874,7 +875,7 @@ def refuse_lost_deletions(source: Topic | None) -> None:
 def refuse_other_keys(keys: Codec, others: Codec, remedy: str) -> None:
     """Refuse to bring records together whose keys have other types. Raises TopologyError."""
     if keys is not others:
-        raise TopologyError(f"keys of other types ({users_line()}): {remedy}")
+        raise TopologyError(f"key types differ ({users_line()}): {remedy}")
 
 
 def _absent(shape: Shape) -> str:

@@ -84,13 +84,13 @@ class FlowGraph:
                 continue
             if kind is TopicKind.REPARTITION:
                 raise NameClash(
-                    f"two topics in between of one name: {topic} ({users_line()}): give one of the "
-                    "steps another name"
+                    f"two repartition topics with one name: {topic} ({users_line()}): give one of "
+                    "the steps another name"
                 )
             if root.topic.value_codec is not topic.value_codec:
                 raise TopologyError(
-                    f"one topic, read in two ways: {topic} ({users_line()}): flows and tables of "
-                    "it have not one value type and serializer: give them the same topic object"
+                    f"one topic, read in two ways: {topic} ({users_line()}): its flows and tables "
+                    "have different value types or serializers: give them the same topic object"
                 )
             return root
         root = Root(topic, kind, keys)
@@ -122,7 +122,7 @@ class FlowGraph:
     def _refuse_twice(self, name: str, made_at: str) -> None:
         """Raise NameClash if a table has the name."""
         if name in self.stores or name in self._app.tables or name in self.tables:
-            raise NameClash(f"two of one name: table {name} ({made_at}): rename one of them")
+            raise NameClash(f"name used twice: table {name} ({made_at}): rename one of them")
 
     def table(self, name: str, topic: Topic, keys: Codec, made_at: str) -> StoreNode:
         """Make a global table of a topic. Raises NameClash."""
@@ -233,12 +233,12 @@ class Shape(NamedTuple):
         """
         if self.at_commits:
             raise TopologyError(
-                f"{what} behind results that come at commits ({users_line()}): stream time has "
-                "moved on by then, and they are late: write emit='update' ahead of it"
+                f"{what} after results that are sent at commits ({users_line()}): they would be "
+                "late, because time has moved on by then: write emit='update' before it"
             )
         if grace_ms < self.behind:
             raise TopologyError(
-                f"{what} closes before the records come ({users_line()}): results ahead of it are "
+                f"{what} closes before the records come ({users_line()}): results before it are "
                 f"up to {self.behind} ms behind: write {remedy}"
             )
 
@@ -297,8 +297,8 @@ class Place:
         """Return the place behind a repartition topic. Raises TopologyError without a name."""
         if not name:
             raise TopologyError(
-                f"topic in between without a name ({users_line()}): the key was changed: give the "
-                "next operator with state a name=, or call repartition(name)"
+                f"repartition topic without a name ({users_line()}): the key was changed: give "
+                "the next step with state a name=, or call repartition(name)"
             )
         topic_name = self.repartition_topic(name)
         source = self.shape.source
@@ -327,7 +327,7 @@ class Place:
         """Return a place where each record is in the partition of its key."""
         if self.shape.windowed:
             raise TopologyError(
-                f"state by windowed keys ({users_line()}): rekey the flow by the plain key first"
+                f"state by keys of windows ({users_line()}): rekey the flow by the plain key first"
             )
         return self if self.shape.keyed else self.between(name)
 
@@ -375,12 +375,14 @@ def merged(places: Sequence[Place]) -> Place:
     shapes = [place.shape for place in places]
     if len({shape.windowed for shape in shapes}) > 1:
         raise TopologyError(
-            f"keys of windows beside plain keys ({users_line()}): rekey one of the flows"
+            f"merge of flows with keys of windows and with plain keys ({users_line()}): rekey "
+            "one of the flows"
         )
     if any(place.on_failure != places[0].on_failure for place in places):
         raise TopologyError(
-            f"merge of flows with other reactions ({users_line()}): what is below has one: give "
-            "all of them the same on_error=, on_decode_error= and on_produce_error="
+            f"merge of flows with different reactions to failures ({users_line()}): the steps "
+            "after it can have only one: give all the flows the same on_error=, on_decode_error= "
+            "and on_produce_error="
         )
     step = FlowStep(Operator("merge", PASS), on_failure=places[0].on_failure)
     for place in places:

@@ -79,4 +79,4 @@ def _imported(name: str) -> ModuleType:
 def _failed(name: str, error: BaseException) -> UsageError:
     """Return the error for a module that fails, with the user's line that failed."""
     what = f"module cannot be imported: {name}: {type(error).__name__}: {error}"
-    return at(UsageError(f"{what}: mend it (--debug shows more)"), users_place(error))
+    return at(UsageError(f"{what}: fix it (--debug shows more)"), users_place(error))

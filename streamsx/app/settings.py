@@ -199,9 +199,9 @@ def _without(name: str) -> str:
     if name in Settings.SETTINGS:
         known = compat.SETTINGS.get(name)
         return (
-            f"a setting of Faust without meaning here: {known.remedy}"
+            f"a setting of Faust without effect here: {known.remedy}"
             if (known and known.remedy)
-            else "a setting of Faust without meaning here: leave it out"
+            else "a setting of Faust without effect here: leave it out"
         )
     return f"no such setting: {_nearest(name)}"
 
@@ -216,7 +216,7 @@ def _meaningless(given: _Given) -> str:
             raise NotSupported(
                 f"not in this version: setting {given.name} ({given.where}): {known.remedy}"
             )
-        return f"setting without meaning here: {given.name} ({given.where}): it does nothing"
+        return f"setting without effect here: {given.name} ({given.where}): leave it out"
     raise SettingError(f"unknown setting: {given.name} ({given.where}): {_nearest(given.name)}")
 
 

@@ -239,8 +239,8 @@ def only(agent: str, known: tuple[Derived, ...]) -> Callable[[Derived], None]:
     def check(derived: Derived) -> None:
         if derived.topic.topics not in names:
             raise TopologyError(
-                f"derived too late: agent {agent} derives {derived.topic}: call group_by and "
-                "through before everything that waits, and always the same"
+                f"group_by or through too late: agent {agent}, topic {derived.topic}: call them "
+                "before the body waits for anything, and the same ones each time"
             )
 
     return check

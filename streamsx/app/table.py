@@ -79,7 +79,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         help: str = "",  # noqa: A002  # Faust's name
     ) -> None:
         if default is not None and not callable(default):
-            raise TypeError(f"not a function: default={default!r}: table {name}: write default=int")
+            raise TypeError(f"bad default: default={default!r}: table {name}: write default=int")
         self._app = app
         self.name = name
         self.default = default
@@ -351,8 +351,8 @@ class Table(FaustNames, MutableMapping[K, V]):
             f"it belongs to {' and '.join(agents)}" if agents else "no agent was found to use it"
         )
         raise TableNotInTask(
-            f"table not in this task: {self.name}, task {task.task} ({users_line()}): {users}, and "
-            "this code reaches it in a way that was not seen: name it where the agent is made, "
+            f"table not in this task: {self.name}, task {task.task} ({users_line()}): {users}, "
+            "and the app was not seen to use it in this agent: name it where the agent is made, "
             "@app.agent(..., tables=[...]); then the topics of all its agents need one number of "
             "partitions; or send to a topic of an agent that has it"
         )

@@ -176,8 +176,8 @@ class TableFlow(AbsentSteps):
         """Refuse a step that needs the values before changes. Raises TopologyError."""
         if not self._knows_old:
             raise TopologyError(
-                f"{step} behind suppress or sliding windows ({users_line()}): the rows before a "
-                f"change are not known: write {step} ahead of suppress, or "
+                f"{step} after suppress or sliding windows ({users_line()}): it needs the values "
+                f"before a change, which they do not keep: write {step} before suppress, or "
                 ".to_flow().to_table(name) in between"
             )
 

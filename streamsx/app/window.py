@@ -155,7 +155,9 @@ def join_reach(within: object, grace: object) -> JoinReach:
         )
     pair = within if isinstance(within, tuple) else (within, within)
     if len(pair) != TWO:
-        raise TopologyError(f"not a pair: within={within!r} ({users_line()}): (before, after)")
+        raise TopologyError(
+            f"bad within: within={within!r} ({users_line()}): write (before, after)"
+        )
     before, after = (_ms("within", each, least=0) for each in pair)
     grace_ms = 0 if grace is None else _ms("grace", grace, least=0)
     return JoinReach(before, after, grace_ms, grace is not None)
@@ -174,7 +176,7 @@ def _ms(what: str, duration: object, *, least: int = 1) -> int:
         made = float("inf")
     if not least <= made < float("inf") or abs(made - round(made)) > ROUNDING:
         raise TopologyError(
-            f"not a {what} of a window: {duration!r} ({users_line()}): write whole milliseconds, "
-            "as 500ms, 60s or 10m"
+            f"bad {what} of a window: {duration!r} ({users_line()}): write whole milliseconds, as "
+            "500ms, 60s or 10m"
         )
     return round(made)

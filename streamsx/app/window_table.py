@@ -120,7 +120,8 @@ class WindowTable:
         running = RUNNING.get(None)
         if running is None or running.inbox.batch is None:
             raise RuntimeError(
-                f"no record at hand: table {self.name}: outside of a stream only .now() has a time"
+                f"no current record: table {self.name}: outside of an agent's stream only "
+                ".now() works"
             )
         return running
 
@@ -237,7 +238,7 @@ class WindowTable:
     def _keys(self) -> "Table[Any, Any]":
         if self.index is None:
             raise NotImplementedError(
-                f"keys of a table by window: {self.name}: make it with key_index=True"
+                f"keys of a windowed table are not kept: {self.name}: make it with key_index=True"
             )
         return self.index
 
@@ -319,8 +320,8 @@ class WindowSet:
 
     def _refuse(self) -> NoReturn:
         raise NotImplementedError(
-            f"a single window by its bounds: table {self._windows.name}: write .current(), .now() "
-            "or .delta(...)"
+            f"a window cannot be read by its bounds: table {self._windows.name}: write "
+            ".current(), .now() or .delta(...)"
         )
 
     def value(self, event: Event | None = None) -> Any:
@@ -391,7 +392,7 @@ def window_timing(table: str, size: object, step: object, expires: object) -> Ti
     size_ms, step_ms = _ms(size), _ms(step)
     if not 0 < step_ms <= size_ms:
         raise ValueError(
-            f"not a window: size {size!r}, step {step!r}: table {table} ({users_line()}): write a "
+            f"bad window: size {size!r}, step {step!r}: table {table} ({users_line()}): write a "
             "size, and a step that is not above it"
         )
     return Timing(size_ms, step_ms, NEVER if expires is None else size_ms + _ms(expires))

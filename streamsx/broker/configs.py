@@ -109,7 +109,7 @@ def wrong(name: str, value: str | None) -> str | None:
     """Return the reason for which a configuration is invalid, or None if there is none."""
     config = CONFIGS.get(name)
     if config is None:
-        return f"{name}: there is no such topic configuration"
+        return f"{name}: unknown topic config"
     if value is None:
         return f"{name}: a value is needed"
     if len(value.encode()) > STRING_BYTES_MAX:  # appending may make a list too long

@@ -341,7 +341,10 @@ def read_row(key: bytes, data: bytes) -> tuple[Key | TopicKey, Any]:
         parts = zip(types, (first, *map(unquote, names)), strict=True)
         return kind.key(*(read(part) for read, part in parts)), value
     except (KeyError, ValueError, Malformed) as error:
-        raise StoreCorrupt(f"row {key!r} of the broker's metadata: {error}: not ours?") from error
+        raise StoreCorrupt(
+            f"row {key!r} of the broker's metadata: {error}: was it written by another "
+            "program? Restore a copy of the data directory"
+        ) from error
 
 
 def _value(kind: Any, said: Any) -> Any:

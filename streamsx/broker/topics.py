@@ -220,7 +220,7 @@ class TopicStore:
         """
         for *_, log in self.logs():
             if log.failed:
-                raise OSError(f"{log.folder}: a flush failed: it is opened anew at the start")
+                raise OSError(f"{log.folder}: a flush failed: it is opened again at the next start")
             if log.flushed < log.end:
                 try:
                     log.flush()

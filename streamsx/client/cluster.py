@@ -48,8 +48,8 @@ LANE = "metadata"
 NO_LEADER = -1
 STARTED = "start a broker there, or give the address of one that runs"
 ADVERTISED = (
-    "the brokers say that one of them is there: let them advertise an address that this machine "
-    "reaches (advertised.listeners, broker --advertise)"
+    "a broker advertises this address: let it advertise one that this machine reaches "
+    "(advertised.listeners, broker --advertise)"
 )
 GROUP = 0
 TRANSACTION = 1

@@ -184,7 +184,8 @@ async def _places(address: Address, timeout_s: float) -> list[str]:
             found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
     except TimeoutError:
         raise BrokerUnreachable(
-            f"no connection: {address}: nobody has said in {timeout_s:g} s where that is"
+            f"no connection: {address}: the name was not resolved in {timeout_s:g} s: check "
+            "the name, and DNS"
         ) from None
     except OSError as error:
         raise BrokerUnreachable(f"no connection: {address}: {_why(error)}") from None
@@ -202,13 +203,13 @@ async def _open(place: str, address: Address, security: Security, timeout_s: flo
             await opened.connect()
             return opened
     except theirs.IllegalSaslStateError:
-        why = "it asks for no user here: leave the credentials out, or give another port"
+        why = "it takes no credentials on this port: leave them out, or give another port"
         raise SettingError(f"refused by the broker: {where}: {why}") from None
     except REFUSALS as error:
         raise SettingError(f"refused by the broker: {where}: {error}") from None
     except TimeoutError:
         raise BrokerUnreachable(
-            f"no answer in {timeout_s:.3g} s: {where}: it is silent, or no Kafka broker"
+            f"no answer in {timeout_s:.3g} s: {where}: it hangs, or is not a Kafka broker"
         ) from None
     except (OSError, theirs.KafkaError) as error:
         hint = _hint(error, security)
@@ -252,8 +253,8 @@ def taken_over(
         opened._read_task.cancel()
     except AttributeError as error:
         raise Bug(
-            f"aiokafka {aiokafka.__version__} is not the one that we know: {error}: install the "
-            "version that streamsx asks for, or mend client.connection.taken_over"
+            f"aiokafka {aiokafka.__version__} does not fit this streamsx: {error}: install the "
+            "version of aiokafka that streamsx asks for"
         ) from error
     return found
 
@@ -311,8 +312,8 @@ class Connection(asyncio.BufferedProtocol):
         version = self._versions.latest_usable(api, allowed)
         if version is None:
             raise UsageError(
-                f"the broker does not know {Api(api).name}: {self._address}: it speaks versions"
-                f" {self._versions.spoken(api)}, we {allowed}: use Kafka 2.5 or newer"
+                f"the broker does not support {Api(api).name}: {self._address}: it speaks "
+                f"versions {self._versions.spoken(api)}, we {allowed}: use Kafka 2.5 or newer"
             )
         return version
 

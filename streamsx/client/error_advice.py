@@ -63,7 +63,7 @@ def commit_error(task: TaskId, tp: TopicPartition, code: int, principal: str = U
         return Denial(
             f"{what}: tried again with each commit; no action needed if it is gone", False
         )
-    advice = remedy(code, principal) or "see what the broker's log says of it"
+    advice = remedy(code, principal) or "see the log of the broker"
     return Denial(f"{what}: the task waits, and each commit interval tries again: {advice}", True)
 
 

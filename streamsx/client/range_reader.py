@@ -101,7 +101,9 @@ class RangeReader:
 
 
 def _gone(tp: TopicPartition, offset: int) -> None:
-    raise TopicGone(f"the topic was cut: {tp}: no offset {offset}: start again")
+    raise TopicGone(
+        f"records were deleted before they were read: {tp} offset {offset}: start again"
+    )
 
 
 def _unreadable(tp: TopicPartition, offset: int, why: str) -> None:
@@ -128,7 +130,7 @@ async def within(answer: Awaitable[T], what: str) -> T:
             return await answer
     except TimeoutError:
         raise WorldError(
-            f"{what}: nothing has come for {STALL_S:g} s: try again, or see the brokers' logs"
+            f"{what}: no data for {STALL_S:g} s: try again, or see the logs of the brokers"
         ) from None
 
 

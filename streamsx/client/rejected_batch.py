@@ -263,7 +263,7 @@ def advice(tp: TopicPartition, code: int, principal: str) -> str:
     if code in RIGHTS:
         return f"let {principal} write to topic {tp.topic}"
     if code == ErrorCode.INVALID_TIMESTAMP:
-        return "mend its time, or raise message.timestamp.after.max.ms of the topic"
+        return "correct its timestamp, or raise message.timestamp.after.max.ms of the topic"
     if code == ErrorCode.INVALID_RECORD:
-        return "mend what sends it: does the topic want a key, or a schema?"
-    return "see the broker's log"
+        return "fix the code that sends it: does the topic need a key, or a schema?"
+    return "see the log of the broker"

@@ -41,14 +41,14 @@ CHUNK_ROWS: Final = 1000
 """Rows between two checks of how much is not acknowledged."""
 ADVICE: Final[dict[int, str]] = {
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
-        "a transaction may need {timeout_s:g} s: the brokers allow less: raise their "
+        "the brokers refuse a transaction of {timeout_s:g} s: raise their "
         "transaction.max.timeout.ms"
     ),
     UNAUTHORIZED: (
         "let {principal} write with this transactional id (ACL Write and Describe on "
         "TransactionalId)"
     ),
-    ErrorCode.UNSUPPORTED_VERSION: "the brokers have no transactions",
+    ErrorCode.UNSUPPORTED_VERSION: "the brokers do not support transactions",
 }
 """Remedy for each code with which a coordinator denies a transactional id."""
 
@@ -84,7 +84,7 @@ class SingleTransaction(TransactionalProducer):
     async def send(self, tp: TopicPartition, records: Iterable[Keyed]) -> int:
         """Send records, wait until they have arrived, and return the offset behind the last."""
         await self._cluster.follow([tp.topic])
-        what = f"rows cannot be written: {tp}"
+        what = f"changelog cannot be written: {tp}"
         push = self.rows(*tp)
         left = iter(records)
         while some := list(islice(left, CHUNK_ROWS)):
@@ -95,7 +95,7 @@ class SingleTransaction(TransactionalProducer):
                 await within(self.flush(), what)
         ends = await within(self.flush(), what)
         if tp not in ends:
-            raise WorldError(f"offset unknown: {tp}: the broker has not told it: try again")
+            raise WorldError(f"offset unknown: {tp}: the broker did not return it: try again")
         return ends[tp]
 
     async def commit(self) -> None:

@@ -42,7 +42,7 @@ FINAL: Final = (TransactionVerdict.GOOD, TransactionVerdict.DENIED)
 UNAUTHORIZED: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 ADVICE: Final[dict[int, str]] = {
     ErrorCode.INVALID_TRANSACTION_TIMEOUT: (
-        "transaction_timeout is {timeout_s:g} s: the brokers allow less: lower it, or raise their "
+        "the brokers refuse a transaction_timeout of {timeout_s:g} s: lower it, or raise their "
         "transaction.max.timeout.ms"
     ),
     UNAUTHORIZED: (
@@ -54,7 +54,7 @@ ADVICE: Final[dict[int, str]] = {
         "processing_guarantee=at_least_once"
     ),
     ErrorCode.UNSUPPORTED_VERSION: (
-        "the brokers have no transactions: set processing_guarantee=at_least_once"
+        "the brokers do not support transactions: set processing_guarantee=at_least_once"
     ),
 }
 """Remedy for each code with which a coordinator denies a transactional id."""
@@ -258,8 +258,8 @@ class TransactionalProducer(Producer):
             self._fails(
                 TransactionFenced(
                     f"transactional id in use: {self._id.transactional_id}: fenced three times in "
-                    "a minute: another process works with a copy of this state directory: give "
-                    "each worker a directory of its own"
+                    "a minute: another process uses a copy of this state directory: give each "
+                    "worker a directory of its own"
                 )
             )
         self._on_over(f"{where}: {name_of(code)}")

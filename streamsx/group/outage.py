@@ -37,8 +37,8 @@ class Outage:
         if now >= self._warn_at:
             self._warn_at = now + WARN_EVERY_S
             self._warn(
-                f"The group is out of reach for {away_s:.0f} s: {why}. Asking until a broker "
-                "answers."
+                f"The group is out of reach for {away_s:.0f} s: {why}. Trying again until a "
+                "broker answers."
             )
 
     def found(self, now: float) -> None:
@@ -57,11 +57,13 @@ class Outage:
         suspended = self._suspended_since < math.inf
         if suspended and until > now:
             paused_s = now - self._suspended_since
-            self._warn(f"Processing goes on: the group answers again, after {paused_s:.0f} s more.")
+            self._warn(
+                f"Processing continues: the group answers again, after {paused_s:.0f} s more."
+            )
             self._suspended_since = math.inf
         elif not suspended and 0 < until <= now:
             self._suspended_since = now
             self._warn(
-                f"Processing is paused: {limit}. It goes on when the group answers; no action "
+                f"Processing is paused: {limit}. It continues when the group answers; no action "
                 "needed."
             )

@@ -27,7 +27,7 @@ from typing import Any, Final
 from streamsx.state.layout import StoreNode
 
 THEN: Final = "{then}"
-NO_AGGREGATE: Final = "aggregate is None: return a value"
+NO_AGGREGATE: Final = "the function of an aggregate returned None: return a value"
 """Error for a function whose result is None, which stands for no value in a store."""
 GIVES: Final = re.compile(r"^( *)\{then\}$", re.MULTILINE)
 GIVES_COPY: Final = r"\1{new_value} = {kept}({new_value})\n\1{then}"

@@ -42,8 +42,8 @@ class Gate:
     def __await__(self) -> Generator[Any, None, None]:
         if self._go_on is not None:
             raise UsageError(
-                "two tasks wait for one stream: the other one would never go on: let one read it, "
-                "and hand on what it reads"
+                "two asyncio tasks read one stream: one of them would wait for ever: let one "
+                "read it, and pass on what it reads"
             )
         self._asyncio_future_blocking = True
         yield self
@@ -212,7 +212,10 @@ class GatedActor:
             except asyncio.CancelledError:
                 if self._closing:
                     raise
-                error = TaskFailed(f"agent ended: {self._agent.name}: it cancelled itself")
+                error = TaskFailed(
+                    f"agent ended: {self._agent.name}: it cancelled itself: let its body loop "
+                    "over its stream"
+                )
             except Exception as raised:  # raised by the body
                 error = raised
                 await self._tell(error)

@@ -726,7 +726,7 @@ class Task:
         self.policy.noted(failure)
         if end := ENDS.get(action):
             word = action.value
-            self.ended = end(f"{failure}: its policy is {word}: mend the record or the code")
+            self.ended = end(f"{failure}: its policy is {word}: fix the code, or the record")
             return
         if not known and not self._tell_of(failure, action):
             return
@@ -764,8 +764,8 @@ class Task:
         begin = committed if isinstance(streak, ResultStreak) else streak.first
         return TaskStopped(
             f"task stopped: {self.id}, {last.topic}-{last.partition} offset {begin}: {why}, "
-            f"{last.operator}: {last.reason}: nothing from {begin} on is committed: mend the code "
-            f"and start again{more}"
+            f"{last.operator}: {last.reason}: records from {begin} on are not committed: fix the "
+            f"code and start the worker again{more}"
         )
 
     def end(self, error: Exception, where: str) -> None:
@@ -924,8 +924,8 @@ class Task:
             return end(f"{what}: its policy is {last.value}")
         if searched:
             return TaskStopped(
-                f"task stopped: {what}: it was changed in place, after it had been set: mend the "
-                "code and start again"
+                f"task stopped: {what}: the value was changed in place, after it had been set: "
+                "fix the code and start the worker again"
             )
         return ValueRefused(what)
 

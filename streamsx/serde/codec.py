@@ -331,7 +331,8 @@ def to_raw(value: Any) -> bytes | None:
     if value is None:
         return None
     raise TypeError(
-        f"not raw: {type(value).__name__}: give the topic a serializer, or send str or bytes"
+        f"not text or bytes: {type(value).__name__}: give the topic a serializer, or send str "
+        "or bytes"
     )
 
 

@@ -229,7 +229,7 @@ def write_raw(value: Any) -> bytes:
     if type(plain) is bool:
         return b"true" if plain else b"false"
     if not isinstance(plain, str | int | float):
-        raise TypeError(f"not raw: {type(value).__name__}: give the topic a serializer")
+        raise TypeError(f"not text or bytes: {type(value).__name__}: give the topic a serializer")
     return str(plain).encode()
 
 

@@ -95,7 +95,9 @@ def bootstrap(
     )
     before = newest(line.files)
     if before and not replace:
-        raise UsageError(f"snapshots are there: {line.files.uri}: --replace, or another --out")
+        raise UsageError(
+            f"snapshots exist already: {line.files.uri}: give --replace, or another --out"
+        )
     with WriterLock(name, line.files, writes=publishes, force=force, say=line.say):
         runner.begin(line)
         if publishes:
@@ -138,7 +140,7 @@ def refuse_histories(history: Mapping[str, str], made: Sequence[Stage]) -> None:
     if more := sorted(history.keys() - external):
         near = get_close_matches(more[0], external - history.keys(), n=1)
         raise UsageError(
-            f"no history is read of {', '.join(more)}: what comes from outside is "
+            f"not a topic from outside of the app: {', '.join(more)}: its topics from outside are "
             f"{', '.join(sorted(external))}: "
             + (f"did you mean {near[0]}?" if near else "leave it out")
         )

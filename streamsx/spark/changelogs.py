@@ -35,11 +35,11 @@ from streamsx.state.snapshot_files import SnapshotFiles
 
 RUN: Final = (
     "a batch was published and not committed",
-    "spark run --available-now, once more",
+    "run spark run --available-now once more",
 )
 WORKERS: Final = (
-    "workers have gone on since",
-    "spark run --from group, in a new place: this snapshot is old",
+    "workers have continued since",
+    "run spark run --from group with a new place: this snapshot is too old",
 )
 
 

@@ -96,7 +96,7 @@ def refuse_less(last: Manifest, asked: AskedStores, positions: Positions, uri: s
     if less:
         more = f" and {len(less) - TOLD} more" if len(less) > TOLD else ""
         raise IncompatibleStore(
-            f"snapshot that would say less: {uri}: snapshot {last.number}, made by {last.made_by}, "
+            f"snapshot would lose data: {uri}: snapshot {last.number}, made by {last.made_by}, "
             f"has {', '.join(less[:TOLD])}{more}: {remedy}"
         )
 

@@ -70,7 +70,9 @@ def handover(name: str, uri: str, *, force: bool = False, scratch: str | None = 
             anything is written.
         StateConflict: another snapshot was committed meanwhile.
     """
-    require_transactions(name, "workers go on from changelogs: use brokers that have them")
+    require_transactions(
+        name, "workers continue from changelogs: use brokers that have transactions"
+    )
     files = open_files(uri)
     newest_there(files)
     with WriterLock(name, files, writes=True, force=force):
@@ -136,7 +138,7 @@ def refuse_counts(
     wrong = {t: n for t, n in manifest.partitions.items() if there.get(t, n) != n}
     expect(
         "topics with other partitions", f"{uri}: snapshot {manifest.number}", wrong,
-        {topic: there[topic] for topic in wrong}, "create each with as many as are expected",
+        {topic: there[topic] for topic in wrong}, "create each with the expected number",
     )  # fmt: skip
 
 

@@ -184,15 +184,15 @@ def check(app: App, found: Mapping[str, int] | None = None) -> list[Reason]:
         reasons.append(halves[0].reason(message))
     reasons += _jobs(app, {topic for each in topology.subtopologies for topic in each.topics})
     reasons += [
-        Reason(f"global table {name!r}", "its topic", "nobody reads it there: run it in a worker")
+        Reason(f"global table {name!r}", "its topic", "Spark does not read it: run it in a worker")
         for name in topology.tables
     ]
     reasons += [
         Reason(
             f"join with topic {operator.topic!r}",
             "by a foreign key",
-            "its tables ask and answer each other, and stages run one after another: run it in a "
-            "worker",
+            "its two tables send records to each other, and stages run one after another: run "
+            "it in a worker",
         )
         for each in topology.subtopologies
         for source in each.sources

@@ -96,9 +96,10 @@ def check(
     for tp, (start, end) in ranges.items():
         if not there[tp].start <= start <= end <= there[tp].high_watermark:
             raise TopicGone(
-                f"records are gone: {tp}: offsets {start} to {end} are to be read, the topic holds "
-                f"{there[tp].start} to {there[tp].high_watermark}: it was cut, or made anew: begin "
-                "with a new checkpoint, or with a snapshot that is younger"
+                f"records are gone: {tp}: offsets {start} to {end} are to be read, the topic "
+                f"holds {there[tp].start} to {there[tp].high_watermark}: records were deleted, or "
+                "the topic was created again: start with a new checkpoint, or with a newer "
+                "snapshot"
             )
 
 

@@ -81,7 +81,7 @@ def rescale(
     asked = asked_stores(app)
     files = open_files(target)
     if numbers(files):
-        raise SettingError(f"snapshots are there already: {files.uri}: write to a new place")
+        raise SettingError(f"snapshots exist already: {files.uri}: write to a new place")
     before, parts = in_snapshot(asked, source, scratch)
     refuse_placeless(before, source, [])
     counts = _counted(asked, before, partitions)
@@ -163,7 +163,7 @@ def procedure(app: str, source: str, target: str) -> list[str]:
     then = f"  # then write to {' and '.join(news)}" if olds else ""
     copies = (
         f"{copy}  # as often as you like, while {writers} is written to",
-        f"{copy}  # when nobody writes to {writers} any more: again until 0 records",
+        f"{copy}  # when no program writes to {writers} any more: again until 0 records",
     )
     return [
         *(copies if olds else ()),

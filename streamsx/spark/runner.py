@@ -538,8 +538,8 @@ def going_on(line: Pipeline, *, force: bool) -> Manifest | None:
         if not base.positions and any(part.chain for part in base.parts()):
             raise errors.UsageError(
                 f"snapshot without positions: {uri}: snapshot {base.number}, made by "
-                f"{base.made_by}: all records would count twice: take one that run or bootstrap "
-                "has made"
+                f"{base.made_by}: all records would count twice: take one that spark run or spark "
+                "bootstrap has made"
             )
         if not force:
             refuse_overlap(line.name, base, uri)

@@ -133,8 +133,8 @@ def session(settings: Mapping[str, str], *, debug: bool = False) -> "SparkSessio
             running.conf.set(name, value)
         elif (found := fixed.get(name)) != value:
             raise SettingError(
-                f"spark: {name} is {found} in the session that runs, not {value}: a second one "
-                "cannot be had: stop it, or leave the setting out"
+                f"spark: {name} is {found} in the session that runs, not {value}: a process has "
+                "one session: stop it, or leave the setting out"
             )
     return running
 
@@ -159,7 +159,7 @@ def translate_error(error: Exception) -> Exception:
     lost = isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
     if lost or GONE.search(str(error)):
         return SparkGone(
-            "spark: its JVM has ended: see who has stopped it, or its memory; try again"
+            "spark: its JVM has ended: find out what stopped it (memory?), then try again"
         )
     if ours := OURS.findall(str(error)):
         name, text = ours[-1]
@@ -167,7 +167,7 @@ def translate_error(error: Exception) -> Exception:
         return kind(text)
     if KILLED.search(str(error)):
         what = "processes of a task were killed each time it was tried"
-        return SparkGone(f"spark: {what}: see who does it, or their memory; try again")
+        return SparkGone(f"spark: {what}: find out what killed them (memory?), then try again")
     said = SAID.findall(str(error))
     return UsageError(f"spark: {said[-1]}") if said else error
 

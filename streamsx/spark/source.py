@@ -204,7 +204,7 @@ def there(asked: SourceOptions) -> TopicBounds:
     async def look(cluster: Cluster) -> TopicBounds:
         counts = await admin.partition_counts(cluster, asked.topics)
         if missing := sorted(set(asked.topics) - counts.keys()):
-            raise NotFound(f"no such topic: {', '.join(missing)}: create it, or mend subscribe")
+            raise NotFound(f"no such topic: {', '.join(missing)}: create it, or correct subscribe")
         tps = [TopicPartition(t, number) for t in counts for number in range(counts[t])]
         return TopicBounds(await admin.bounds(cluster, tps, committed=True))
 
@@ -316,8 +316,8 @@ def advanced(start: OffsetsJson, end: OffsetsJson, most: int | None) -> OffsetsJ
     left = {(t, n): stop - start[t][n] for t, numbers in end.items() for n, stop in numbers.items()}
     if gone := [f"{t}-{n}" for (t, n), count in left.items() if count < 0]:
         raise TopicGone(
-            f"records are gone: {', '.join(gone)} end before the offsets that were read: the topic "
-            "was made anew: begin with a new checkpoint"
+            f"records are gone: {', '.join(gone)} end before the offsets that were read: the "
+            "topic was deleted and created again: start with a new checkpoint"
         )
     total = sum(left.values())
     if most is None or most >= total:

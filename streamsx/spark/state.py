@@ -123,7 +123,7 @@ def _texts(
             what = f"{type(error).__name__}: {error}"
             raise DecodeFailed(
                 f"not what the table holds: store {node.name}-{partition}: key {row[1:81]!r}, "
-                f"value {raw[:80]!r}: {what}: mend the type, or read it with raw=true"
+                f"value {raw[:80]!r}: {what}: correct the type, or read it with raw=true"
             ) from error
         keys += (_text(key) for key, _ in entries)
         values += (_text(value) for _, value in entries)

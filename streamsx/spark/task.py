@@ -82,8 +82,8 @@ class BatchWork:
         app, made, signatures = _stages(self.app, tuple(sorted(self.counts.items())))
         if signatures != self.signatures:
             raise UsageError(
-                f"another app on this executor: {self.app} on {socket.gethostname()}: give all of "
-                "them the code and the environment of the driver"
+                f"another app on this executor: {self.app} on {socket.gethostname()}: give all "
+                "executors the code and the environment of the driver"
             )
         return app, made[number]
 
@@ -227,7 +227,7 @@ class TaskAttempt:
         if not 0 <= places["min"] <= places["max"] < self._stage.tasks:
             what = f"partition {places['max']} of {', '.join(self._ends)}"
             raise PartitionCountChanged(
-                f"partition that no task has: {what}: expected {self._stage.tasks} of them: "
+                f"partition without a task: {what}: expected {self._stage.tasks} of them: "
                 "partitions cannot be added to topics with state: rescale it"
             )
         assert places == {"min": self._partition, "max": self._partition}, f"rows of {places}"

@@ -198,8 +198,8 @@ async def refuse_workers(cluster: Cluster, conf: Config, uri: str | None = None)
     for _, text in (await admin.committed(cluster, conf.id)).values() if uri else ():
         if (elsewhere := OffsetMetadata.decode(text).spark) not in (None, uri):
             raise StateOnSpark(
-                f"state is in another place: {conf.id}: Spark has gone on with it in {elsewhere}, "
-                f"not in {uri}: go on there, or hand it over; --force if that is over"
+                f"state is in another place: {conf.id}: Spark continued it in {elsewhere}, not in "
+                f"{uri}: continue there, or hand it over; --force if that copy is not needed"
             )
 
 
@@ -232,8 +232,8 @@ async def transactions_over(cluster: Cluster, conf: Config, topology: Topology) 
             return
         if clock.now() >= until:
             raise WorldError(
-                f"a transaction stays open: {late or conf.id}: a worker has left it: brokers abort "
-                f"it after its transaction_timeout, and have not in {patience_s:g} s: try again"
+                f"a transaction stays open: {late or conf.id}: a worker has left it behind, and "
+                f"the brokers have not aborted it in {patience_s:g} s: try again"
             ) from why
         await asyncio.sleep(LOOK_S)
 

@@ -208,9 +208,10 @@ def warn_of_newer(plan: SubTopology, partition: int, found: Mapping[str, Committ
         offset, beside = found[source.topic]
         if beside.newer and len(source.readers) > 1:
             LOG.warning(
-                "%s-%d: a later version of streamsx committed offset %d, and this one cannot read "
-                "how far each agent was. Those of %s that were ahead repeat records from there. "
-                "Run the later version, or expect them twice.",
+                "%s-%d: a later version of streamsx committed offset %d, and this version "
+                "cannot read the positions of the agents in it. Agents of %s that were ahead "
+                "repeat records from there. Run the later version, or expect these records "
+                "twice.",
                 source.topic, partition, offset, ", ".join(sorted(source.readers.values())),
             )  # fmt: skip
 

@@ -207,7 +207,7 @@ class Committer:
         for task in sorted(self._machine.held):
             if self._producer.arrived(self._goals[task]):
                 active = self._held.pop(task)
-                LOG.info("Task %s goes on: its output takes records again.", task)
+                LOG.info("Task %s continues: its output takes records again.", task)
                 self._enter({task: active})
                 self._step(commit_cycle.Arrived(task))
         stores = [store for a in self._held.values() for store in a.task.stores.values()]
@@ -427,7 +427,7 @@ class Committer:
         for task, sealed in done.items():
             active = self._in_cycle[task]
             if active.denied:
-                LOG.info("Task %s goes on: its commit was taken.", task)
+                LOG.info("Task %s continues: its commit was taken.", task)
             if active.denied or active.begins:
                 active.denied = active.begins = active.paused = False
             self._taken(task, sealed.positions)

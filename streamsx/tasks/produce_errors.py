@@ -233,12 +233,12 @@ class ProduceErrors:
         task = active.id
         done = active.task.committed_at.positions
         at = ", ".join(f"{topic}-{task.partition} {offset}" for topic, offset in done.items())
-        more = ", or set on_produce_error=log to pass over such records" if skips else ""
+        more = ", or set on_produce_error=log to skip such records" if skips else ""
         self._stops(
             task,
             TaskStopped(
-                f"task stopped: {task}: {what}, and start again{more}; nothing behind its last "
-                f"commit ({at}) is committed"
+                f"task stopped: {task}: {what}, and start again{more}; records after its last "
+                f"commit ({at}) are not committed"
             ),
             puts_back=topic not in self._changelogs,
         )

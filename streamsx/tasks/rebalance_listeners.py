@@ -130,7 +130,7 @@ class ListenerCalls:
                 what = f"callback failed: {name} {who}: {why}"
                 self._journal("error", what=what, where=", ".join(map(str, sorted(tps))))
                 if first is None:
-                    first = TaskFailed(f"{what}: what it was told of has happened all the same")
+                    first = TaskFailed(f"{what}: the rebalance itself is done: fix the callback")
                     first.__cause__ = error
         then(self._now() - began)
         if first is not None:

@@ -292,7 +292,7 @@ class Restorer:
         elif store.rows.set_aside(kept := self._kept(store.node.name, store.changelog.partition)):
             what = (
                 f"{why}: the brokers have lost records of it: restoring it from those they have: "
-                f"what it held is kept in {kept}: remove that when nothing of it is missed"
+                f"the old store is kept in {kept}: delete it if nothing is missing"
             )
         crash_points.point("during_wipe")
         where = f"store {store.node.name} of task {store.of.task}, {store.changelog}"

@@ -96,7 +96,7 @@ class OffsetReset:
         """Return the start of a task that has state and lost its offsets."""
         where = ", ".join(map(str, sorted(sources)))
         what = (
-            f"offsets are gone: {task}: none is committed of {where}, and the state made of their "
+            f"committed offsets are gone: {task}: none for {where}, but the state made of their "
             "records is there"
         )
         begin = {
@@ -104,14 +104,15 @@ class OffsetReset:
         }
         if self.lost == "stop":
             stop = (
-                f"task stopped: {what}: records would count twice: set on_lost_offsets to earliest "
-                "or latest to begin there all the same, or raise the app's version to begin "
+                f"task stopped: {what}: records would count twice: set on_lost_offsets to "
+                "earliest or latest to start there anyway, or raise the app's version to start "
                 "without state"
             )
             return WithoutOffsets(begin, stop, stops=True)
         twice = "skipped" if self.lost == "latest" else "counted twice"
         why = (
-            f"{what}: going on at the {self.lost} offsets, as on_lost_offsets says: records may be"
+            f"{what}: continuing at the {self.lost} offsets, as on_lost_offsets is set: "
+            "records may be"
         )
         return WithoutOffsets(begin, f"{why} {twice}", stops=False)
 
@@ -132,23 +133,24 @@ class OffsetReset:
             lost = start - offset
             return Move(
                 start,
-                f"records deleted unread: {tp}: {lost} from offset {offset} on, by retention or by "
-                f"hand: going on at the log's start, {start}: keep records for longer if they "
-                "were needed",
+                f"records deleted unread: {tp}: {lost} from offset {offset} on, by retention or "
+                f"by hand: continuing at the first record, {start}: raise retention.ms of the "
+                "topic if they were needed",
             )
         if offset <= end:
             return Move(offset, "")
         if same:
             return Move(
                 max(start, min(end, done)),
-                f"log is shorter than what was read: {tp}: it ends at {end}, the task was at "
-                f"{offset}: its brokers lost records: going on at its end; no action needed",
+                f"topic ends before the task's position: {tp}: it ends at {end}, the task was at "
+                f"{offset}: its brokers lost records: continuing at its end; no action needed",
             )
         begins = self.offset(tp, start, end)
         return Move(
             begins,
-            f"log is shorter than what was read: {tp}: it ends at {end}, the task was at {offset}: "
-            f"its brokers lost records, or the topic was made anew: going on at {begins}",
+            f"topic ends before the task's position: {tp}: it ends at {end}, the task was at "
+            f"{offset}: its brokers lost records, or the topic was deleted and created again: "
+            f"continuing at {begins}",
         )
 
 
@@ -176,14 +178,14 @@ def made_anew(tp: TopicPartition, offset: int | None, start: int) -> Move:
         start: first offset of the new topic's log.
     """
     old = (
-        "the group's offset went with it"
+        "the committed offset was deleted with it"
         if offset is None
         else f"offset {offset} was the old topic's"
     )
     return Move(
         start,
-        f"topic was deleted and made anew: {tp}: going on at its start, {start}: {old}; no action "
-        "needed",
+        f"topic was deleted and created again: {tp}: continuing at its start, {start}: {old}; no "
+        "action needed",
     )
 
 
@@ -195,8 +197,8 @@ def refuse_on_spark(app: str, committed: Iterable[OffsetMetadata]) -> None:
     """
     for uri in filter(None, (metadata.spark for metadata in committed)):
         raise StateOnSpark(
-            f"state was not handed over: {app}: Spark has gone on with it, in {uri}: "
-            f"streamsx spark handover MODULE --state {uri}"
+            f"state was not handed over: {app}: Spark continued it in {uri}: run streamsx spark "
+            f"handover MODULE --state {uri}"
         )
 
 

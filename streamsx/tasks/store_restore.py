@@ -225,9 +225,9 @@ READS: Final = frozenset({RestoreState.READING, RestoreState.TAILING})
 def cut(position: int, start: int, end: int) -> str:
     """Return the reason why a store at `position` cannot go on; empty if it can."""
     if position < start:
-        return f"the changelog begins at {start}, the store says {position}"
+        return f"the changelog begins at {start}, the store is at {position}"
     if position > end:
-        return f"the changelog ends at {end}, the store says {position}"
+        return f"the changelog ends at {end}, the store is at {position}"
     return ""
 
 

@@ -40,13 +40,13 @@ from streamsx.tasks.commit_cycle import CommitCycles
 from streamsx.tasks.committer import Committer
 
 LEFT_OUT = (
-    "{topic}-{partition}: no room beside its offset for the positions of all agents that read it, "
-    "so a commit would let some repeat records: let fewer agents read one topic"
+    "{topic}-{partition}: no room in the commit for the positions of all agents that read it, so "
+    "some would repeat records: let fewer agents read one topic"
 )
 NO_LEADER = "{where} has no leader and has taken no records for {patience_s:g} s"
-AT_WORK = "a body of task {task} is at work, and the group wants tasks back"
-DENIED = " (under exactly_once it does not try again before the worker is started anew)"
-LOST = "the offsets of a task that is no longer ours were not staged"
+AT_WORK = "the body of an agent of task {task} is still running, and a rebalance moves the task"
+DENIED = " (under exactly_once the task tries again when the worker is started again)"
+LOST = "a task of the transaction has moved to another worker"
 
 REST = 4
 """Least time between two cycles, as a multiple of the time for which the last one stopped tasks.
@@ -216,7 +216,7 @@ class TransactionalCommitter(Committer):
                 continue
             del self._waits[active.id]
             active.paused = active.begins or active.denied
-            LOG.info("Task %s goes on: its outputs have leaders again.", active.id)
+            LOG.info("Task %s continues: its outputs have leaders again.", active.id)
         super().consider(now, actives)
 
     def _left_out(self, task: TaskId, topic: str, left_out: Mapping[str, int]) -> None:

@@ -416,7 +416,7 @@ class TestDriver:
         """
         found = self.stores(name).values()
         if not found:
-            raise NotFound(f"no such table: {name}: no agent touches it")
+            raise NotFound(f"no such table: {name}: no agent uses it")
         rows = [row for store in found for row in store.items()]
         merged = dict(rows)
         if len(merged) < len(rows):
@@ -591,8 +591,8 @@ class TestDriver:
         """
         if not self._app.conf.topic_allow_declare:
             raise UsageError(
-                f"unknown topic: {spec.name}: it is not there, and may not be made: name it in "
-                "partitions=, or set topic_allow_declare"
+                f"unknown topic: {spec.name}: it does not exist, and the app may not create it: "
+                "name it in partitions=, or set topic_allow_declare"
             )
         self._logs.make(spec.name, spec.partitions or self._app.conf.topic_partitions)
         outbox.to(spec.name, partition)(*record)

@@ -115,5 +115,5 @@ class WatchedStore(CachedStore):
         name = repr(key if type(key) is not tuple else self.decode_key(key[0]))
         return UsageError(
             f"changed in place and not put back: table {self.name}, key {name}, partition "
-            f"{self._partition}: no commit sees the change: put it back, {self.name}[key] = value"
+            f"{self._partition}: the change is not stored: put it back, {self.name}[key] = value"
         )

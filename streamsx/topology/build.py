@@ -137,9 +137,9 @@ def check_names(topology: Topology, committed: Collection[str], names: str) -> N
     if begun:
         other = "faust" if names == "app" else "app"
         raise TopologyError(
-            f"repartition topics have other names: {', '.join(begun)}: group {topology.app_id} has "
-            f"committed offsets there: set repartition_names={other!r} to go on with them, or "
-            "delete these topics with their unread records"
+            f"repartition topics have other names: {', '.join(begun)}: group {topology.app_id} "
+            f"has committed offsets there: set repartition_names={other!r} to continue with them, "
+            "or delete these topics with their unread records"
         )
 
 

@@ -78,7 +78,8 @@ def _sources(
         raise PartitionMismatch(
             f"partition counts differ: sub-topology {each.number} reads together {_list(known)}, "
             f"with state in {', '.join(store.name for store in each.stores)}: group one of them "
-            f"by its key (group_by), or create them alike{_places(specs[name] for name in known)}"
+            "by its key (group_by), or create them with the same "
+            f"number{_places(specs[name] for name in known)}"
         )
     made = (counts[store.changelog] for store in each.stores if store.changelog in counts)
     return dict.fromkeys(each.topics, next(iter(known.values()), next(made, default)))
@@ -98,7 +99,7 @@ def _changelogs(
             places = _places([specs[store.changelog], specs[source]])
             raise PartitionMismatch(
                 f"partition counts differ: table {store.name} asks for {asked} partitions, "
-                f"{source} has {count}: leave out the table's, or make them alike{places}"
+                f"{source} has {count}: leave out the table's, or make both the same{places}"
             )
     return {store.changelog: count for store in each.stores}
 

@@ -57,10 +57,10 @@ def anew(before: bytes, now: bytes) -> bool:
 
 def made_anew(topic: str, table: str, folder: str) -> ChangelogLost:
     return ChangelogLost(
-        f"changelog was deleted and made anew: topic {topic}: the state of table {table} in "
+        f"changelog was deleted and created again: topic {topic}: the state of table {table} in "
         f"{folder} may be its last copy, keep it: raise the app's version to begin without state "
-        "and from the start of its topics; or move that folder away, on each machine, to go on "
-        "with what the new topic holds"
+        "and from the start of its topics; or move that folder away, on each machine, to "
+        "continue with what the new topic holds"
     )
 
 

@@ -91,7 +91,7 @@ def _check_readers(stages: Iterable[SubTopology], made_at: Mapping[str, str]) ->
             places = (f"{name} ({made_at[name]})" if name in made_at else name for name in names)
             text = (
                 f"one topic, read in two ways: {one.topic}: agents {' and '.join(places)} have "
-                "not the same key or value type or serializer: give both the same topic object"
+                "different key or value types or serializers: give both the same topic object"
             )
             mistakes.add(TopologyError(text))
     mistakes.check()

@@ -39,8 +39,8 @@ LOOK_EVERY_S = 5.0
 ASKED_AGAIN = "Changelogs are not there, and their state is: %s. Asking again for %g s."
 CREATED = "Created topic %s with %s."
 CREATED_SOURCE = (
-    "Created topic %s with %s: the app reads it, and it was not there. It stays empty "
-    "until somebody writes to it; is its name right?"
+    "Created topic %s with %s: the app reads it, and it was not there. It is empty; check its "
+    "name if another program should write to it."
 )
 
 
@@ -255,14 +255,14 @@ class AppTopics:
         nodes = [node for node in self._tables() if node.changelog == topic]
         where = self.directory.stores_of(nodes[0].name) if nodes else ""
         if not effect.anew:
-            what = "what is sent to it waits: make it again, with as many partitions as it had"
+            what = "records sent to it wait: create it again, with as many partitions as it had"
             if topic in self._sources():
                 what = f"nothing is read from it, and {what}"
             if nodes:
                 what = (
-                    f"table {nodes[0].name} is committed no more, and its tasks wait: what is in "
-                    f"{where} may be its last copy, keep it: stop the workers, and raise the app's "
-                    "version to begin without state and from the start of its topics"
+                    f"table {nodes[0].name} is not committed any more, and its tasks wait: "
+                    f"{where} may hold its last copy, keep it: stop the workers, and raise the "
+                    "app's version to begin without state and from the start of its topics"
                 )
             self.journal("error", what=f"topic {topic} is not there any more: {what}", where=topic)
         elif nodes:

@@ -42,7 +42,7 @@ the same for few and for many: without this limit a word count takes 2.7 % more 
 CHUNK_RECORDS_MAX = 5000
 TIME_STANDS = (
     "Windows of task %s stay open: tasks on partitions %s have never sent a time to %s, because "
-    "they had no record. Write idle= on the window or the join to go on without them."
+    "they had no record. Write idle= on the window or the join to continue without them."
 )
 PASSED_MAX = 20
 """Turns after which a task is overdue, 0.2 s: it no longer waits for tasks that are behind in event

@@ -137,7 +137,7 @@ class WorkerHost:
         ) -> None:
             if full():
                 raise BrokerUnreachable(
-                    f"too much is unsent: {topic}: the broker takes nothing: try again later"
+                    f"too many unsent records: {topic}: the broker takes none: try again later"
                 )
             send(key, value, timestamp, headers, by)
 

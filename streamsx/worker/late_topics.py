@@ -200,8 +200,8 @@ class LateTopics:
     async def _make(self, spec: TopicSpec) -> None:
         if not self._config.topic_allow_declare:
             raise UsageError(
-                f"unknown topic: {spec.name}: it is not there, and may not be made: create it, or "
-                "set topic_allow_declare"
+                f"unknown topic: {spec.name}: it does not exist, and the app may not create it: "
+                "create it, or set topic_allow_declare"
             )
         partitions = spec.partitions or self._config.topic_partitions
         made = NewTopic(spec.name, partitions, spec.replication, spec.config)
@@ -211,5 +211,5 @@ class LateTopics:
             LOG.warning("Topic %s is not created yet, and is tried again: %s.", spec.name, error)
             return
         except StreamsxError as error:
-            raise UsageError(f"topic not made: {spec.name}: {error}") from error
+            raise UsageError(f"topic not created: {spec.name}: {error}") from error
         LOG.info(CREATED, spec.name, counted(partitions, "partition"))

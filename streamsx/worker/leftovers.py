@@ -16,7 +16,7 @@ from streamsx.journal import LOG
 
 TOLD_AFTER_S = 1.0
 NAMES_MAX = 3
-WAITS = "The worker waits up to %.0f s for code of the app that was cancelled and goes on: %s."
+WAITS = "The worker waits up to %.0f s for code of the app that was cancelled and still runs: %s."
 PACKAGE = __name__.split(".")[0]
 
 
@@ -39,8 +39,8 @@ async def end_leftovers(others: AbstractSet[asyncio.Task[Any]], seconds: float) 
     found = _named(left)
     for each in found:
         LOG.warning(
-            "Left behind: %s. It was cancelled and goes on: let CancelledError end it. The worker "
-            "ends without it.",
+            "Left behind: %s. It was cancelled and still runs: let CancelledError end it. The "
+            "worker ends without it.",
             each,
         )
     return found

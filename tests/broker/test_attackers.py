@@ -1,7 +1,7 @@
-"""Clients that want to take the broker's memory or time, all at once, and one that works.
+"""Clients that try to use up the broker's memory or time, all at once, beside one that works.
 
-The broker is a process of its own and is looked at from outside: how much memory it has, and
-whether whoever asks for little is answered all the time.
+The broker is a process of its own and is looked at from outside: its memory, and whether a client
+with small requests is always answered.
 """
 
 import logging
@@ -38,7 +38,7 @@ def rss_mib(pid: int, field: str = "VmRSS") -> float:
 
 
 def dial(broker: EmbeddedBroker, *, secure: bool | None = None) -> socket.socket:
-    """`secure`: by TLS; as the broker wants it, if that is not said."""
+    """Connect; `secure`: by TLS, or by default as the broker has it."""
     host, _, port = broker.bootstrap.rpartition(":")
     sock = socket.create_connection((host, int(port)), timeout=10)
     if secure is None and not {*BY_TLS} <= {*broker.options}:
@@ -48,7 +48,7 @@ def dial(broker: EmbeddedBroker, *, secure: bool | None = None) -> socket.socket
 
 @contextmanager
 def asking(broker: EmbeddedBroker) -> Iterator[list[float]]:
-    """Somebody asks for little, on one connection, all the time: how long each answer took."""
+    """Send small requests on one connection all the time; yield the times of the answers."""
     took, begun, over = list[float](), threading.Event(), threading.Event()
 
     def ask() -> None:
@@ -77,7 +77,7 @@ def asking(broker: EmbeddedBroker) -> Iterator[list[float]]:
 
 
 def mutated(dice: random.Random, good: list[bytes]) -> bytes:
-    """Random bytes behind a head that can be, or a good frame with some bytes changed."""
+    """Return random bytes after a valid head, or a good frame with some bytes changed."""
     data = bytearray(dice.choice(good))
     if dice.random() < 0.3:
         api = Api(dice.choice(sorted(SERVED)))
@@ -92,7 +92,7 @@ def mutated(dice: random.Random, good: list[bytes]) -> bytes:
 
 
 def good_frames() -> list[bytes]:
-    """Of each request one, as a client would send it."""
+    """Return a frame of each request, as a client would send it."""
     records = Builder(MIB)
     records.append(1, None, b"x")
     asked: dict[Api, wire.Body] = {
@@ -119,7 +119,7 @@ def good_frames() -> list[bytes]:
 
 
 def throw(broker: EmbeddedBroker, count: int) -> None:
-    """So many frames that nobody should send; a connection goes on until it is hung up on."""
+    """Send this many malformed frames, and connect again whenever the broker hangs up."""
     dice, good, sock = random.Random(18), good_frames(), dial(broker)
     for _ in range(count):
         with suppress(OSError):
@@ -134,7 +134,7 @@ def throw(broker: EmbeddedBroker, count: int) -> None:
 
 
 def drip(sock: socket.socket, size: int, api: Api) -> None:
-    """A frame without its last byte, in small parts, until the broker hangs up."""
+    """Send a frame without its last byte, in small parts, until the broker hangs up."""
     head = size.to_bytes(4) + api.to_bytes(2) + (9).to_bytes(2)
     part, left = bytes(1 << 18), size - 1 - 4
     with suppress(OSError):
@@ -145,7 +145,7 @@ def drip(sock: socket.socket, size: int, api: Api) -> None:
 
 
 def half_frames(broker: EmbeddedBroker, stack: ExitStack) -> None:
-    """As large as they may be, as large as they may not, and 300 that never go on."""
+    """Send unfinished frames: of the largest size, larger ones, and 300 that never continue."""
     for _ in range(300):
         sock = stack.enter_context(dial(broker))
         sock.sendall((30 * MIB).to_bytes(4) + bytes(2) + bytes(20_000))
@@ -162,7 +162,7 @@ def half_frames(broker: EmbeddedBroker, stack: ExitStack) -> None:
 
 
 def silent_readers(broker: EmbeddedBroker, stack: ExitStack) -> None:
-    """They ask for all that there is, again and again, and never take it."""
+    """Fetch everything again and again, and never read the answers."""
     topics = [{"topic": "t", "partitions": [{"partition": 0, "partition_max_bytes": 50 * MIB}]}]
     body = {"max_bytes": 50 * MIB, "max_wait": 0, "min_bytes": 1, "topics": topics}
     ask = bytes(wire.request_encoder(Api.FETCH, 11)(1, body, "silent"))
@@ -174,7 +174,7 @@ def silent_readers(broker: EmbeddedBroker, stack: ExitStack) -> None:
 
 
 def no_handshakes(broker: EmbeddedBroker, stack: ExitStack) -> None:
-    """Each takes 0.4 MB of a broker that speaks TLS, so they are counted before they speak."""
+    """Connect without a TLS handshake. Each costs the broker 0.4 MB, so it counts them before."""
     for _ in range(1500):
         stack.enter_context(dial(broker, secure=False))
     with dial(broker) as sock:
@@ -222,7 +222,9 @@ def test_attack_takes_little_memory_and_delays_no_other_client(
 def test_broker_answers_amid_rubbish_half_frames_and_large_frames(
     tmp_path: Path, count: int
 ) -> None:
-    """300 connections that never go on, 8 that declare as much as can be and more, and drip."""
+    """300 connections never continue their frame, 8 declare the largest size and more, and some
+    drip.
+    """
     over = threading.Event()
 
     def attack(broker: EmbeddedBroker, mib: int) -> None:
@@ -258,7 +260,7 @@ def test_broker_answers_amid_rubbish_half_frames_and_large_frames(
 
 
 def fill(broker: EmbeddedBroker) -> None:
-    """16 MiB of records for readers."""
+    """Write 16 MiB of records for readers."""
     builder = Builder(MIB)
     builder.append(1, None, bytes(MIB // 2))
     records = bytes(builder.close())

@@ -1,6 +1,6 @@
-"""What requests cost the broker, in CPU time of its process: three times their price at most.
+"""CPU time of the broker's process by request: at most three times the price.
 
-A price is told in yards, which are measured beside it: a busy machine is a slow one.
+A price is counted in yards, which are measured beside it: a busy machine is a slow one.
 """
 
 import os
@@ -40,7 +40,7 @@ def produce(records: int, size: int) -> Request:
 
 
 def yard_s() -> float:
-    """CPU time of a piece of Python that never changes."""
+    """Return the CPU time of a fixed piece of Python."""
     before = process_time()
     for _ in range(REQUESTS):
         sum(number * number for number in range(400))
@@ -48,7 +48,7 @@ def yard_s() -> float:
 
 
 def cost(pid: int, sock: socket.socket, request: Request) -> float:
-    """Of one request, in yards, in the best of some rounds."""
+    """Return the cost of one request in yards, the best of some rounds."""
     frame = bytes(wire.request_encoder(request[0], request[1])(1, request[2], "budget"))
     rounds = []
     for _ in range(ROUNDS):
@@ -95,6 +95,6 @@ def test_broker_start_takes_little_cpu_and_memory(tmp_path: Path) -> None:
 
 
 def converse_once(broker: EmbeddedBroker) -> object:
-    """Whatever it has put off until somebody asks is there."""
+    """Send a request, so that the broker has loaded all that it loads at the first request."""
     with dial(broker) as sock:
         return converse(sock, Api.METADATA, 12, {"topics": None}).topics

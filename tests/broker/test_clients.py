@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 class Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # has no types
-    """What a consumer owns; `until` waits for it."""
+    """Partitions of a consumer; `until` waits for them."""
 
     def __init__(self) -> None:
         self.partitions: set[int] = set()
@@ -242,7 +242,6 @@ def test_static_librdkafka_member_returns_without_a_rebalance(broker: Broker) ->
 def test_librdkafka_consumers_of_the_new_protocol_share_a_topic(
     assignor: str, broker: Broker
 ) -> None:
-    """KIP-848."""
     options = {
         "bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest",
         "enable.auto.commit": False, "group.protocol": "consumer",
@@ -297,11 +296,11 @@ def test_librdkafka_moves_records_and_offsets_in_one_transaction(broker: Broker)
 
 
 def test_librdkafka_resets_offsets_of_an_empty_group_only(broker: Broker) -> None:
-    """While somebody is in it, it is refused: a worker would commit over it."""
+    """With a member in the group the reset is refused: a worker would commit over it."""
     client = admin.AdminClient({"bootstrap.servers": broker.bootstrap})
 
     def reset(offset: int) -> bool:
-        """Whether the broker has taken it."""
+        """Reset offsets; return whether the broker has done it."""
         asked = confluent_kafka.ConsumerGroupTopicPartitions("g", [At("t", 0, offset)])
         (future,) = client.alter_consumer_group_offsets([asked]).values()
         (answered,) = future.result(WAIT_S).topic_partitions

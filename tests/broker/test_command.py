@@ -1,4 +1,4 @@
-"""`streamsx broker` as CONTRACTS has it: what it says, how it ends."""
+"""`streamsx broker` as CONTRACTS.md describes it: its output and its end."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from tests.support.embedded_broker import EmbeddedBroker
 
 
 def broker(*options: str) -> subprocess.CompletedProcess[str]:
-    """One that is expected to give up."""
+    """Run a broker that is expected to refuse to start."""
     return subprocess.run(
         [sys.executable, "-m", "streamsx", "broker", *options],
         check=False, capture_output=True, text=True, timeout=60,
@@ -64,7 +64,7 @@ def test_broker_interrupted_from_the_keyboard_exits_with_130(tmp_path: Path) -> 
 
 
 def test_partly_copied_directory_is_not_taken_for_an_empty_directory(tmp_path: Path) -> None:
-    """Else the next topic of the same name removes the records, the second time at the latest."""
+    """The next topic with the same name would delete the records, the second time at the latest."""
     given = "--data", str(tmp_path / "data"), "--port", "0", "--topic", "t:1"
     with EmbeddedBroker(tmp_path / "data", "--topic", "t:1"):
         pass
@@ -96,7 +96,7 @@ def test_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 def test_listen_address_of_another_host_is_refused(tmp_path: Path) -> None:
-    """One of those that are for documents alone: nothing listens."""
+    """The address is one of those reserved for documents: nothing listens there."""
     done = broker("--data", str(tmp_path), "--port", "0", "--host", "192.0.2.1", "--allow-remote")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("choose another --host")
@@ -114,7 +114,7 @@ def test_existing_topic_with_another_partition_count_is_logged(tmp_path: Path) -
 
 
 def rows(folder: Path) -> dict[bytes, bytes]:
-    """All that a broker's RocksDB has."""
+    """Return all rows of a broker's RocksDB."""
     db = Rdict(str(folder / "meta"), Options(raw_mode=True))
     try:
         return dict(db.items())  # type: ignore[arg-type]  # it says that it is no mapping
@@ -207,8 +207,8 @@ WRONG = {
     ),
     "topics that Kafka takes for one": (["--topic", "a.b:1", "--topic", "a_b:1"], "a.b and a_b: "),
     "a topic twice": (["--topic", "a:1", "--topic", "a:2"], "--topic a is given twice: "),
-    "topics that are larger than all": (["--partitions", "10001"], "there is room for 10000"),
-    "an address that others reach": (["--host", "0.0.0.0"], "0.0.0.0: anybody who reaches it"),
+    "topics that are larger than all": (["--partitions", "10001"], "the limit is 10000"),
+    "an address that others reach": (["--host", "0.0.0.0"], "can reach this address: 0.0.0.0"),
     "a host that is none": (["--host", "no.such.invalid"], "unknown host: no.such.invalid: "),
     "a host that cannot be": (["--host", "a..b"], "unknown host: a..b: "),
     "a limit of nothing": (["--connections-max", "0"], "not a whole number from 1 on: '0'"),

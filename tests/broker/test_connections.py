@@ -1,4 +1,6 @@
-"""What clients may do to a connection, rightly and wrongly; the others never notice."""
+"""Connections: what clients may do with theirs, rightly and wrongly, without effect on other
+clients.
+"""
 
 import asyncio
 import logging
@@ -51,7 +53,7 @@ def frame(api: Api, version: int, number: int = 1, **body: Any) -> bytes:
 
 
 def received(sock: socket.socket) -> bytes:
-    """One frame, or nothing if the broker hung up."""
+    """Read one frame; None if the broker hung up."""
     data = b""
     try:
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4]):
@@ -76,7 +78,9 @@ def serving(folder: Path, **limits: float) -> Iterator[Broker]:
 
 
 def test_each_request_is_answered_in_old_and_new_versions(tmp_path: Path) -> None:
-    """Each second one: a codec takes 20 ms to compile, and `test_wire` looks at all of them."""
+    """Every second version: a codec takes 20 ms to compile, and `test_wire` looks at
+    all of them.
+    """
     asked = set()
     with serving(tmp_path) as broker:
         for api, (oldest, newest, *_) in SERVED.items():
@@ -148,7 +152,7 @@ def test_waiting_fetch_of_a_deleted_topic_is_answered(tmp_path: Path) -> None:
 
 
 def test_topic_recreated_behind_a_fetch_of_the_old_topic_is_writable(tmp_path: Path) -> None:
-    """The fetch is answered in the middle of deleting, when the folder is still there."""
+    """The fetch is answered in the middle of deleting, when the folder still exists."""
     topic = {"name": "t", "num_partitions": 1, "replication_factor": 1}
     with serving(tmp_path) as broker, dial(broker) as sock, dial(broker) as other:
         sock.sendall(fetch(1, 10_000) + frame(Api.CREATE_TOPICS, 4, 2, topics=[topic]))
@@ -211,16 +215,16 @@ def test_produce_with_acks_0_gets_no_answer(tmp_path: Path) -> None:
 SIZES = "8 to 33554432 can be"
 MALFORMED = {
     "an unknown request": (
-        bytes.fromhex("0000000a 03e7 0000 00000001 ffff"), "request 999: it is not served",
+        bytes.fromhex("0000000a 03e7 0000 00000001 ffff"), "request 999: not supported",
     ),
     "a request that is not served": (
-        bytes.fromhex("0000000a 001d 0003 00000001 ffff"), "request 29: it is not served",
+        bytes.fromhex("0000000a 001d 0003 00000001 ffff"), "request 29: not supported",
     ),
     "a version to come": (
-        bytes.fromhex("0000000a 0003 0063 00000001 ffff"), "METADATA v99: served are 0 to 13",
+        bytes.fromhex("0000000a 0003 0063 00000001 ffff"), "METADATA v99: supported are 0 to 13",
     ),
     "a version of long ago": (
-        bytes.fromhex("0000000a 0000 0000 00000001 ffff"), "PRODUCE v0: served are 3 to 13",
+        bytes.fromhex("0000000a 0000 0000 00000001 ffff"), "PRODUCE v0: supported are 3 to 13",
     ),
     "a head cut short": (bytes.fromhex("00000004 0003 0001"), f"a frame of 4 bytes: {SIZES}"),
     "a body cut short": (
@@ -335,7 +339,7 @@ def test_requests_in_flight_are_limited_over_all_connections(tmp_path: Path) -> 
 
 
 def test_half_frames_are_closed_before_connections_with_small_requests(tmp_path: Path) -> None:
-    """Of frames that will never be whole; a poll waits all the time, and others come."""
+    """The frames never become whole; a poll waits all the time, and other connections come."""
     mib = 1 << 20
     with (
         serving(tmp_path, in_flight_bytes_max=8 * mib) as broker, dial(broker) as poll,

@@ -1,4 +1,4 @@
-"""The broker is killed, again and again: nothing that it acknowledged is lost or there twice."""
+"""A broker that is killed again and again: acknowledged records are there, each once."""
 
 import random
 import socket
@@ -23,7 +23,7 @@ def dial(broker: EmbeddedBroker) -> socket.socket:
 
 
 def join(broker: EmbeddedBroker) -> str:
-    """One member, in a group that is stable at generation 1."""
+    """Join one member to a group, until the group is stable at generation 1."""
     body = {
         "group_id": "g", "session_timeout": 60_000, "rebalance_timeout": 60_000, "member_id": "",
         "protocol_type": "test", "protocols": [{"name": "p", "metadata": b""}],
@@ -37,7 +37,7 @@ def join(broker: EmbeddedBroker) -> str:
 
 
 def still_in(broker: EmbeddedBroker, member_id: str) -> bool:
-    """At generation 1, with its assignment."""
+    """Check that the member is at generation 1 with its assignment."""
     about = {"group_id": "g", "generation_id": 1, "member_id": member_id, "assignments": []}
     with dial(broker) as sock:
         beat = converse(sock, Api.HEARTBEAT, 3, about).error_code
@@ -94,7 +94,7 @@ def test_acknowledged_records_are_neither_lost_nor_doubled_by_kills(
 
 
 def two(broker: EmbeddedBroker) -> tuple[Conversation, Group, str, str]:
-    """Leader and follower who have been told generation 2."""
+    """Return leader and follower that have the answer of generation 2."""
     talk = Conversation(broker.bootstrap, ours=True)
     group = Group(talk)
     return talk, group, *group.pair()
@@ -108,7 +108,7 @@ def back(broker: EmbeddedBroker, group: Group) -> Conversation:
 
 
 def test_broker_killed_amid_sync_group_continues_the_sync(tmp_path: Path) -> None:
-    """Seed 001: the assignment was not stored, so that all sync again."""
+    """Seed 001: the assignment was not stored, so all members have to sync again."""
     with EmbeddedBroker(tmp_path / "data") as broker:
         talk, group, leader, follower = two(broker)
         with talk:
@@ -123,7 +123,9 @@ def test_broker_killed_amid_sync_group_continues_the_sync(tmp_path: Path) -> Non
 def test_broker_killed_amid_join_answers_lets_a_join_abort_the_round(
     tmp_path: Path,
 ) -> None:
-    """Seed 001: nobody knows who heard of the generation."""
+    """Seed 001: the restarted broker does not know which members got the answer of the
+    generation.
+    """
     with EmbeddedBroker(tmp_path / "data") as broker:
         talk, group, leader, follower = two(broker)
         with talk, back(broker, group):

@@ -1,4 +1,6 @@
-"""The disk fails, or we do: who asked is told, what was stored stays, and the broker goes on."""
+"""Failures of the disk or of our code: the client gets an error, stored data stay, and the broker
+continues.
+"""
 
 import os
 import socket
@@ -66,7 +68,7 @@ def committed(sock: socket.socket) -> int:
 
 
 def stable_with_a_parked_join(sock: socket.socket, parked: socket.socket) -> str:
-    """A group at generation 1 with one member, which waits for a second one that is to come."""
+    """Start a group at generation 1 with one member, whose JoinGroup waits for a second member."""
     member_id = str(converse(sock, Api.JOIN_GROUP, 3, {**JOIN, "member_id": ""}).member_id)
     about = {**GROUP, "member_id": member_id, "generation_id": 1, "assignments": []}
     converse(sock, Api.SYNC_GROUP, 3, about)
@@ -109,7 +111,7 @@ def test_group_failing_to_reload_is_loaded_for_the_next_request(
 
 
 def fails_once(real: Any) -> Any:
-    """Where several groups are looked at."""
+    """Fail once, in a request about several groups."""
     attempts = iter([True])
 
     def step(machine: Coordinator, now: float, event: Event) -> list[Effect]:
@@ -148,7 +150,7 @@ def test_failed_coordinator_is_replaced_and_logged(
 def test_full_disk_refuses_batches_and_leaves_none_behind(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is tried again is refused again, and the log says it once."""
+    """A retry is refused again, and the log has one line about it."""
     real = os.pwrite
     with dial(broker) as sock:
         assert produce(sock, b"a") == (E.NONE, 0)
@@ -167,7 +169,7 @@ def test_full_disk_refuses_batches_and_leaves_none_behind(
 def test_batch_failing_to_flush_is_neither_acknowledged_nor_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Linux has dropped it: the next flush would succeed, without it."""
+    """Linux has dropped the batch: the next flush would succeed without it."""
     monkeypatch.setattr("streamsx.broker.log.flusher.REOPEN_S", 0.1)
     mine = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     options = Options(sync=True)

@@ -1,6 +1,6 @@
-"""A disk that takes nothing more: each request says so, and what was refused is not there later.
+"""A full disk: each request gets an error, and refused records never appear later.
 
-No file of the broker may grow: to it, and to RocksDB, that is as good as a full disk.
+No file of the broker may grow: for the broker and for RocksDB this is the same as a full disk.
 """
 
 import resource
@@ -52,7 +52,7 @@ def produced(acks: int = 1) -> dict[str, Any]:
 
 
 def codes(answer: Any) -> set[int]:
-    """All error codes of an answer, wherever they stand, but for none."""
+    """Return all error codes of an answer but "none", wherever they stand."""
     if isinstance(answer, list):
         return set[int]().union(*map(codes, answer))
     fields = getattr(answer, "__dict__", {})
@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[Api, int, dict[str, Any], E]] = {
 
 
 def topics(broker: EmbeddedBroker) -> list[Any]:
-    """Names and partitions, offsets, configurations."""
+    """Return names and partitions, offsets and configs."""
     with dial(broker) as sock:
         found = converse(sock, Api.METADATA, 9, {"topics": None}).topics
         there = [(topic.name, len(topic.partitions)) for topic in found]
@@ -120,7 +120,7 @@ def topics(broker: EmbeddedBroker) -> list[Any]:
 
 
 def state(broker: EmbeddedBroker) -> list[Any]:
-    """All that a client can see."""
+    """Return all that a client can see."""
     with dial(broker) as sock:
         groups = converse(sock, Api.LIST_GROUPS, 2, {}).groups
         (kept,) = converse(sock, Api.OFFSET_FETCH, 5, {"group_id": "g", "topics": None}).topics
@@ -132,7 +132,7 @@ def state(broker: EmbeddedBroker) -> list[Any]:
 
 
 def test_broker_ending_on_a_full_disk_reports_the_disk(tmp_path: Path) -> None:
-    """Its log is a pipe: a file could not grow."""
+    """The log of the broker is a pipe: a file could not grow."""
     command = [*OURS, "broker", "--data", str(tmp_path / "data"), "--port", "0", "--topic", "t:2"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **pipes) as process:

@@ -1,4 +1,4 @@
-"""Groups over real sockets: one that fails, or dies, is its own affair."""
+"""Groups over real sockets: a group that fails, or whose members die, does not disturb others."""
 
 import socket
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def answer(sock: socket.socket, api: Api, version: int) -> Any:
 
 
 def alone(sock: socket.socket, group: str, session_ms: int = MINUTE_MS) -> str:
-    """The only member of a stable group, at generation 1."""
+    """Join the only member of a stable group, at generation 1."""
     member_id = str(converse(sock, Api.JOIN_GROUP, 3, joining(group, "", session_ms)).member_id)
     assert synced(sock, group, member_id, 1) == E.NONE
     return member_id
@@ -83,7 +83,7 @@ def commit(sock: socket.socket, group: str, member_id: str, generation: int, off
 def test_dead_member_committing_while_in_join_is_removed_after_session(
     broker: Broker,
 ) -> None:
-    """Its JoinGroup waits on one connection, its worker commits on another."""
+    """A JoinGroup of the member waits on one connection, while its worker commits on another."""
     clock = SystemClock()
     with dial(broker) as mine, dial(broker) as other, dial(broker) as third:
         first = str(converse(mine, Api.JOIN_GROUP, 3, joining("g", "", 800)).member_id)
@@ -108,7 +108,9 @@ def test_dead_member_committing_while_in_join_is_removed_after_session(
 
 
 def fails(real: Any, group_id: str, times: int) -> Any:
-    """What replaces a method: it fails so often for one group, and leaves it half changed."""
+    """Replace a method by one that fails some times for one group, and leaves the group half
+    changed.
+    """
     left = iter(range(times))
 
     def step(group: ClassicGroup, *about: Any) -> Any:
@@ -156,7 +158,7 @@ def test_failed_group_is_reloaded_without_affecting_other_groups(
 def test_group_failing_in_a_timer_is_reloaded_with_sessions_running(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody asked anything: its timer rang."""
+    """No request comes in: a timer of the group fails."""
     with dial(broker) as sock, dial(broker) as parked:
         member = alone(sock, "g", 1000)
         assert beat(sock, "g", member) == E.NONE  # behind the tick that the first join has set
@@ -173,7 +175,9 @@ def test_group_failing_in_a_timer_is_reloaded_with_sessions_running(
 def test_request_during_reload_of_all_groups_is_answered(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, failures: int, told: E
 ) -> None:
-    """It waits behind a parked one, which is sent away; or they cannot be loaded again at once."""
+    """The request waits behind a parked one, which is refused; or the groups cannot be loaded at
+    once.
+    """
     left, real = iter(range(failures)), Coordinator.step
 
     def failing(machine: Coordinator, now: float, event: Event) -> list[Effect]:

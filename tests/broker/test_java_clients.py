@@ -26,7 +26,7 @@ Clients = Callable[..., list[str]]
 
 @pytest.fixture(scope="module")
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """With the clients, compiled."""
+    """Return the class path with the clients, compiled."""
     if not (javac := shutil.which("javac")):
         pytest.skip("needs javac on PATH")
     try:
@@ -51,7 +51,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture
 def clients(class_path: str, broker: Broker) -> Clients:
-    """What they print."""
+    """Run the clients, and return their output."""
 
     def run(what: str, *options: str) -> list[str]:
         command = [*JAVA, "-cp", class_path, "Clients", what, broker.bootstrap, *options]

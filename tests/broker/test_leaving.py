@@ -1,4 +1,4 @@
-"""Real members, without tasks to run, are asked to leave and to stay; nobody else takes part."""
+"""Real members without tasks to run: asked to leave, and asked to stay."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ LOG = logging.getLogger("streamsx")
 
 
 class Peer:
-    """A member whose worker lets go at once, and learns in no time, or never."""
+    """Member whose worker releases tasks at once, and learns in no time or never."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.name, self.learns = name, True
@@ -85,7 +85,7 @@ Play = Callable[[str, Story], None]
 
 @pytest.fixture
 def play(tmp_path: Path) -> Play:
-    """Members by name, at rest: each has as many tasks as any other."""
+    """Start members by name, and wait until all have equally many tasks."""
 
     def played(names: str, story: Story) -> None:
         with Broker(tmp_path / "broker", topics={TOPIC: TASKS}) as broker:
@@ -115,7 +115,7 @@ async def told(bootstrap: str, group: Group, story: Story) -> None:
 
 
 async def shares(cluster: Cluster) -> list[int]:
-    """How many tasks each member runs."""
+    """Return the number of tasks of each member."""
     try:
         seen = await settled(cluster, CLOCK, APP, 5)
     except NotFound:
@@ -186,8 +186,9 @@ def test_leader_leaves_like_any_member(play: Play) -> None:
 
 
 def test_members_all_leaving_do_not_wait_for_heirs(play: Play) -> None:
-    """ "b reads the plan and leaves at once; a's SyncGroup is answered 27 for it, so a has no mark,
-    and as the only one left takes b's tasks until it is told again": then b's have moved.
+    """b reads the plan and leaves at once. a's SyncGroup then fails with 27, so a does not know
+    that it is leaving. As the only member left it takes b's tasks until it knows: b's tasks count
+    as moved.
     """
 
     async def story(cluster: Cluster, group: Group) -> None:
@@ -226,7 +227,7 @@ def test_member_leaves_at_the_deadline_with_tasks_not_learned(play: Play) -> Non
 
 
 def test_repeated_leave_request_keeps_the_first_deadline(play: Play) -> None:
-    """The group is not disturbed again, and the first deadline counts."""
+    """The group is not disturbed again, and the first deadline stays."""
 
     async def story(cluster: Cluster, group: Group) -> None:
         group["a"].learns = False
@@ -280,7 +281,7 @@ def test_leave_cancellation_need_not_be_awaited(play: Play) -> None:
 
 def test_leave_of_more_than_64_instances_is_refused(play: Play) -> None:
     async def story(cluster: Cluster, group: Group) -> None:
-        with pytest.raises(UsageError, match="too many instances at once: 65: name 64 at most"):
+        with pytest.raises(UsageError, match="too many workers at once: 65: name 64 at most"):
             await leave(cluster, CLOCK, APP, [f"w{i}" for i in range(65)])
 
     play("a", story)

@@ -1,7 +1,7 @@
-"""Requests that are in order and cost far more than they are long, if a broker is not careful.
+"""Valid requests that cost far more than their length, if a broker is not careful.
 
-Each is as large as its kind may be. It may be answered or hung up on; nobody else waits for long,
-and memory stays as it was. CPU time is what counts: the wall clock is everybody's.
+Each is as large as its kind may be. It may be answered or refused; no other client waits for long,
+and memory stays as it was. CPU time is what counts: other load changes the wall clock.
 """
 
 import socket
@@ -37,7 +37,7 @@ KIND = {"session_timeout": 60_000, "rebalance_timeout": 60_000, "protocol_type":
 
 
 def names(count: int) -> list[str]:
-    """The shortest there are."""
+    """Return the shortest names."""
     letters = string.ascii_letters + string.digits
     every = chain.from_iterable(product(letters, repeat=size) for size in range(1, 5))
     return ["".join(name) for name in islice(every, count)]
@@ -51,7 +51,7 @@ def records(count: int) -> bytes:
 
 
 def of_t(count: int, **asked: Any) -> dict[str, Any]:
-    """One partition, again and again."""
+    """Return one partition of t, again and again."""
     return {"topics": [{"name": "t", "topic": "t", "partitions": [asked] * count}]}
 
 
@@ -224,7 +224,7 @@ POISON: dict[str, Request] = {
 
 
 def begin(sock: socket.socket, number: int) -> None:
-    """A transaction that stays open; some hold offsets."""
+    """Begin a transaction that stays open; some hold offsets."""
     asked = {"transactional_id": f"open {number}", "transaction_timeout": 900_000}
     given = converse(sock, Api.INIT_PRODUCER_ID, 4, asked)
     owner = {"producer_id": given.producer_id, "producer_epoch": given.producer_epoch}
@@ -237,7 +237,9 @@ def begin(sock: socket.socket, number: int) -> None:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """With a topic of many partitions, records, a fat member, and a group of many members."""
+    """Start a broker with a topic of many partitions, records, a member with large metadata, and a
+    group of many members.
+    """
     folder = tmp_path_factory.mktemp("poison")
     options = ("--topic", "t:1", "--topic", f"wide:{PARTITIONS}")
     with EmbeddedBroker(folder / "broker", *options) as broker, dial(broker) as sock:

@@ -1,4 +1,4 @@
-"""The power fails: what was acknowledged with `--sync` is there, on a directory of real files."""
+"""Power failures: with `--sync` all acknowledged records survive, on a directory of real files."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ Act = Callable[["Client", random.Random, "Acknowledged"], Coroutine[Any, Any, No
 
 
 class Acknowledged:
-    """What the broker has said that it has, and what it may have."""
+    """Records and changes that the broker has acknowledged, and those that it may have."""
 
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}
@@ -39,7 +39,7 @@ class Acknowledged:
 
 
 async def act(client: Client, rng: random.Random, said: Acknowledged) -> None:
-    """Something at random, and what came of it."""
+    """Do something at random, and note the outcome."""
     acts: list[Act] = [make, *[produce] * 6, wait, clean, commit, grow, delete]
     await (rng.choice(acts) if said.topics else make)(client, rng, said)
 
@@ -107,7 +107,7 @@ async def delete(client: Client, rng: random.Random, said: Acknowledged) -> None
 
 
 def check(broker: BrokerServer, said: Acknowledged, *, sync: bool) -> None:
-    """Topics are there in any case; of records without `sync` those that a flush has seen."""
+    """Check that all topics are there; of records without `sync` those that were flushed."""
     store, machine = broker.service.topics, broker.service.groups.machine
     assert {name: n for name, (_, n) in store.catalog().items()} == said.topics
     for (topic, partition), values in said.records.items():
@@ -131,7 +131,7 @@ def forget_unflushed(broker: BrokerServer, said: Acknowledged) -> None:
 
 
 def forget_what_no_note_says(broker: BrokerServer, said: Acknowledged) -> None:
-    """A disk that takes no note of what it has refused either: part of that may be there."""
+    """Leave out the notes of refused data: a part of these data may be there."""
     for topic, partition in tuple(said.refused):
         log = broker.service.topics.by_name[topic].logs[partition]
         if log.failed and log.folder in UNNOTED:
@@ -162,7 +162,7 @@ def records(log: Log) -> Iterator[tuple[int, bytes | None]]:
 def test_records_acknowledged_with_sync_survive_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, failures: float, sync: bool
 ) -> None:
-    """And what was refused, because the disk had failed, does not keep what follows from it."""
+    """Records that were refused because the disk had failed do not hide later ones."""
     monkeypatch.setattr("streamsx.broker.log.flusher.REOPEN_S", 0.005)
     monkeypatch.setattr("streamsx.broker.log.flusher.INTERVAL_S", 0.005)
     monkeypatch.setattr(Log, "note_failure", note_failure)

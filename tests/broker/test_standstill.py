@@ -1,7 +1,7 @@
-"""How long a commit of much that is dirty stands in the way of everybody else on its thread.
+"""Large commits: how long they hold up other work on the broker's thread.
 
-Everything is real: RocksDB, the producer, a broker. CPU time of the thread is what counts: others
-may use the machine, and the broker's thread is another one.
+RocksDB, the producer and the broker are real. CPU time of the thread is what counts: other load may
+use the machine, and the broker's thread is another one.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ def taken(task: TaskId, positions: Mapping[str, int]) -> None: ...
 
 
 class Turns:
-    """What the longest turns spent their CPU time on."""
+    """CPU time of the longest turns, by what they did."""
 
     def __init__(self) -> None:
         self.parts: list[tuple[float, str]] = []

@@ -1,4 +1,4 @@
-"""Broker and clients are killed amid transactions: what goes in comes out, each once."""
+"""Broker and clients that are killed amid transactions: each record comes out once."""
 
 import random
 import sys
@@ -20,7 +20,7 @@ CLOCK = SystemClock()
 
 
 class Copiers:
-    """As many processes as there are to be, whatever becomes of single ones."""
+    """Copier processes, kept at a fixed number."""
 
     def __init__(self, broker: EmbeddedBroker, log: Path) -> None:
         self.broker, self.log = broker, log
@@ -35,7 +35,7 @@ class Copiers:
             child.kill()
 
     def tend(self) -> None:
-        """Whoever has ended is there again."""
+        """Start each process again that has ended."""
         for number in range(COPIERS):
             if number not in self.running or self.running[number].code is not None:
                 command = [sys.executable, "-m", "tests.support.copier", self.broker.bootstrap]
@@ -49,7 +49,7 @@ class Copiers:
 
 
 class Reader:
-    """What is committed, as it comes."""
+    """Reader of committed records."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self.found: Counter[bytes] = Counter()

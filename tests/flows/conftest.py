@@ -1,4 +1,4 @@
-"""Stores of a test of flows: rows in memory, or in RocksDB below a cache that holds nearly none."""
+"""Fixtures of flow tests: rows in memory, or in RocksDB under a cache that holds nearly none."""
 
 from itertools import count
 from pathlib import Path

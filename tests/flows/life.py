@@ -214,7 +214,7 @@ class Life(Outbox):
             self._catch_up(self._node(name), rows, self.draw.randrange(0, 20))
 
     def _settle(self) -> None:
-        """Let what closes at once go on to its end."""
+        """Run until everything that closes at once has been closed."""
         while any(task.run(100, task.plan.topics) for task in self.tasks.values()):
             pass
 
@@ -227,7 +227,7 @@ class Life(Outbox):
     # -- commits and ends
 
     def commit_all(self) -> None:
-        """Commit upstream tasks first, and let others work off what they get."""
+        """Commit upstream tasks first, then let the others process what they get."""
         for _ in self.plans:
             for number in self.plans:
                 self.commit(number)
@@ -280,7 +280,7 @@ class Life(Outbox):
         self._open(number)
 
     def _kill(self, number: int) -> None:
-        """Let rows of a seal leave, all or some, and no offsets."""
+        """Send all or some rows of a seal, and no offsets, then kill the task."""
         task = self.tasks[number]
         self.kills += 1
         at = self.committed[number].positions

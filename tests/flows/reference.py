@@ -43,7 +43,7 @@ class Node:
             receive(key, value, at)
 
     def then(self, made: Callable[[Emit], Emit]) -> "Node":
-        """Return the records that `made(emit)` gives on of each record here."""
+        """Return the records that `made(emit)` makes of each record here."""
         node = Node(self.sources)
         self.receivers.append(made(node.emit))
         return node
@@ -58,7 +58,7 @@ class Keyed(Node):
 
 @dataclass(eq=False)
 class Clock:
-    """Stream time of an operator; `close` gives on what is due."""
+    """Stream time of an operator; `close` passes on the results that are due."""
 
     sources: frozenset[str]
     now: int = -1

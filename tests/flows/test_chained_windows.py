@@ -1,4 +1,4 @@
-"""A window behind the finals of another one."""
+"""Windows over the final results of another window."""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Records that fail under `dlq`: what is kept of them, byte for byte, and what is not kept."""
+"""Records that fail under `dlq`: which parts of them are kept byte for byte, and which are not
+kept.
+"""
 
 import re
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A record that fails behind a table has no part in it: neither in its row nor in its groups."""
+"""Records that fail after a table has taken them: the table's row and its groups do not change."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -68,7 +68,9 @@ def test_joined_rows_hold_after_a_change_that_failed(app: App) -> None:
 
 
 def test_groups_hold_after_a_value_that_could_not_be_sent(app: App) -> None:
-    """A row that moves is two records: the second one failed when the first had left."""
+    """A row that changes its group sends two records: the second one failed after the first had
+    left.
+    """
 
     def odd(user: Any) -> Any:
         return user if user["n"] else {**user, "n": {1, 2}}
@@ -99,7 +101,7 @@ def check(value: Any) -> Any:
 
 
 def gathered(_key: Any, value: int, total: list[int]) -> list[int]:
-    """Change the aggregate in place, and fail then."""
+    """Change the aggregate in place, then fail."""
     total.append(value)
     return check(total)  # type: ignore[no-any-return]
 
@@ -202,7 +204,7 @@ def timed(feed: list[tuple[str, int]]) -> Iterator[tuple[str, int, float]]:
 
 
 class Outcome(NamedTuple):
-    """Rows of all stores, outputs, and the number of failures that were told."""
+    """Rows of all stores, outputs, and the number of reported failures."""
 
     rows: dict[str, Any]
     sent: Counter[str]

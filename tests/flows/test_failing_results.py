@@ -1,4 +1,4 @@
-"""Functions that fail behind windows: how many results may be lost, and what the task does."""
+"""Functions that fail after windows: how many results may be lost, and what the task does."""
 
 from collections.abc import Callable
 from typing import Any

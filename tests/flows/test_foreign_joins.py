@@ -75,7 +75,7 @@ def test_left_join_has_rows_without_a_town(app: App) -> None:
 
 
 def test_row_without_a_foreign_key_has_its_own_time_and_a_deletion_that_of_both(app: App) -> None:
-    """The result that ends has the newest time of the change and of the row that it had."""
+    """The result that is deleted has the newer time of the change and of the row that it had."""
     orders, towns = app.table("orders"), app.table("towns")
     orders.join(towns, pair, key=town, kind="left", name="left").to("out")
     orders.join(towns, pair, key=town, name="inner").to("inner-out")
@@ -144,7 +144,9 @@ class ShuffledDriver(TestDriver):
 def test_rows_that_change_go_and_come_again_end_with_their_newest_values(
     app: App, kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Answers to the earlier rows are under way, or come in another order than their questions."""
+    """Answers to the earlier rows are still under way, or arrive in another order than their
+    requests.
+    """
     rng = Random(seed)
     ShuffledDriver.rng = rng
     monkeypatch.setattr(driver, "SLICE_ROWS", 1)
@@ -175,7 +177,7 @@ def test_rows_that_change_go_and_come_again_end_with_their_newest_values(
 
 
 def test_outer_join_by_a_foreign_key_is_refused_with_the_line(app: App) -> None:
-    with pytest.raises(TopologyError, match=r"not a kind of join.*test_foreign_joins\.py:\d+"):
+    with pytest.raises(TopologyError, match=r"bad kind of join.*test_foreign_joins\.py:\d+"):
         app.table("orders").join(app.table("towns"), pair, key=town, kind="outer", name="x")
 
 
@@ -213,7 +215,9 @@ def test_subscribers_are_found_in_each_layer_of_the_store() -> None:
 
 
 def test_row_that_arrives_late_reaches_a_result_of_before_a_failure() -> None:
-    """The failed row takes the task back; the town is earlier in time than the order."""
+    """The failed row takes the task back to its last commit; the town is earlier in time than the
+    order.
+    """
     app = App("tables", topic_partitions=1, store="memory://")
 
     def checked(town: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Global tables: every task sees all partitions, by any key, without a topic in between."""
+"""Global tables: every task sees all partitions, by any key, without a repartition topic."""
 
 from typing import Any
 
@@ -64,12 +64,14 @@ def test_row_that_cannot_be_decoded_fails_the_record_that_asks_for_it(app: App) 
     with TestDriver(app, raises=False) as driver:
         driver._logs.to("towns")(b"rome", b"no number", 0, None)
         driver.pipe("orders", [("rome", 1)])
-        assert "row cannot be decoded: store towns" in str(driver.failures[0].error)
+        assert "row cannot be read: store towns" in str(driver.failures[0].error)
 
 
 def test_key_of_another_type_needs_a_function(app: App) -> None:
     numbers = app.global_table("numbers", key_type=int)
-    with pytest.raises(TopologyError, match=r"other types \(.*test_global_tables\.py:\d+\).*key="):
+    with pytest.raises(
+        TopologyError, match=r"key types differ \(.*test_global_tables\.py:\d+\).*key="
+    ):
         app.flow("orders").join(numbers, pair)
 
 
@@ -85,5 +87,5 @@ def test_time_of_a_join_with_a_global_table_is_refused(app: App) -> None:
 
 def test_two_tables_of_one_name_are_refused(app: App) -> None:
     app.global_table("towns")
-    with pytest.raises(NameClash, match=r"two of one name: table towns"):
+    with pytest.raises(NameClash, match=r"name used twice: table towns"):
         app.table("towns")

@@ -1,4 +1,4 @@
-"""`idle=`: windows and joins close when no input comes, by the clock on the wall."""
+"""`idle=`: windows and joins close by the wall clock when no input comes."""
 
 from typing import Any
 
@@ -210,7 +210,7 @@ def test_suppressed_changes_leave_when_the_input_is_idle(*, restarts: bool) -> N
 
 
 def test_final_result_of_idle_input_is_no_newer_than_its_records() -> None:
-    """The end of a day lies ahead of now: a broker refuses such a time."""
+    """A day ends later than now, and a broker refuses a time in the future."""
     app = App("idle", topic_partitions=1, store="memory://")
     days = app.flow("in").group_by_key().window(tumbling("1d", grace=0, idle="30s"))
     days.count("n", emit="final").to("out")
@@ -223,7 +223,7 @@ def test_final_result_of_idle_input_is_no_newer_than_its_records() -> None:
 
 
 def test_idle_window_behind_a_topic_waits_once() -> None:
-    """What writers tell of their time is no input."""
+    """The event times that tasks send through a repartition topic do not count as input."""
     with TestDriver(counting(tumbling("10s", grace=0, idle="8s"), 4, between=True)) as driver:
         for at in range(20):
             driver.pipe("in", [(f"k{at}", "a", float(at))])

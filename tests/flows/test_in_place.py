@@ -1,4 +1,6 @@
-"""Aggregates that a user's function changes in place: nobody else holds the same object."""
+"""Aggregates that a user's function changes in place: no other part of the program holds that
+object.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,6 @@
-"""Steps behind results that come late, keys and types that do not fit: refused with the remedy."""
+"""Steps after results that come late, and keys or types that do not fit: refused, with the
+remedy.
+"""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -81,10 +83,10 @@ def test_window_behind_results_at_commits_and_a_topic_in_between_counts_all(app:
 
 
 MISFITS: dict[str, Callable[[App], object]] = {
-    "keys of other types": lambda app: app.flow("a", key_type=int).join(
+    "key types differ": lambda app: app.flow("a", key_type=int).join(
         app.flow("b"), lambda a, _b: a, within=1, name="j"
     ),
-    r"keys of other types \(.*\): give both": lambda app: app.flow("a", key_type=int).join(
+    r"key types differ \(.*\): give both": lambda app: app.flow("a", key_type=int).join(
         app.table("b"), lambda a, _b: a
     ),
     "through with keys of windows": lambda app: (
@@ -93,8 +95,8 @@ MISFITS: dict[str, Callable[[App], object]] = {
     "repartition with keys of windows": lambda app: (
         app.flow("a").group_by_key().window(tumbling(1)).count("n").to_flow().repartition("b")
     ),
-    "passes over deletions": lambda app: app.flow(app.topic("a", value_type=int)).to_table("t"),
-    "not a limit: 0": lambda app: app.flow("a").group_by_key().collect("c", limit=0),
+    "skips deletions": lambda app: app.flow(app.topic("a", value_type=int)).to_table("t"),
+    "bad limit: 0": lambda app: app.flow("a").group_by_key().collect("c", limit=0),
 }
 
 

@@ -1,4 +1,4 @@
-"""What the generated loop of a flow does not do: keep results that nobody gets, decode in vain."""
+"""Generated loop of a flow: it keeps no result that nothing reads, and decodes nothing in vain."""
 
 from collections.abc import Callable
 
@@ -28,7 +28,7 @@ def text(app: App) -> str:
 
 
 @pytest.mark.parametrize("kind", AGGREGATES)
-def test_aggregate_keeps_results_for_the_commit_only_if_somebody_gets_them(
+def test_aggregate_keeps_results_for_the_commit_only_if_a_step_reads_them(
     app: App, kind: str
 ) -> None:
     AGGREGATES[kind](app.flow("t"))

@@ -1,4 +1,6 @@
-"""Flows that read several topics: of one interval, one result of each key leaves at the commit."""
+"""Flows that read several topics: of one commit interval, one result of each key leaves at the
+commit.
+"""
 
 from streamsx import App
 from streamsx.testing import TestDriver

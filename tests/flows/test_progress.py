@@ -1,4 +1,4 @@
-"""Event time behind repartition topics: no ordered record is late, whoever reads first."""
+"""Event time after repartition topics: no record in order is late, whichever task reads first."""
 
 import random
 from collections import Counter

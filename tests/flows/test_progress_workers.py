@@ -1,4 +1,4 @@
-"""Event time behind repartition topics: whole workers, the embedded broker, virtual time."""
+"""Event time after repartition topics: whole workers, the embedded broker, virtual time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def app() -> App:
     return app_of(broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB")
 
 
-def test_tasks_that_move_keep_what_writers_have_told(tmp_path: Path) -> None:
+def test_moved_tasks_keep_the_event_times_of_writers(tmp_path: Path) -> None:
     records = ordered(8, 2000)
     bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
     try:
@@ -64,7 +64,7 @@ def test_tasks_that_move_keep_what_writers_have_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 def test_idle_windows_close_in_workers(tmp_path: Path, guarantee: str) -> None:
-    """Under exactly-once the word that input is idle needs a commit, though no task is dirty."""
+    """Under exactly-once the message that input is idle needs a commit, though no task is dirty."""
     bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
     made = app_of(
         broker=f"{HOST}:{PORT}", session_timeout=10, memory_budget="32MiB", idle="5s",
@@ -81,7 +81,7 @@ def test_idle_windows_close_in_workers(tmp_path: Path, guarantee: str) -> None:
 
 
 def stopping() -> App:
-    """Return an app whose task ahead of the windows stops at a bad record."""
+    """Return an app whose task before the windows stops at a bad record."""
     made = App(
         "catch-up",
         topic_partitions=PARTITIONS,
@@ -106,7 +106,7 @@ def stopping() -> App:
 def test_window_stays_open_while_a_task_ahead_of_it_has_stopped(
     tmp_path: Path, idle_s: float
 ) -> None:
-    """A stopped task has records that are not through yet: it is not idle, even if it was."""
+    """A stopped task still has records to process: it is not idle, even if it was before."""
     bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": PARTITIONS})
     try:
         station = bench.station(stopping(), "w0", by_hand=False)

@@ -93,7 +93,7 @@ def test_task_stops_at_its_record_and_goes_on_there(made_app: Callable[..., App]
         return "log" if mended else "stop_task"
 
     with TestDriver(made_app(choose), raises=False) as driver:
-        where = "offset 1: its policy is stop_task, offset 1 failed, .*: nothing from 1 on is"
+        where = "offset 1: its policy is stop_task, offset 1 failed, .*: records from 1 on are not"
         with pytest.raises(TaskStopped, match=where):
             driver.pipe("numbers", [1, 13, 2])
         mended.append(True)
@@ -188,7 +188,7 @@ async def of_faust(agent: Any, error: Any) -> None:
 
 @pytest.mark.parametrize("given", [of_faust, lambda agent, error: None])
 def test_function_of_faust_is_refused_for_a_flow(given: Any) -> None:
-    where = r"on_error=.*test_reactions.py:\d+\): let it be a plain function of the failure"
+    where = r"on_error=.*test_reactions.py:\d+\): give a plain function of the failure"
     with pytest.raises(NotSupported, match=where):
         with_flow(given)
 
@@ -202,7 +202,7 @@ async def of_failure(failure: Any) -> str:
 def test_function_that_waits_or_takes_more_is_refused(
     made_app: Callable[..., App], given: Any
 ) -> None:
-    with pytest.raises(NotSupported, match=re.escape("let it be a plain function of the failure")):
+    with pytest.raises(NotSupported, match=re.escape("give a plain function of the failure")):
         made_app(given)
 
 
@@ -258,7 +258,9 @@ def test_merged_flows_keep_their_reaction(app: App) -> None:
 
 
 def test_merge_of_flows_with_other_reactions_is_refused(app: App) -> None:
-    with pytest.raises(TopologyError, match=r"other reactions \(.*test_reactions.py:\d+\): "):
+    with pytest.raises(
+        TopologyError, match=r"different reactions to failures \(.*test_reactions.py:\d+\): "
+    ):
         app.flow("l", on_error="dlq").merge(app.flow("r"))
 
 
@@ -329,8 +331,8 @@ GIVERS: list[Callable[[App, Any], object]] = [
     [
         ("skip", UsageError, "write one of stop_task, stop, stop_app, log, dlq, or a function"),
         ("retry", UsageError, "the producer has retried what can be retried: use one of stop_task"),
-        (of_failure, NotSupported, "let it be a plain function of the failure"),
-        (lambda agent, error: None, NotSupported, "let it be a plain function of the failure"),
+        (of_failure, NotSupported, "give a plain function of the failure"),
+        (lambda agent, error: None, NotSupported, "give a plain function of the failure"),
     ],
 )
 def test_wrong_reaction_to_refused_outputs_is_refused_with_the_line(

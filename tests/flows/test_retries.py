@@ -1,4 +1,4 @@
-"""Records that fail are tried again, by the reaction `retry`, in virtual time."""
+"""Records that fail and are tried again by the reaction `retry`, in virtual time."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -85,7 +85,9 @@ def agent_with_table(failing: Failing, given: Any, **settings: Any) -> App:
 
 
 def agent_that_connects(failing: Failing, given: Any, **settings: Any) -> App:
-    """Return an app whose agent connects ahead of its loop, and fails there once 0 has failed."""
+    """Return an app whose agent connects before its loop, and fails there once record 0 has
+    failed.
+    """
     app = app_with(**settings)
     out = app.topic("out")
 

@@ -29,7 +29,7 @@ GUARANTEES = ["at_least_once", "exactly_once"]
 def app_of(failing: Counter[str], backoff: str = "1s", **settings: Any) -> App:
     """Return an app that counts by key, and fails at some users as often as `failing` says.
 
-    While "away" is above 0, its agent fails at all users, and ahead of its loop too.
+    While "away" is above 0, its agent fails at all users, and also before its loop.
     """
     made = App(
         "again",
@@ -197,10 +197,10 @@ def test_record_that_waits_holds_up_neither_other_tasks_nor_a_stop(
 
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
-def test_outage_of_what_bodies_connect_to_ahead_of_their_loops(
+def test_bodies_that_connect_before_their_loops_survive_an_outage(
     tmp_path: Path, guarantee: str
 ) -> None:
-    """Bodies began anew in the middle of the wait, could not connect, and ended the worker."""
+    """Bodies restarted in the middle of the wait, could not connect, and ended the worker."""
     failing = Counter[str]()
     bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": 1, "doubles": 1})
     try:

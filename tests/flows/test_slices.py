@@ -1,4 +1,4 @@
-"""What leaves at one record leaves in slices, and a run of the task ends behind each."""
+"""Results that leave at one record leave in slices, and a run of the task ends after each slice."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def batch(keys: list[bytes], timestamp: int, offset: int) -> Batch:
 
 
 def test_run_ends_behind_each_slice_of_results_whatever_its_limit() -> None:
-    """A limit for 5 ms of counting let 43,000 results leave in one turn of 100 ms."""
+    """A limit of 5 ms of counting let 43,000 results leave in one turn of 100 ms."""
     app = App("x", topic_partitions=1)
     windows = app.flow("in").group_by_key().window(tumbling("10s", grace=0))
     windows.count("n", emit="final").to("out")

@@ -1,4 +1,4 @@
-"""Sliding windows and `deduplicate`, beside plain Python over all records of a key."""
+"""Sliding windows and `deduplicate`, compared with plain Python over all records of a key."""
 
 import random
 from collections import defaultdict

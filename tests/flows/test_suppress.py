@@ -63,7 +63,7 @@ def test_change_older_than_the_wait_leaves_at_once_unless_its_key_is_held(app: A
 
 
 def test_key_whose_change_left_is_held_again_once(app: App) -> None:
-    """The change that left was the later one of the two, and stays for one more commit."""
+    """The change that left was the later one of two, and stays for one more commit."""
     app.table("in").suppress("5s").to("out")
     with TestDriver(app, partitions={"in": 1}, commit=False) as driver:
         driver.pipe("in", [("a", 1, 5.0), ("a", 2, 10.0), ("a", 3, 7.0), ("a", 4, 7.0)])
@@ -122,7 +122,7 @@ def test_suppressed_table_is_kept_and_filtered(app: App) -> None:
 def test_step_that_needs_old_values_is_refused_with_the_line(app: App, step: str) -> None:
     table = app.table("in").suppress("5s").map_values(str)
     with pytest.raises(
-        TopologyError, match=rf"{step} behind suppress or sliding windows \(.*test_suppress\.py:\d+"
+        TopologyError, match=rf"{step} after suppress or sliding windows \(.*test_suppress\.py:\d+"
     ):
         getattr(table, step)(len)
 
@@ -134,13 +134,13 @@ def test_suppress_without_a_name_is_refused_with_the_line(app: App) -> None:
 
 def test_suppress_of_windows_is_refused_with_the_line(app: App) -> None:
     counts = app.flow("in").group_by_key().window(tumbling("5s")).count("counts")
-    with pytest.raises(TopologyError, match=r"windowed keys \(.*test_suppress\.py:\d+"):
+    with pytest.raises(TopologyError, match=r"keys of windows \(.*test_suppress\.py:\d+"):
         counts.suppress("5s")
 
 
 @pytest.mark.parametrize("wait", [0, "0.1ms"])
 def test_wait_that_is_none_is_refused_with_the_line(app: App, wait: object) -> None:
-    with pytest.raises(TopologyError, match=r"not a wait.*test_suppress\.py:\d+"):
+    with pytest.raises(TopologyError, match=r"bad wait.*test_suppress\.py:\d+"):
         app.table("in").suppress(wait)
 
 

@@ -44,7 +44,7 @@ def test_row_that_changes_leaves_its_group_and_enters_another(app: App) -> None:
         assert driver.table("sums") == {"red": 0, "blue": 1}
 
 
-def test_counts_are_those_of_the_rows_now(app: App) -> None:
+def test_counts_equal_the_number_of_current_rows(app: App) -> None:
     app.table("rows").group_by(team, "teams").count("counts").to("out")
     with TestDriver(app) as driver:
         driver.pipe("rows", ROWS)

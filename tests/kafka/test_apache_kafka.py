@@ -1,4 +1,6 @@
-"""The fixture itself: an unmodified client talks to it, restarts keep its address and its data."""
+"""The Apache Kafka fixture: an unmodified client talks to it, and restarts keep its address and
+data.
+"""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Our codec, batches, connections and admin calls against Apache Kafka, which knows none of us."""
+"""Our codec, batches, connections and admin calls against Apache Kafka."""
 
 import asyncio
 import uuid
@@ -63,7 +63,9 @@ def filled(count: int, compression: str = "none") -> bytearray:
 
 
 async def produced(cluster: Cluster, tp: TopicPartition, data: bytearray) -> int:
-    """The base offset. A leader that has just been made may not know it yet (6, 3)."""
+    """Send a batch and return its base offset. A new leader may not know that it leads yet (6,
+    3).
+    """
     partition = {"index": tp.partition, "records": data}
     body = {
         "acks": -1,
@@ -80,7 +82,7 @@ async def produced(cluster: Cluster, tp: TopicPartition, data: bytearray) -> int
 
 
 async def fetched(cluster: Cluster, tp: TopicPartition, offset: int) -> Any:
-    """The partition's part of a read_committed fetch."""
+    """Return the partition's part of a read_committed fetch."""
     part = {"partition": tp.partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
     part["current_leader_epoch"] = -1
     body = {

@@ -1,7 +1,7 @@
 """Workers on three real brokers, which are restarted one after the other, and of which one dies.
 
-Leaders go back to their preferred brokers as soon as these are there again. So the coordinator of
-the group moves while the broker that it was on lives, and closes no connection.
+Leaders move back to their preferred brokers as soon as these are back. So the coordinator of the
+group moves while its old broker lives, and closes no connection.
 """
 
 import threading
@@ -34,7 +34,7 @@ STANDS_S = 12.0
 
 
 class Commits:
-    """What a group commits, seen from outside. A context manager; it looks in a thread."""
+    """Committed offsets of a group, seen from outside. A context manager; it asks in a thread."""
 
     def __init__(self, bootstrap: str, group: str, tps: list[TopicPartition]) -> None:
         self._client, self._group, self._tps = Client(bootstrap), group, tps
@@ -70,11 +70,11 @@ class Commits:
             self._failed = error
 
     def all_since(self, moment: float) -> bool:
-        """Whether each partition has advanced since."""
+        """Return whether each partition has advanced since."""
         return all(times and times[-1] > moment for times in self.advances.values())
 
     def pauses(self) -> dict[str, float]:
-        """The longest between two advances, of each partition."""
+        """Return the longest time between two advances of each partition."""
         return {
             str(tp): round(max(b - a for a, b in pairwise(times)), 1)
             for tp, times in self.advances.items()

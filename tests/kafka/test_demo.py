@@ -1,4 +1,4 @@
-"""`streamsx demo` on somebody's cluster: it works there, and takes away what it made."""
+"""`streamsx demo` on a given cluster: it works there, and deletes the topics that it made."""
 
 import json
 import os

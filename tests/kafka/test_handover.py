@@ -160,7 +160,7 @@ def test_snapshot_is_handed_over_whole_and_refusal_writes_nothing(
 
     # What follows in a changelog is of workers, or of a batch that died.
     with pytest.raises(
-        SnapshotAhead, match=r"workers have gone on since: grouped-sums-changelog-.*from group"
+        SnapshotAhead, match=r"workers have continued since: grouped-sums-changelog-.*from group"
     ):
         handover(APP, uri, force=True)
     assert newest(batches.files) == manifest

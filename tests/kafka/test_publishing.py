@@ -1,4 +1,4 @@
-"""Changelogs that Spark writes: all or nothing, the newest, by one writer."""
+"""Changelogs that Spark writes: all or nothing, the newest rows, by one writer."""
 
 import asyncio
 import uuid
@@ -38,7 +38,7 @@ def log(topic: str, partition: int, *pairs: Pair) -> pa.RecordBatch:
 
 @asynccontextmanager
 async def begun(brokers: Brokers, name: str) -> AsyncIterator[SendKeyed]:
-    """A transaction with connections of its own, as on an executor."""
+    """Begin a transaction with connections of its own, as on an executor."""
     async with AsyncExitStack() as left:
         cluster = brokers.cluster()
         left.push_async_callback(cluster.stop)
@@ -83,7 +83,7 @@ def test_newest_record_per_key_is_published_once_by_the_last_writer(
             raise RuntimeError("killed")
 
     async def late(*more: Keyed) -> None:
-        """While it is at work another attempt begins, and ends."""
+        """Write while another attempt begins and ends."""
         async with begun(brokers, name) as stale:
             await stale(first, [(b"a", b"stale", 1)])
             async with begun(brokers, name) as newer:

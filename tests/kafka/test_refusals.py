@@ -1,4 +1,4 @@
-"""Records and batches that Apache Kafka refuses: split, left out, or their task stops."""
+"""Records and batches that Apache Kafka refuses: split, skipped, or their task stops."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def keys(client: Client) -> list[int]:
 def test_batches_are_split_to_fit_and_future_record_fails_alone(
     kafka: ApacheKafka, client: Client, tmp_path: Path
 ) -> None:
-    """The source takes any time, the output and the changelog an hour ahead."""
+    """The source takes any timestamp, output and changelog take an hour ahead."""
     client.create(SOURCE.topic, 1, ANY_TIME)
     client.create(OUT.topic, 1, SMALL)
     feed(client, range(100))
@@ -92,7 +92,7 @@ def test_batches_are_split_to_fit_and_future_record_fails_alone(
 def test_record_refused_by_the_broker_stops_the_task_or_is_skipped(
     kafka: ApacheKafka, client: Client, tmp_path: Path
 ) -> None:
-    """The output's limit is lowered behind the worker's back."""
+    """The limit of the output topic is lowered while the worker runs."""
     client.create(SOURCE.topic, 1, ANY_TIME)
     client.create(OUT.topic, 1, ANY_TIME)
     feed(client, range(10))
@@ -116,7 +116,7 @@ def test_record_refused_by_the_broker_stops_the_task_or_is_skipped(
 
 
 def lower(kafka: ApacheKafka, topic: str, value: str) -> None:
-    """Or raise the limit again."""
+    """Lower the record size limit of a topic, or raise it again."""
     operation = admin.AlterConfigOpType.SET
     entry = admin.ConfigEntry(AFTER, value, incremental_operation=operation)
     kind = admin.ConfigResource.Type.TOPIC

@@ -1,4 +1,4 @@
-"""What a group has committed outlives the broker's patience for as long as the group lives."""
+"""Offsets of a live group: they outlive the broker's retention of offsets."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ KEPT_S = 60.0
 def test_old_offsets_of_a_live_group_are_kept(
     kafka_jars: Path, tmp_path: Path, protocol_type: str
 ) -> None:
-    """R003-33. One of which nobody is left has lost them by then."""
+    """R003-33. A group without members has lost its offsets by then."""
     env = {"STREAMSX_PROTOCOL_TYPE": protocol_type}
     retention = {
         "offsets.retention.minutes": 1,

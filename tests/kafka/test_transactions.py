@@ -1,4 +1,4 @@
-"""Read committed, as workers read: what another client's transactions leave in an answer."""
+"""Reading committed records, as workers do, of topics with transactions of another client."""
 
 import asyncio
 import uuid
@@ -27,7 +27,7 @@ COMMITTED, BATCH = 10_000, 1000
 
 
 def write(either: Broker | ApacheKafka, topic: str) -> None:
-    """A hundred records that are aborted, then ten thousand that are committed, then some more."""
+    """Write a hundred aborted records, then ten thousand committed ones, then some more."""
     batches = {"linger.ms": 5, "batch.num.messages": BATCH}
     producer = Producer(
         {"bootstrap.servers": either.bootstrap, "transactional.id": topic, **batches}
@@ -71,7 +71,9 @@ async def read(either: Broker | ApacheKafka, topic: str) -> list[bytes | None]:
 def test_records_committed_after_an_aborted_transaction_are_all_read(
     either: Broker | ApacheKafka,
 ) -> None:
-    """One answer with several pieces: what is aborted in the first says nothing of the others."""
+    """One answer has several pieces. The aborted transactions of the first say nothing of the
+    others.
+    """
 
     async def story() -> list[bytes | None]:
         cluster, topic = Cluster(either.bootstrap), f"t-{uuid.uuid4()}"

@@ -1,9 +1,8 @@
-"""Real workers as processes, against both brokers: whatever `broker` is, it is killed and started,
-stopped and frozen in the same way.
+"""Fixtures of real workers as processes, against Apache Kafka and the embedded broker.
 
-Each test has an app, state directories and files of its own. Nothing outlives a test but the
-brokers: one Apache Kafka, and one embedded broker for each of pytest's processes, because the start
-of one takes half a CPU-second.
+`broker` is killed, started, stopped and frozen in the same way, whichever it is. Each test has an
+app, state directories and files of its own. Only the brokers outlive a test: one Apache Kafka, and
+one embedded broker for each process of pytest, because starting one takes half a CPU-second.
 """
 
 import subprocess
@@ -34,13 +33,15 @@ SLOW_ON_EMBEDDED = pytest.mark.parametrize(
 
 
 def gate_on_kafka(name: str, on_kafka: str, **others: object) -> pytest.MarkDecorator:
-    """Return the cases of a test of which the gate runs one on Apache Kafka, that with `on_kafka`,
-    and the others on the embedded broker. `just slow` runs every case on both.
+    """Return cases of a test: the gate runs one of them on Apache Kafka, the others on the embedded
+    broker.
+
+    `just slow` runs every case on both.
 
     Args:
-        name: of the parameter beside `broker`.
-        on_kafka: the id of the case.
-        others: values by the ids of all cases.
+        name: Name of the parameter beside `broker`.
+        on_kafka: Id of the case that runs on Apache Kafka.
+        others: Values by the ids of all cases.
     """
     cases = [
         pytest.param(
@@ -55,7 +56,9 @@ def gate_on_kafka(name: str, on_kafka: str, **others: object) -> pytest.MarkDeco
 
 
 def code_of(commit: str, folder: Path) -> Path:
-    """Fill a folder with a commit, and return it; skip the test where there is no history."""
+    """Write the code of a commit into a folder, and return it; skip the test without a git
+    history.
+    """
     top = Path(__file__).parents[2]
     archive = subprocess.run(["git", "archive", commit], cwd=top, check=False, capture_output=True)
     if archive.returncode:
@@ -74,7 +77,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroke
 def kafka_of_v1(
     kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ApacheKafka]:
-    """Apache Kafka whose producers of transactions keep their epoch, as before KIP-890."""
+    """Return an Apache Kafka whose transactional producers keep their epoch, as before KIP-890."""
     home = tmp_path_factory.mktemp("kafka-of-v1")
     with ApacheKafka(kafka_jars, home, features={"transaction.version": 1}) as node:
         yield node
@@ -82,8 +85,9 @@ def kafka_of_v1(
 
 @pytest.fixture(params=["embedded", pytest.param("kafka", marks=ON_KAFKA)])
 def broker(request: pytest.FixtureRequest) -> EmbeddedBroker | ApacheKafka:
-    """Running, whatever the test before did to it; both can `kill`, `start(idle_s=...)`, `restart`,
-    and have a `pid`.
+    """Return a running broker, whatever the test before did to it.
+
+    Either kind has `kill`, `start(idle_s=...)`, `restart` and `pid`.
     """
     found: EmbeddedBroker | ApacheKafka = request.getfixturevalue(request.param)
     if found.pid is None:
@@ -95,7 +99,7 @@ def broker(request: pytest.FixtureRequest) -> EmbeddedBroker | ApacheKafka:
 def wordcount(
     request: pytest.FixtureRequest, broker: EmbeddedBroker | ApacheKafka
 ) -> Iterator[WordCount]:
-    """Of 4 partitions, or of as many as a test says."""
+    """Return a word count over 4 partitions, or as many as the test asks for."""
     with WordCount(broker.bootstrap, partitions=getattr(request, "param", 4)) as wordcount:
         yield wordcount
 
@@ -104,8 +108,10 @@ def wordcount(
 def workers(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount, tmp_path: Path
 ) -> Iterator[Workers]:
-    """Of the word count; none is started yet. They hear of a rebalance six times as soon as by
-    default: a group of three settles in 2 s instead of 10.
+    """Return workers of the word count, not started yet.
+
+    They send heartbeats six times as often as by default: a group of three settles in 2 s, not 10
+    s.
     """
     env = {"STREAMSX_HEARTBEAT_INTERVAL": "500ms", **wordcount.env}
     with Workers(broker.bootstrap, tmp_path / "workers", env=env) as workers:

@@ -1,4 +1,4 @@
-"""The broker is killed, closes connections, or does not answer for a while: the workers stay."""
+"""Workers whose broker is killed, closes connections or stops answering: they stay."""
 
 import os
 import signal
@@ -21,7 +21,9 @@ IDLE_S, BEAT_S, PAUSE_S = 1.0, 2.0, 3.0
 
 
 def settle(workers: Workers, wordcount: WordCount) -> dict[str, set[str]]:
-    """All tasks run, each worker has some, and nothing more is about to move. Who runs what."""
+    """Wait until all tasks run, each worker has some and no move is due; return the tasks by
+    worker.
+    """
 
     def settled() -> bool:
         active = workers.active()
@@ -37,7 +39,7 @@ def settle(workers: Workers, wordcount: WordCount) -> dict[str, set[str]]:
 
 
 def commits_of_all(workers: Workers, count: int) -> None:
-    """So many cycles of each, from now on."""
+    """Wait for a number of commits of each worker, from now on."""
     now = workers.now()
     for name in NAMES:
         workers.until_event("commit", of=name, since=now, count=count)
@@ -80,7 +82,9 @@ def test_broker_kill_and_restart_moves_and_loses_nothing(
 def test_idle_connection_closes_do_not_disturb_workers(
     broker: EmbeddedBroker | ApacheKafka, workers: Workers, wordcount: WordCount
 ) -> None:
-    """Heartbeats and lines come so seldom that all lanes but the fetching are closed between."""
+    """Heartbeats and input come so seldom that all connections but the fetcher's are closed in
+    between.
+    """
     broker.stop()
     broker.start(idle_s=IDLE_S)
     try:
@@ -114,7 +118,7 @@ def test_workers_suspend_and_lose_nothing_while_the_broker_is_frozen(
     wordcount: WordCount,
     frozen_s: float,
 ) -> None:
-    """Their session is 4 s."""
+    """The session timeout is 4 s."""
     workers.start(*NAMES, session_timeout="4s", **SETTINGS)
     wordcount.feed(LINES_PER_S)
     before = settle(workers, wordcount)

@@ -1,4 +1,6 @@
-"""A fault of ours in what asyncio calls, on either thread: the process ends and tells the story."""
+"""Bugs of ours in a callback of asyncio, on either thread: the process ends and prints
+the story.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +36,7 @@ def planted(
     wordcount: WordCount,
     tmp_path: Path,
 ) -> Iterator[Workers]:
-    """Workers of an app that breaks a machine of ours."""
+    """Return workers of an app that breaks one of our machines."""
     (tmp_path / "planted.py").write_text(
         f"from streamsx.examples.wordcount import app\n{request.param}"
     )

@@ -1,4 +1,6 @@
-"""A batch is damaged on the broker's disk: what reads it waits there, and nothing else does."""
+"""Batches that are damaged on the broker's disk: their reader waits there, and nothing
+else does.
+"""
 
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from tests.support.workers import Workers
 
 
 def damage(folder: Path, tp: TopicPartition, number: int) -> tuple[int, int]:
-    """The last byte of one of its batches; the first offset of that, and the next one behind it."""
+    """Flip the last byte of a batch; return the first offset of that batch and of the next one."""
     (log,) = (folder / "logs" / str(tp)).glob("*.log")
     data = bytearray(log.read_bytes())
     at, size, header = list(scan(data, check=True))[number]

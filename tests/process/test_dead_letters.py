@@ -1,4 +1,4 @@
-"""Records that fail in real workers, on both brokers: kept byte for byte, or the end of the app."""
+"""Records that fail in real workers, on both brokers: kept byte for byte, or the app ends."""
 
 import os
 import uuid
@@ -113,8 +113,9 @@ LARGE = 57
 def test_output_that_the_broker_refuses_is_kept_or_left_out_and_all_others_arrive_once(
     broker: EmbeddedBroker | ApacheKafka, tmp_path: Path, guarantee: str
 ) -> None:
-    """The limit of the outputs is lowered behind the worker's back. The batches around the large
-    record are halved until it is alone."""
+    """The limit of the output topic is lowered while the worker runs. The batches around the large
+    record are halved until the record is alone.
+    """
     name = f"refused-{uuid.uuid4().hex[:8]}"
     parts = ("", "-own", "-usual", "-dlq")
     source, own, usual, kept = (TopicPartition(f"{name}{part}", 0) for part in parts)
@@ -152,7 +153,7 @@ def test_output_that_the_broker_refuses_is_kept_or_left_out_and_all_others_arriv
 
 
 def lower(broker: EmbeddedBroker | ApacheKafka, topic: str, bytes_max: str) -> None:
-    """Let a topic take smaller records from now on."""
+    """Lower the record size limit of a topic."""
     operation = admin.AlterConfigOpType.SET
     entry = admin.ConfigEntry("max.message.bytes", bytes_max, incremental_operation=operation)
     kind = admin.ConfigResource.Type.TOPIC

@@ -1,4 +1,6 @@
-"""`streamsx demo` as CONTRACTS has it, on the embedded broker: small, interrupted, robbed."""
+"""`streamsx demo` as CONTRACTS.md describes it, on the embedded broker: small, interrupted,
+robbed.
+"""
 
 import argparse
 import json
@@ -42,7 +44,7 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 def children(pid: int) -> dict[str, int]:
-    """What a demo has started: pids by the names of its logs. Only Linux knows."""
+    """Return the processes of a demo: pids by the names of their logs. Works on Linux only."""
     threads = Path(f"/proc/{pid}/task").glob("*/children")
     found = {}
     for child in " ".join(file.read_text() for file in threads).split():
@@ -54,7 +56,7 @@ def children(pid: int) -> dict[str, int]:
 
 @contextmanager
 def running(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", dict[str, int]]]:
-    """A demo whose workers have joined, and its processes."""
+    """Start a demo, wait until its workers have joined, and yield it with its processes."""
     with subprocess.Popen(
         command("--json", "--dir", str(folder)),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=HURRIED,
@@ -70,7 +72,7 @@ def running(folder: Path) -> Iterator[tuple["subprocess.Popen[str]", dict[str, i
 
 
 def ended(pids: Iterator[int]) -> bool:
-    """Whether all of them are gone, or are soon."""
+    """Return whether all of the processes are gone, or go soon."""
     for pid in pids:
         try:
             handle = os.pidfd_open(pid)

@@ -1,4 +1,4 @@
-"""The disk of a worker fills up while it runs: it ends, and what it had committed is there."""
+"""A disk that fills up under a running worker: the worker ends, and committed data is safe."""
 
 import json
 import resource

@@ -1,6 +1,6 @@
-"""Workers and brokers are killed under exactly once: nothing is lost, and nothing is done twice.
+"""Workers and brokers that are killed under exactly-once: no record is lost or processed twice.
 
-`SEED` draws the kills, and `GUARANTEE=at_least_once` shows what these tests find without it.
+`SEED` draws the kills. `GUARANTEE=at_least_once` shows what these tests find without exactly-once.
 """
 
 import os
@@ -156,8 +156,11 @@ def test_worker_that_dies_at_a_crash_point_leaves_no_trace(
 
 @pytest.mark.parametrize("broker", ["embedded"], indirect=True)
 def test_kill_behind_a_flush_under_at_least_once_is_found(broker: Broker, tmp_path: Path) -> None:
-    """Outputs and rows have left, offsets have not. What else the tests look for is found too: a
-    row that is in no changelog, and records that were restored beyond the last transaction.
+    """The worker is killed after it has sent outputs and changelog rows, and before it commits
+    offsets.
+
+    The test finds the doubled outputs, rows that are in no changelog, and records that were
+    restored beyond the last transaction.
     """
     with (
         Payments(broker.bootstrap, tmp_path, SEED) as fed,
@@ -190,9 +193,9 @@ def test_kill_behind_a_flush_under_at_least_once_is_found(broker: Broker, tmp_pa
 def test_worker_fenced_from_outside_leaves_no_trace(
     broker: Broker, fences: int, tmp_path: Path, record_property: Record
 ) -> None:
-    """A worker that is fenced three times in a minute ends; its successor goes on exactly.
+    """A worker that is fenced three times in a minute ends; its successor continues exactly.
 
-    A fence that meets a transaction which is being ended does nothing on Apache Kafka.
+    A fence that meets a transaction which is being ended has no effect on Apache Kafka.
     """
     with (
         Payments(broker.bootstrap, tmp_path, SEED) as fed,
@@ -261,7 +264,7 @@ def test_each_dead_letter_is_kept_once_over_kills(
 
 
 def told(killing: Killing, record_property: Record) -> None:
-    """Keep the figures of a run."""
+    """Keep the figures of a run as properties of the test."""
     kills, restored = len(killing.kills), killing.largest_restore
     figures = f"{killing.app.fed} fed, {kills} kills, {killing.aborted} aborts, {restored} restored"
     record_property("figures", figures)
@@ -272,7 +275,9 @@ def told(killing: Killing, record_property: Record) -> None:
     indirect=True,
 )  # fmt: skip
 def test_running_app_changes_its_guarantee_worker_by_worker(broker: Broker, tmp_path: Path) -> None:
-    """To exactly once and back, with records flowing; a clean end repeats nothing under either."""
+    """The app changes to exactly-once and back while records flow; a clean end repeats no record
+    under either guarantee.
+    """
     with (
         Payments(broker.bootstrap, tmp_path, SEED) as fed,
         Workers(broker.bootstrap, tmp_path / "w", app=MODULE, env=fed.env) as workers,

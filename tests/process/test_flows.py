@@ -1,7 +1,7 @@
 """Flows on workers that are killed: each window and each joined record has its result.
 
-At least once: what a killed worker had done since its last commit is done again. So a window may
-count too high by that, and a result may come twice. None is missing, and none is too low.
+Under at-least-once a killed worker's records since its last commit are processed again. So a window
+may count too high by these, and a result may come twice. No result is missing or too low.
 """
 
 import json
@@ -95,7 +95,9 @@ class Shop:
             self.client.send(tp, records, [at(self.orders) + CLOSING_MS] * len(records))
 
     def uncommitted(self) -> int:
-        """Return the number of records behind the last commit, here and in between."""
+        """Return the number of records that are not committed, in the source topics and in
+        between.
+        """
         between = [TopicPartition(f"{self.name}-per-10s-repartition", n) for n in range(PARTITIONS)]
         tps = [*self.of("orders"), *self.of("payments"), *between]
         committed = self.client.committed(self.name, tps)
@@ -140,7 +142,7 @@ def shop(broker: EmbeddedBroker | ApacheKafka) -> Iterator[Shop]:
 
 @pytest.fixture
 def env(shop: Shop, tmp_path: Path) -> dict[str, str]:
-    """Environment of workers of the app."""
+    """Return the environment of the app's workers."""
     (tmp_path / "shopapp.py").write_text(APP)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {"PYTHONPATH": path, "NAME": shop.name, "STREAMSX_SESSION_TIMEOUT": "3s"}
@@ -180,7 +182,9 @@ def test_killed_workers_lose_no_result_of_a_window_or_a_join(
 def test_flows_are_rolled_from_an_older_version_and_back(
     broker: EmbeddedBroker | ApacheKafka, shop: Shop, tmp_path: Path, env: dict[str, str]
 ) -> None:
-    """Both versions share directories, changelogs, commits and the times told in between."""
+    """Both versions share state directories, changelogs, commits and the event times sent between
+    tasks.
+    """
     folder = tmp_path / "old"
     folder.mkdir()
     path = os.pathsep.join([str(tmp_path), str(code_of(OLDER, folder))])
@@ -215,7 +219,7 @@ def test_flows_are_rolled_from_an_older_version_and_back(
 
 
 def judge(shop: Shop, repeated: int) -> None:
-    """Compare the results with what was fed."""
+    """Compare the results with the input."""
     orders = {(n, n if is_paid(n) else None) for n in range(shop.orders)}
 
     paid = shop.paid()

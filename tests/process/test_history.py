@@ -1,4 +1,4 @@
-"""Clients of all kinds on a broker that is killed, as they are: what they saw is judged."""
+"""Clients of all kinds on a broker that is killed: their histories are judged."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ SHORT_S, LONG_S = 3.0, 10.0
 
 
 def record(seed: int, duration_s: float, folder: Path, *options: str) -> None:
-    """Raises AssertionError for what is forbidden, and for a client that does not go on."""
+    """Record a history; raise AssertionError for a forbidden anomaly or a client that is stuck."""
     journals = folder / "journals"
     journals.mkdir()
     with (
@@ -27,7 +27,7 @@ def record(seed: int, duration_s: float, folder: Path, *options: str) -> None:
 
 
 class Forgetful(EmbeddedBroker):
-    """A broker that has lost the end of its logs when it comes back after a kill."""
+    """Broker that has lost the end of its logs when it is back after a kill."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -69,7 +69,7 @@ def test_client_history_on_a_killed_broker_keeps_the_kafka_promises(
 def test_twenty_client_histories_with_kills_have_no_forbidden_anomaly(
     seed: int, options: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """No acknowledged write is lost, nothing aborted is read, all readers see one order, no
+    """No acknowledged write is lost, no aborted record is read, all readers see one order, and no
     committed offset goes back.
     """
     record(seed, LONG_S, tmp_path, *options)

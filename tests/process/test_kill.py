@@ -1,7 +1,7 @@
-"""Workers are killed, at any moment and at named ones: nothing is missing, little is counted twice.
+"""Workers that are killed, at random moments and at crash points: no record is lost.
 
-At least once: what a killed worker had done since its last commit is done again. So counts may be
-too high, by what was not committed when it was killed, and never too low.
+Under at-least-once a killed worker's records since its last commit are processed again. So a count
+may be too high by these, and never too low.
 """
 
 import pytest

@@ -1,6 +1,6 @@
-"""Workers are asked to leave, from outside and by name, while they count: against both brokers.
+"""Workers that are asked to leave, by name and from outside, while they count: on both brokers.
 
-What the tool says is held against what the workers' own events say.
+The output of the tool is compared with the events of the workers.
 """
 
 import json
@@ -34,7 +34,7 @@ BATCH_BYTES = 900_000
 
 
 class Tools:
-    """`streamsx COMMAND` on the app of the test."""
+    """Command line `streamsx COMMAND` for the app of the test."""
 
     def __init__(self, bootstrap: str, app: str) -> None:
         self._where = ("--app", app, "--bootstrap", bootstrap)
@@ -42,7 +42,7 @@ class Tools:
     def begin(
         self, name: str, *options: str, terminal: int | None = None
     ) -> "subprocess.Popen[str]":
-        """Start the tool; at a `terminal` it reads from there, and writes errors there."""
+        """Start the tool; with a `terminal` it reads from there, and writes errors there."""
         words = (sys.executable, "-m", "streamsx", name, *self._where, *options)
         err = subprocess.PIPE if terminal is None else terminal
         return subprocess.Popen(
@@ -50,13 +50,13 @@ class Tools:
         )
 
     def run(self, name: str, *options: str) -> tuple[int, Mapping[str, Any]]:
-        """Its exit code and the object of `--json`; all else was for people."""
+        """Return the exit code, and the JSON object of the result."""
         tool = self.begin(name, "--json", *options)
         out, error = tool.communicate()
         return tool.returncode, shown(out, error)
 
     def status(self) -> tuple[int, Mapping[str, Any]]:
-        """As `run`, in this process."""
+        """Return what `run` returns, from a call in this process."""
         done = streamsx("status", *self._where, "--json")
         return done.returncode, shown(done.stdout, done.stderr)
 
@@ -79,14 +79,14 @@ def tools(broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount) -> Tools:
 
 
 def balanced(workers: Workers) -> bool:
-    """Nobody has much less than its share of the 8 tasks."""
+    """Return whether each worker has about its share of the 8 tasks."""
     return all(len(active) >= 2 for active in workers.active().values())
 
 
 def outcome(
     left: tuple[int, Mapping[str, Any]],
 ) -> tuple[int, dict[str, tuple[str, int, int]]]:
-    """Exit code; state, tasks moved and tasks left of each instance."""
+    """Return the exit code, and by worker: state, tasks moved, tasks left."""
     code, found = left
     return code, {
         name: (told["state"], told["tasks_moved"], told["tasks_left"])
@@ -194,7 +194,7 @@ def test_person_at_a_terminal_is_asked_before_the_last_worker_leaves(
 def test_swap_replaces_a_host_and_no_other_worker_learns_tasks(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
-    """c joins and is told at once: whatever it has taken of its share by then is its own."""
+    """c joins and is named as successor at once; tasks that it got before that are its own."""
     workers.start("a", "b", acceptable_recovery_lag=100)
     wordcount.feed(LINES_PER_S)
     workers.until(lambda: balanced(workers), "balanced")
@@ -227,7 +227,7 @@ def test_swap_replaces_a_host_and_no_other_worker_learns_tasks(
 
 
 def started_with_a_long_changelog(workers: Workers, wordcount: WordCount) -> int:
-    """How long it is; what is counted now comes behind that."""
+    """Start a worker on a long changelog; return its length. Later counts come after it."""
     (changelog,) = wordcount.changelog
     wordcount.client.create(changelog.topic, 1, {"cleanup.policy": "compact"})
     batch = Builder(BATCH_BYTES, compression="lz4")
@@ -267,7 +267,7 @@ def test_leave_mark_outlives_an_interrupted_tool_until_cancelled(
     out, error = tool.communicate()
     assert (tool.returncode, out) == (130, "")
     assert error == (
-        "interrupted: the workers that were told to leave still do: --cancel takes it back\n"
+        "interrupted: the workers that were asked to leave still do: --cancel takes it back\n"
     )
     assert len(wordcount.client.members(wordcount.app)) == 2
     assert outcome(tools.leave("b,z", "--no-wait")) == (
@@ -333,7 +333,7 @@ TOOL_SESSION_S, SLACK_S = 6.0, 20.0
 
 
 def calm(workers: Workers) -> bool:
-    """Half a second behind the last rebalance of each."""
+    """Wait until the last rebalance of each worker is half a second old."""
     last = {e["instance"]: e["event"] for e in workers.events("assigned", "metrics")}
     return balanced(workers) and set(last.values()) == {"metrics"} and len(last) == len(workers.all)
 
@@ -343,8 +343,9 @@ def calm(workers: Workers) -> bool:
 def test_killed_leave_tool_delays_the_group_by_at_most_one_session(
     workers: Workers, wordcount: WordCount, tools: Tools
 ) -> None:
-    """It counts from the moment at which it has a member id. The mark is in by then, or it is not
-    and the next call says so: it asks again."""
+    """The tool counts as a member once it has a member id. By then the group has its request, or
+    the next call of the tool sends it again.
+    """
     workers.start("a", "b", "c")
     wordcount.feed(LINES_PER_S)
     workers.until(lambda: calm(workers), "calm")

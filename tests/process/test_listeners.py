@@ -1,4 +1,6 @@
-"""An app hears what its workers are given and give back, and may take its time over the latter."""
+"""Rebalance listeners of an app: they see assigned and revoked partitions, and a revoke waits for
+them.
+"""
 
 from pathlib import Path
 

@@ -1,6 +1,7 @@
-"""Many windows on real workers: killed amid them, all closing at once, idle by the clock.
+"""Many windows on real workers: with kills, closing all at once, and idle by the clock.
 
-The figures are properties of the tests: `--junitxml FILE -o junit_family=xunit1` writes them down.
+The figures are properties of the tests: `--junitxml FILE -o junit_family=xunit1` writes them into a
+file.
 """
 
 import json
@@ -79,7 +80,7 @@ class Shop:
         return [TopicPartition(f"{self.name}-{topic}", n) for n in range(PARTITIONS)]
 
     def fill(self, rows: Iterable[CorpusRow], from_ms: int) -> None:
-        """Make the topic of orders; ten of them share a millisecond."""
+        """Fill the topic of orders; ten orders share a millisecond."""
         run(_filled(self.bootstrap, f"{self.name}-orders", rows, from_ms))
 
     def close_all(self, at_ms: int) -> None:
@@ -128,7 +129,7 @@ def shop(broker: EmbeddedBroker | ApacheKafka, tmp_path: Path) -> Iterator[Shop]
 
 
 def closed_counts(count: int) -> dict[Window, int]:
-    """Return the counts of the windows that so many orders close, by plain Python."""
+    """Count by plain Python, for the windows that this many orders close."""
     counts = Counter[tuple[int, str, int]]()
     times = [0] * PARTITIONS
     for number, (key, _) in enumerate(islice(orders(), count)):
@@ -153,7 +154,7 @@ def test_three_kills_amid_300_000_orders_lose_no_final(
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Each life has a directory of its own, so its state comes from the changelog."""
+    """Each worker starts with an empty directory, so its state comes from the changelog."""
     shop.fill(islice(orders(), ORDERS), ORDERS_FROM_MS)
     repeated = 0
     with Workers(broker.bootstrap, tmp_path / "w", app="windowsapp", env=shop.env) as workers:
@@ -214,7 +215,7 @@ def until(condition: Callable[[], bool], child: Child) -> None:
 def closing(
     broker: EmbeddedBroker | ApacheKafka, shop: Shop, tmp_path: Path, windows: int
 ) -> turns.Turns:
-    """Let so many windows of a worker close by one record in each partition."""
+    """Close this many windows of a worker by one record in each partition."""
     rows = ((b"user-%07d" % n, b"{}") for n in range(windows))
     shop.fill(rows, ORDERS_FROM_MS)
     file = tmp_path / "turns.json"

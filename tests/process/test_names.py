@@ -1,4 +1,6 @@
-"""Whose repartition topics they are: two apps of one file, and an app that takes other names."""
+"""Names of repartition topics: two apps of one file, and an app that changes
+`repartition_names`.
+"""
 
 import json
 import uuid
@@ -32,7 +34,7 @@ USERS = 7
 
 
 class Shop:
-    """One file, whose apps have an id for each test that this begins."""
+    """One file with an app for each test, each with an id of its own."""
 
     def __init__(self, bootstrap: str) -> None:
         self.name = f"shop-{uuid.uuid4().hex[:8]}"
@@ -48,7 +50,7 @@ class Shop:
             self.expected.update(users)
 
     def totals(self, app: str) -> Counter[str]:
-        """By the changelog of an app; none while it has none."""
+        """Return the totals in the changelog of an app; None without a changelog."""
         tps = [TopicPartition(f"{app}-totals-changelog", partition) for partition in range(2)]
         rows = {record.key: record.value for tp in tps for record in self.client.read(tp)}
         return Counter({json.loads(k or b""): json.loads(v or b"") for k, v in rows.items()})
@@ -102,8 +104,8 @@ def test_repartition_topics_under_faust_names_are_not_abandoned(
     assert workers.code("a") == 2
     assert workers.error("a") == (
         f"error: repartition topics have other names: {faust_s}: group {app} has committed "
-        "offsets there: set repartition_names='faust' to go on with them, or delete these topics "
-        "with their unread records"
+        "offsets there: set repartition_names='faust' to continue with them, or delete these "
+        "topics with their unread records"
     )
 
     shop.sell()

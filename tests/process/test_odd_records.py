@@ -1,4 +1,4 @@
-"""Records as clients of other languages make them: they are read, on both brokers."""
+"""Records in the forms of clients in other languages: read as they are, on both brokers."""
 
 import os
 import uuid

@@ -1,4 +1,6 @@
-"""Two agents of one topic in real workers: one waits, fails or is mended, the other one counts."""
+"""Two agents of one topic in real workers: one waits, fails or is repaired, the other
+one counts.
+"""
 
 from contextlib import closing
 from pathlib import Path

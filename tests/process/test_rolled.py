@@ -1,4 +1,4 @@
-"""Workers of an older version go over to this one, one at a time, while records flow; and back."""
+"""Rolling upgrades from an older version to this one, and back, while records flow."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ LINES_PER_S = 300
 
 
 class Old(NamedTuple):
-    """An older version, by its commit."""
+    """Older version, by its commit."""
 
     commit: str
     between: str
@@ -54,12 +54,12 @@ def older(request: pytest.FixtureRequest) -> Old:
 
 @pytest.fixture(scope="module")
 def old_code(older: Old, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with that commit."""
+    """Return a folder with the code of the old commit."""
     return code_of(older.commit, tmp_path_factory.mktemp("old"))
 
 
 class Rolled(NamedTuple):
-    """An app, and both versions' workers of it, which have the same directories."""
+    """App with workers of both versions, which share the state directories."""
 
     app: WordCount
     old: Workers
@@ -92,8 +92,8 @@ def rolled(
     older: Old,
     old_code: Path,
 ) -> Iterator[Rolled]:
-    """An app whose topics all have names of its own, or one that groups: what its topics are called
-    has changed.
+    """Return an app whose topics all have names of its own, or one that groups and so has a
+    repartition topic, whose name has changed since.
     """
     folder = tmp_path / "workers"
     folder.mkdir()

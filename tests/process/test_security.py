@@ -1,4 +1,4 @@
-"""A worker and every command that asks a cluster, where the brokers want to know who it is."""
+"""Authentication: a worker, and every command that asks a cluster, on brokers that demand it."""
 
 import os
 import subprocess
@@ -76,7 +76,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def written(folder: Path, mechanism: str, protocol: str, password: str = PASSWORD) -> str:
-    """A file of settings."""
+    """Write a file of settings."""
     about = {"mechanism": mechanism, "protocol": protocol, "pem": PEM}
     path = folder / "client.properties"
     path.write_text(FILE.format(user=USER, password=password, **about))
@@ -96,7 +96,7 @@ def written(folder: Path, mechanism: str, protocol: str, password: str = PASSWOR
 def test_workers_and_commands_authenticate_by_app_or_config_file(
     kafka: ApacheKafka, folder: Path, mechanism: str, protocol: str
 ) -> None:
-    """A file names users and passwords alone: tokens come from an app."""
+    """A file holds users and passwords only: a token comes from an app."""
     bootstrap = kafka.secure_bootstrap if protocol == "SASL_SSL" else kafka.sasl_bootstrap
     with WordCount(kafka.bootstrap) as words:
         env = {

@@ -1,4 +1,4 @@
-"""`streamsx send` and `streamsx table`: an app tried with nothing else, on both brokers."""
+"""`streamsx send` and `streamsx table` alone try an app out, on both brokers."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_unsendable_records_are_reported(
 def typed(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount, workers: Workers
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A send of lines that somebody types; the first one is acknowledged."""
+    """Start a send of lines that somebody types; the first one is acknowledged."""
     topic = wordcount.lines[0].topic
     command = [sys.executable, "-c", HASTY, topic, "-", "--bootstrap", broker.bootstrap]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, bufsize=0) as process:
@@ -153,7 +153,7 @@ def test_null_marker_is_sent_as_a_tombstone(
 def test_overlong_line_is_refused_before_the_end_is_read(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
 ) -> None:
-    """30 MB took 9 s, each block of them copied with all that were there."""
+    """A line of 30 MB took 9 s, because each block was copied with all blocks before it."""
     topic = wordcount.lines[0].topic
     done = streamsx(broker, "send", topic, "-", given="x" * 3_000_000)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""Workers of one folder: who comes back after a kill finds its own stores."""
+"""Workers of one folder: a worker that is back after a kill finds its own stores."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ NOBODY = "127.0.0.1:1"
 
 
 def test_instance_returns_to_the_same_slot_after_kill_9(tmp_path: Path) -> None:
-    """k, l, m have slots 0 to 2; l leaves; m is killed and starts again."""
+    """Workers k, l and m have slots 0 to 2; l leaves; m is killed and starts again."""
     with Workers(NOBODY, tmp_path, in_slots=True) as workers:
 
         def slot(name: str, count: int = 1) -> str:

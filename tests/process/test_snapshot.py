@@ -1,4 +1,4 @@
-"""Workers that begin with a snapshot: what they read, what they have, what a kill leaves of it."""
+"""Workers that start with a snapshot: what they read, what they hold, and what a kill leaves."""
 
 from pathlib import Path
 
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.parametrize("broker", ["embedded"], indirect=True)
 
 
 def stored(workers: Workers, wordcount: WordCount, name: str) -> dict[int, dict[bytes, bytes]]:
-    """All entries of a worker that has ended, by partition; and its layout at -1."""
+    """Return all entries of the stores of a worker that has ended, by partition, and the layout at
+    -1.
+    """
     found: dict[int, dict[bytes, bytes]] = {}
     for partition in range(wordcount.partitions):
         path = workers.all[name].state / wordcount.app / "stores" / "counts" / str(partition)
@@ -30,7 +32,7 @@ def stored(workers: Workers, wordcount: WordCount, name: str) -> dict[int, dict[
 
 
 def counted(workers: Workers, wordcount: WordCount, name: str, lines: int) -> None:
-    """By that worker alone, from its start to its end."""
+    """Return the counts of one worker alone, from its start to its end."""
     workers.start(name, commit_interval="200ms")
     wordcount.send(lines)
     workers.until(lambda: wordcount.drained, "drained")
@@ -38,7 +40,7 @@ def counted(workers: Workers, wordcount: WordCount, name: str, lines: int) -> No
 
 
 def snapshot(workers: Workers, wordcount: WordCount, name: str, folder: Path) -> str:
-    """Of what the changelogs have now."""
+    """Make a snapshot of the changelogs as they are now."""
     uri = f"file://{folder}/snapshots"
     layout = stored(workers, wordcount, name)[-1][b""].decode()
     ends = wordcount.client.ends(wordcount.changelog)
@@ -52,7 +54,7 @@ def snapshot(workers: Workers, wordcount: WordCount, name: str, folder: Path) ->
 
 
 def restored(workers: Workers, name: str) -> int:
-    """Records of changelogs, by the last that each task told."""
+    """Return the number of changelog records that each task restored, by its last event."""
     last = {e["task"]: e["restored"] for e in workers.events("restore_progress", of=name)}
     return sum(last.values())
 

@@ -1,4 +1,4 @@
-"""A worker with standbys is killed: who followed its tasks goes on, and restores nothing."""
+"""Standbys after a kill: the worker with the standby continues the task, and restores nothing."""
 
 from tests.process.conftest import SLOW_ON_KAFKA
 from tests.support.wordcount import WordCount
@@ -10,7 +10,7 @@ SESSION_S, HEARTBEAT_S, NOISE_S = 3.0, 0.5, 12.0
 
 
 def follows(workers: Workers, name: str) -> set[str]:
-    """Tasks with state that it has a standby of, near enough."""
+    """Return the tasks with state of which the worker has a standby with a small lag."""
     state = {e["task"]: (e["role"], e["to"]) for e in workers.events("task", of=name)}
     return {task for task, at in state.items() if at == ("standby", "tailing")}
 
@@ -27,7 +27,9 @@ def test_standbys_take_over_from_a_killed_worker(workers: Workers, wordcount: Wo
     wordcount.feed(LINES_PER_S)
 
     def apart() -> set[str]:
-        """What b runs and a follows, who is in the other zone; when everybody runs something."""
+        """Return the tasks that b runs and a follows in the other zone, once each worker runs
+        some.
+        """
         runs = workers.active()
         with_state = {task for task in runs["b"] if task.startswith("1_")}
         everything = sum(map(len, runs.values())) == 2 * wordcount.partitions
@@ -60,8 +62,9 @@ def test_standbys_take_over_from_a_killed_worker(workers: Workers, wordcount: Wo
 def test_worker_giving_up_a_task_becomes_the_standby(
     workers: Workers, wordcount: WordCount
 ) -> None:
-    """It has the best copy of all, and says so while it still closes it; any other would read the
-    whole changelog."""
+    """The old owner has the best copy of all, and reports it while it still closes the task; any
+    other worker would read the whole changelog.
+    """
     settings = {"commit_interval": "400ms", "num_standby_replicas": 1}
     workers.start("a", **settings)
     wordcount.feed(LINES_PER_S)

@@ -1,4 +1,6 @@
-"""Static members: a worker that is bounced keeps its tasks, and the others hear nothing of it."""
+"""Static members: a worker that is restarted keeps its tasks, and the other workers see no
+rebalance.
+"""
 
 import subprocess
 import sys
@@ -17,7 +19,11 @@ SETTINGS = {"static_membership": "true", "commit_interval": "400ms", "session_ti
 
 
 def at_rest(workers: Workers, wordcount: WordCount) -> bool:
-    """Not only while it waits for the next learner: who is stopped in a round returns in it."""
+    """Wait until the group is stable and each worker runs its tasks.
+
+    A worker that is stopped in a rebalance comes back in that rebalance, so waiting for learners
+    alone is not enough.
+    """
     runs = [len(tasks) for tasks in workers.active().values()]
     return sum(runs) == 2 * wordcount.partitions and max(runs) - min(runs) <= 1
 

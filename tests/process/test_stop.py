@@ -1,4 +1,4 @@
-"""A worker is told to end at any moment: it ends in time, with the exit code that says how."""
+"""SIGTERM at any moment: the worker ends in time, with the exit code that says how."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ def test_worker_not_yet_in_the_group_stops_at_once(workers: Workers) -> None:
 
 @SLOW_ON_KAFKA
 def test_second_signal_ends_the_worker_at_once(workers: Workers, wordcount: WordCount) -> None:
-    """The first one waits for a learner that never gets near."""
+    """The first signal waits for a learner that never catches up."""
     wordcount.feed(500)
     workers.start("a", acceptable_recovery_lag=0)
     workers.until_event("commit", of="a", count=2)

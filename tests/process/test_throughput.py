@@ -1,4 +1,4 @@
-"""`python -m tests.support.throughput` on the embedded broker: a program beside itself."""
+"""`python -m tests.support.throughput` on the embedded broker: a program compared with itself."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""Source topics grow while an app runs, and changelogs are deleted.
+"""Source topics that grow while an app runs, and changelogs that are deleted.
 
-That sources vanish: tests/unit/worker/test_trouble.
+Source topics that vanish are in tests/unit/worker/test_trouble.
 """
 
 import uuid
@@ -38,7 +38,7 @@ async def count(stream):
 
 
 class Topics:
-    """An app that copies `a` and `b` without state, in one sub-topology, and counts `c`."""
+    """App that copies `a` and `b` without state, in one sub-topology, and counts `c`."""
 
     def __init__(self, bootstrap: str, folder: Path) -> None:
         self.name = f"t{uuid.uuid4().hex[:8]}"
@@ -50,7 +50,7 @@ class Topics:
         self.sent: list[bytes] = []
 
     def send(self, topic: str, *partitions: int) -> None:
-        """A record to each."""
+        """Send a record to each partition."""
         for partition in partitions:
             value = b'"%s-%d %d"' % (topic.encode(), partition, len(self.sent))
             self.client.send(TopicPartition(f"{self.name}-{topic}", partition), [(None, value)])
@@ -58,7 +58,7 @@ class Topics:
 
     @property
     def counts(self) -> dict[bytes | None, bytes | None]:
-        """Of each value, by the changelog."""
+        """Return the count of each value, by the changelog."""
         log = f"{self.name}-counts-changelog"
         return {
             record.key: record.value
@@ -125,7 +125,9 @@ def test_stateful_app_ends_when_the_source_topic_grows(workers: Workers, topics:
 @SLOW_ON_KAFKA
 @pytest.mark.slow
 def test_deleted_changelog_does_not_replace_local_state(workers: Workers, topics: Topics) -> None:
-    """It was made anew without a word, and the state on the disk replaced by what it held."""
+    """The changelog was created again without a message, and its few records replaced the state on
+    the disk.
+    """
     client, log = topics.client, f"{topics.name}-counts-changelog"
     workers.start("w", commit_interval="200ms")
     topics.send("c", 0, 1)
@@ -137,7 +139,9 @@ def test_deleted_changelog_does_not_replace_local_state(workers: Workers, topics
     assert workers.error("w").startswith(f"error: changelog is gone: topic {log}: the state of ")
     assert client.partitions(log) == 0
     client.create(log, 2, {"cleanup.policy": "compact"})
-    says = f"error: changelog was deleted and made anew: topic {log}: the state of table counts in"
+    says = (
+        f"error: changelog was deleted and created again: topic {log}: the state of table counts in"
+    )
     workers.start("v", "w")
     assert workers.code("w") == 2
     assert workers.error("w").startswith(says)
@@ -153,7 +157,9 @@ def test_deleted_changelog_does_not_replace_local_state(workers: Workers, topics
 def test_recreated_topic_is_read_from_the_start_running_or_stopped(
     workers: Workers, topics: Topics
 ) -> None:
-    """Its first records were passed over: they stood before the offset of the old topic."""
+    """The first records of the new topic were skipped, because they stood before the offset of the
+    old topic.
+    """
     client, name = topics.client, f"{topics.name}-c"
     workers.start("w", commit_interval="200ms")
     topics.send("c", 0, 0, 0, 1, 1)

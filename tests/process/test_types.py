@@ -1,4 +1,6 @@
-"""A table whose type was changed: a worker finds it on its disk, or in its changelog."""
+"""A table whose value type has changed: a worker meets the old rows on its disk or in the
+changelog.
+"""
 
 import shutil
 from contextlib import closing

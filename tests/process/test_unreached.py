@@ -1,4 +1,6 @@
-"""Brokers that advertise an address which this machine cannot find: all say so within 10 s."""
+"""Brokers that advertise an address which this machine cannot reach: each command says so in 10
+s.
+"""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +11,7 @@ from tests.support.workers import Workers
 
 ADVERTISED = "kafka-internal.invalid:9092"
 WHY = f"no connection: {ADVERTISED}: "
-REMEDY = "let them advertise an address that this machine reaches"
+REMEDY = "let it advertise one that this machine reaches"
 
 
 def test_worker_and_send_report_an_unknown_advertised_host_name(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
-"""Three workers go over from eager to cooperative rebalances while records flow, one at a time, and
-back: the two bounces of an upgrade, of which the first only makes all of them eager.
+"""Three workers that change from eager to cooperative rebalances and back, one at a time, while
+records flow.
+
+An upgrade takes two restarts of each worker. The first one only makes all of them eager.
 """
 
 import pytest
@@ -17,7 +19,7 @@ BOUNCES: tuple[dict[str, str], ...] = (
 
 
 def overlaps(workers: Workers) -> list[str]:
-    """Tasks that began to run on one worker before they had stopped on another."""
+    """Return the tasks that began to run on one worker before another one had stopped them."""
     runs: dict[str, str] = {}
     found = []
     for event in sorted(workers.events("task"), key=lambda event: event["mono"]):

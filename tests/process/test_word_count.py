@@ -1,4 +1,4 @@
-"""A group of real workers counts words: it starts, grows, shrinks, and every count is right."""
+"""A group of real workers counts words: it starts, grows and shrinks, and every count is right."""
 
 import pytest
 
@@ -12,10 +12,11 @@ STATEFUL = "1_"
 
 
 def share(workers: Workers, wordcount: WordCount, *names: str, apart: int = 100) -> None:
-    """Wait until these run all tasks, and each some with a store and some without.
+    """Wait until these workers run all tasks, and each some with a store and some without.
 
-    `apart`: how many tasks one of them may have more than another; learners may still be on their
-    way when all tasks are shared somehow.
+    Args:
+        apart: How many tasks one of them may have more than another. Learners may still be on their
+            way when all tasks have an owner.
     """
 
     def shared() -> bool:
@@ -31,13 +32,13 @@ def share(workers: Workers, wordcount: WordCount, *names: str, apart: int = 100)
 
 
 def moves(workers: Workers, since: float) -> list[SeenEvent]:
-    """Tasks that their owners stopped."""
+    """Return the tasks that their owners stopped."""
     events = workers.events("task", to="suspended")
     return [event for event in events if event["mono"] > since]
 
 
 def before(event: SeenEvent, events: list[SeenEvent]) -> SeenEvent | None:
-    """The newest of these before it."""
+    """Return the newest of these events before another one."""
     return next((e for e in reversed(events) if e["mono"] < event["mono"]), None)
 
 
@@ -80,7 +81,9 @@ def test_group_grows_and_shrinks_with_every_count_right(
 
 
 def check_that_its_learner_was_ready(workers: Workers, move: SeenEvent) -> None:
-    """The owner ran until there was a learner near the end, and that read on to the end."""
+    """Check that the owner ran the task until a learner was near the end, and that this learner
+    read on to the end.
+    """
     task = move["task"]
     ready = before(move, workers.events("learner_ready", task=task))
     assert ready, f"{task} was taken from {move['instance']} with no learner ready"

@@ -1,4 +1,4 @@
-"""Batches of any records, cut anywhere, damaged anywhere."""
+"""Record batches of any records, cut anywhere, damaged anywhere."""
 
 import random
 import struct
@@ -70,7 +70,9 @@ TURNS = st.lists(
 
 
 def transactions(turns: list[tuple[int, str]]) -> tuple[bytes, list[tuple[int, int]], list[bytes]]:
-    """A log of what several producers did, the aborted ones, and what is committed."""
+    """Draw a log of several producers; return it, the aborted transactions and the committed
+    records.
+    """
     data, open_, aborted, kept = b"", dict[int, list[int]](), list[tuple[int, int]](), set[int]()
     for offset, (producer, what) in enumerate(turns):
         ends = what in ("commit", "abort") and producer in open_

@@ -1,4 +1,4 @@
-"""state/cache.py against a model: whatever the order of commits and aborts, it is a dict."""
+"""state/cache.py against a model: in any order of commits and aborts, it behaves as a dict."""
 
 from copy import deepcopy
 
@@ -19,7 +19,9 @@ JSON = coded(orjson.loads, orjson.dumps)
 
 
 class CacheIsADict(RuleBasedStateMachine):
-    """`now` is what a user sees; `sealed` and `committed` are what it was at those points."""
+    """Machine of a cache and its model. `now`: what a user reads; `sealed` and `committed`: what it
+    was at these points.
+    """
 
     stage = "open"
     careful = False
@@ -57,7 +59,7 @@ class CacheIsADict(RuleBasedStateMachine):
     @rule(key=KEYS, other=KEYS, value=VALUES)
     @precondition(lambda self: self.careful and self.stage != "sealing")
     def fail(self, key: str, other: str, value: int) -> None:
-        """Of a record that fails nothing stays, be it put, or changed in place alone."""
+        """Fail a record that put a value or changed it in place: no change may stay."""
         if (found := self.cached.get(key)) is not None:
             found.append(value)
         self.cached.put(other, [value])

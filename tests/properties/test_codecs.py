@@ -1,4 +1,4 @@
-"""serde/ against Faust's own Registry and Schema: the same bytes, the same values, both ways."""
+"""serde/ against Faust's own Registry and Schema: the same bytes and the same values, both ways."""
 
 from decimal import Decimal
 from types import SimpleNamespace
@@ -68,8 +68,10 @@ serializers = st.sampled_from([None, "json", "raw", "pickle_restricted", "binary
 
 
 def outcome(call: Any, *arguments: Any) -> Any:
-    """The result, or that there was none. Records are equal when all that they hold is; the order
-    of what they hold may be that of the message."""
+    """Return the result of a call, or that it raised.
+
+    Records are equal when all fields are; the order of the fields may be that of the message.
+    """
     try:
         result = call(*arguments)
     except Exception:
@@ -84,10 +86,10 @@ NONE = (type(None), "None")
 
 
 def as_faust(kind: Any, data: bytes | None, read: Any, of_faust: Any) -> bool:
-    """Return whether a reading is Faust's, but for a typed value that is missing, or read as None.
+    """Return whether a value was read as Faust reads it; a missing typed value may differ.
 
-    Faust gives None for some of these and fails for others. Here a topic's value is passed over
-    unless its agent asks for None; a key or a table's value is None (`unit/testing/test_values`).
+    Faust gives None for some of these and fails for others. Here a topic's value is skipped unless
+    its agent asks for None; a key or a table's value is None (`unit/testing/test_values`).
     """
     missing = data in (None, b"null") or of_faust == NONE
     if kind is not None and missing and of_faust in (NONE, "error"):
@@ -228,5 +230,5 @@ def test_model_without_fields_fails_as_in_faust() -> None:
 
 
 def test_infinity_in_a_message_is_written_as_null() -> None:
-    """JSON has no infinity. The properties above draw none, so this holds what becomes of one."""
+    """JSON has no infinity. The properties above draw none, so this test holds the result."""
     assert topic_codec(None, "json", None).encode({"amount": float("inf")}) == b'{"amount":null}'

@@ -1,7 +1,8 @@
-"""Groups of the consumer protocol under any order of heartbeats, lost answers, time and crashes.
+"""Groups of the consumer protocol under random heartbeats, lost answers, time and crashes.
 
-The desk checks its invariants after each step. Here is what a late commit may do: it is taken only
-if no other member had the partition since, and always while its sender has it (KIP-1251).
+The harness checks its invariants after each step. These tests add what a late commit may do: it is
+accepted only if no other member had the partition since, and always while its sender has it
+(KIP-1251).
 """
 
 from collections import defaultdict
@@ -23,7 +24,9 @@ Place = tuple[str, int]
 
 
 class Memory(NamedTuple):
-    """A client had a partition at an epoch; `nth` of those to whom it was ever assigned."""
+    """Partition that a client had at an epoch; `nth`: of the clients to which it was ever
+    assigned.
+    """
 
     member: str
     epoch: int
@@ -32,7 +35,7 @@ class Memory(NamedTuple):
 
 
 class Client:
-    """A member as it sees itself."""
+    """Member, as it knows itself."""
 
     def __init__(self, member: str, instance: str | None, *, classic: bool) -> None:
         self.id, self.instance, self.classic = member, instance, classic
@@ -42,7 +45,7 @@ class Client:
 
 
 class Clients:
-    """They say what they believe, in any order; some of what they are told gets lost."""
+    """Clients that send requests in any order, and that lose some of the answers."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -59,7 +62,7 @@ class Clients:
         return group if isinstance(group, ConsumerGroup) else None
 
     def look(self) -> None:
-        """What was assigned in the step before."""
+        """Return what was assigned in the step before."""
         if (group := self.held()) is None:
             for client in self.clients:
                 client.epoch, client.owned = 0, set()  # of the rounds in between we know nothing
@@ -79,8 +82,10 @@ class Clients:
                 self.memories.append(Memory(client.id, epoch, place, len(self.given[place]) - 1))
 
     def begins_anew(self, client: Client) -> None:
-        """A static one may take over what another had under its instance id: with any epoch it may
-        commit for that, also with one of before.
+        """Forget what a client owned, since it joins again.
+
+        A static member may take over what another one had under its instance id: with any epoch it
+        may commit for it, also with an older one.
         """
         client.epoch, client.owned = 0, set()
         if client.instance is not None:
@@ -122,7 +127,7 @@ class Clients:
         self.believe(client, told["member_epoch"], None if has is None else set(has))
 
     def rounds(self, client: Client) -> None:
-        """JoinGroup and SyncGroup of a classic member, as far as they are answered at once."""
+        """Play JoinGroup and SyncGroup of a classic member, as far as they are answered at once."""
         held = tuple(TopicPartition(*place) for place in sorted(client.owned))
         said = Subscription(client.topics, owned=held, generation=client.epoch or -1).write()
         known = client.epoch and self.held() is not None
@@ -162,7 +167,7 @@ class Clients:
         self.clients.remove(client)
 
     def commits(self) -> None:
-        """As of some time that somebody remembers."""
+        """Commit with the epoch of any time that a client remembers."""
         group = self.held()
         if not self.memories or group is None or not group.members():
             return
@@ -200,7 +205,7 @@ class Clients:
         self.check()
 
     def check(self) -> None:
-        """What a member takes for its own is nobody else's, whatever it was not told."""
+        """Check that no two members take a partition for their own, whatever answers were lost."""
         if (group := self.held()) is None:
             return
         for client in self.clients:
@@ -210,7 +215,7 @@ class Clients:
                 assert owned <= has or member.epoch == AWAY, f"{client.id} runs {owned - has}"
 
     def settle(self) -> None:
-        """Nobody is left; who comes then is given everything."""
+        """Let all members leave; the next one must get everything."""
         self.harness.sleep(3600)
         self.harness.set_topics(t=4)
         told = self.harness.beat("last", 0)
@@ -227,7 +232,7 @@ def test_consumer_group_invariants_hold_with_late_commits(seed: int) -> None:
 
 
 def test_seeds_include_accepted_and_refused_late_commits() -> None:
-    """Or the test above would say less than it seems to."""
+    """Without both kinds of late commits the test above would prove less than it seems to."""
     taken = refused = 0
     for seed in range(10):
         clients = Clients(Random(seed))

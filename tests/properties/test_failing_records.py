@@ -1,4 +1,6 @@
-"""A record that fails leaves no trace in tables, whatever it had done, and wherever it is cut."""
+"""Records that fail: they leave no trace in tables, whatever they did, and wherever
+input is cut.
+"""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Flows: random pipelines give what plain Python gives, whatever cuts, ends and crashes come."""
+"""Flows: random pipelines give the results of plain Python, under any cuts, ends and crashes."""
 
 import json
 import random
@@ -42,7 +42,7 @@ def rows_of(seed: int) -> Iterator[MakeRows]:
 
 
 def newest(case: Case, found: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Return what does not depend on where commits fall."""
+    """Return the part of the results that does not depend on the times of commits."""
     if any(each.get("emit") == "commit" for each in case["ops"]):
         return {key: values[-1:] for key, values in found.items()}
     return found
@@ -78,7 +78,7 @@ def compare(case: Case, results: list[Result], want: list[Result]) -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_random_pipelines_give_what_plain_python_gives(
+def test_random_pipelines_give_the_results_of_plain_python(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(part, GATE, PARTS):
@@ -87,7 +87,7 @@ def test_random_pipelines_give_what_plain_python_gives(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_many_random_pipelines_give_what_plain_python_gives(
+def test_many_random_pipelines_give_the_results_of_plain_python(
     part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(GATE + part, SLOW, PARTS):
@@ -126,7 +126,9 @@ def _pairs(results: list[Result]) -> Counter[tuple[str, str, int]]:
 
 
 def judge_windows(case: Case, life: Life, found: list[Result], want: list[Result]) -> None:
-    """Each window has its last result; together the intervals of kills count twice at most."""
+    """Check that each window has its last result, and that kills count at most their intervals
+    twice.
+    """
     last = {each.key: each.value for each in found}
     truth = {each.key: each.value for each in want}
     assert last.keys() == truth.keys(), last.keys() ^ truth.keys()
@@ -139,9 +141,10 @@ def judge_windows(case: Case, life: Life, found: list[Result], want: list[Result
 
 
 def judge_sessions(found: list[Result], want: list[Result], *, once: bool) -> None:
-    """Each session is in one that is as long and as high: what is read again may join more.
+    """Check that each session is in one that is as long and as high: repeated records may join
+    more.
 
-    After `once` a kill none is split.
+    After `once` a kill no session is split.
     """
     told = [(*bounds(each.key), each.value) for each in found]
     known = {bounds(each.key) for each in want}
@@ -203,5 +206,5 @@ def test_rows_deleted_with_the_commit_that_closes_them_are_found(
 
 
 @pytest.mark.parametrize("last", LAST)
-def test_nothing_kept_of_what_has_closed_is_found(last: str) -> None:
+def test_life_that_forgets_closed_windows_is_found(last: str) -> None:
     assert finds(last, ends=ENDS, forgets=True)

@@ -1,6 +1,6 @@
-"""The group coordinator under any order of requests, closed connections, time and crashes.
+"""The group coordinator under random requests, closed connections, time and crashes.
 
-The desk checks the invariants after each step; a failure is replayed with its seed.
+The harness checks its invariants after each step; a failure is replayed with its seed.
 """
 
 import random
@@ -21,7 +21,7 @@ SESSIONS_MS, REBALANCE_MS = (3000, 3000, 12_000), 5000
 
 
 class Clients:
-    """They say anything at any time, but more often than not something that makes sense."""
+    """Clients that send any request at any time, mostly one that makes sense."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -39,7 +39,7 @@ class Clients:
         return self.harness.round(group) if group in self.harness.machine.groups else None
 
     def member(self, group: str) -> str:
-        """A member, a promised one, any id that was ever told, or none."""
+        """Draw a member id: one of a member, one that was promised, any earlier one, or none."""
         held = self.held(group)
         ids = [*held.members, *held.pending] if held else []
         told = [r["member_id"] for r in self.harness.replies.values() if r.get("member_id")]
@@ -126,7 +126,7 @@ class Clients:
             self.seen |= Counter({(cause, state): 1 for _, cause, state, _ in story})
 
     def settle(self) -> None:
-        """All have gone; whoever comes then must find a group that works."""
+        """Let all members leave; the next member must find a group that works."""
         self.harness.sleep(3600)
         ids = [str(self.harness.replies[self.harness.join()]["member_id"]) for _ in range(2)]
         waiters = {member_id: self.harness.join(member_id) for member_id in ids}
@@ -152,7 +152,7 @@ def test_coordinator_invariants_hold_in_any_order_and_the_group_recovers(ten: in
 
 
 def test_seeds_reach_every_entry_of_the_transition_table() -> None:
-    """Or the test above would say less than it seems to."""
+    """Without every entry the test above would prove less than it seems to."""
     wanted = {
         (cause, state)
         for cause, row in TABLE.items()

@@ -1,6 +1,6 @@
-"""The judge of histories: what a correct broker does is clean, however its clients interleave.
+"""Judge of histories: a correct broker has no anomaly, however its clients interleave.
 
-What the judge finds is planted one by one in `unit/support/test_history.py`.
+Anomalies are planted one by one in `unit/support/test_history.py`.
 """
 
 import random
@@ -38,8 +38,10 @@ Draw = Callable[[int], int]
 
 
 class Sequential:
-    """A correct broker, and clients that each do one thing after the other: what an operation does
-    it does at once, some time between its invocation and its end, which may never be heard of.
+    """Correct broker, and clients that do one thing after the other.
+
+    An operation takes effect at once, at some time between its invocation and its end. The client
+    may never learn of the end.
     """
 
     def __init__(self, draw: Draw) -> None:
@@ -56,7 +58,9 @@ class Sequential:
         self._numbers = self._values = 0
 
     def run(self, times: int) -> History:
-        """So many steps of all clients, then a reader of each level that reads all."""
+        """Play this many steps of all clients, then let a reader of each isolation level read
+        everything.
+        """
         steps = (self.send, self.transact, self.poll, self.commit, self.ask)
         for _ in range(times):
             steps[self.draw(len(steps))](self.draw(CLIENTS))
@@ -84,7 +88,7 @@ class Sequential:
             over(Phase.INFO, Send(tp, value))
 
     def transact(self, client: int) -> None:
-        """One step of a transaction: a record more, or its end."""
+        """Play one step of a transaction: one more record, or its end."""
         txn = next((txn for txn in self.open if txn.startswith(f"{client}:")), None)
         if txn is None:
             txn = f"{client}:{self._value()}"
@@ -121,8 +125,8 @@ class Sequential:
         over(Phase.OK, Committed("g", TPS, offsets))
 
     def _end(self, txn: str, *, commits: bool) -> None:
-        """The markers may be written without anybody hearing of it; or the client is gone, and the
-        broker aborts what it left.
+        """End a transaction whose client may not learn of it; or the client is gone, and the broker
+        aborts it.
         """
         left = not commits and not self.draw(3)
         if not left:
@@ -174,9 +178,7 @@ class Sequential:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Only the seed and the length are drawn: with each step drawn for itself a test takes
-    minutes.
-    """
+    """Draw a seed and a length: with each step drawn by itself a test takes minutes."""
     rng = random.Random(draw(st.integers(0, 2**32)))
     history = Sequential(rng.randrange).run(draw(st.integers(0, STEPS_MAX)))
     for _ in range(draw(st.sampled_from([0, 3 * len(history)]))):
@@ -185,7 +187,9 @@ def histories(draw: st.DrawFn) -> History:
 
 
 def stretch(history: History, at: int) -> None:
-    """An operation began earlier, or was over later, than what another client did beside it."""
+    """Let an operation begin earlier, or end later, than an operation of another client beside
+    it.
+    """
     first, second = history[at : at + 2]
     earlier = second.phase is Phase.INVOKE
     later = first.phase is not Phase.INVOKE and not at_once(first.action)

@@ -1,4 +1,4 @@
-"""A log whose file was damaged while the broker was down: what is whole stays, the rest goes."""
+"""Logs whose file was damaged while the broker was down: whole batches stay, the rest goes."""
 
 import random
 from pathlib import Path
@@ -25,7 +25,7 @@ def batch(rng: random.Random, sequence: int) -> memoryview:
 
 
 def damage(rng: random.Random, data: bytes) -> tuple[bytes, int]:
-    """(the bytes, up to where they are as they were)."""
+    """Return the damaged bytes, and up to which byte they are unchanged."""
     at = rng.randrange(len(data))
     match rng.randrange(4):
         case 0:

@@ -1,4 +1,4 @@
-"""A record that fails a few times and then succeeds leaves one effect, wherever it is cut."""
+"""Records that fail a few times and then succeed: they have one effect, wherever input is cut."""
 
 from collections import Counter
 from collections.abc import AsyncIterator

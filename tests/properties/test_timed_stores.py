@@ -98,7 +98,9 @@ def judge(name: str, life: Life, want: list[Any]) -> None:
 
 
 def judge_sessions(out: list[Any], want: list[Any], *, once: bool) -> None:
-    """Records that are read again may join sessions to one. After `once` a kill none is split."""
+    """Check sessions: repeated records may join sessions to one. After `once` a kill none is
+    split.
+    """
     told = {tuple(bounds) for *bounds, _ in want}
     for start, end, key, count in want:
         around = [n for s, e, k, n in out if s <= start and e >= end and k == key]

@@ -1,4 +1,4 @@
-"""Our codec against kio's own, on every message and version; then bytes that nobody should send."""
+"""Our codec against kio's own, on every message and version, and on malformed bytes."""
 
 import io
 import random
@@ -56,7 +56,7 @@ def schemas() -> list[tuple[int, int, PayloadEntityType]]:
 
 
 def split(field: Field[Any]) -> tuple[Any, bool, bool]:
-    """The inner type of a kio field; is it an array; is it nullable."""
+    """Return the inner type of a kio field, whether it is an array, and whether it is nullable."""
     inner, nullable = field.type, False
     if typing.get_origin(inner) is types.UnionType:
         inner, nullable = typing.get_args(inner)[0], True
@@ -66,7 +66,7 @@ def split(field: Field[Any]) -> tuple[Any, bool, bool]:
 
 
 def draw(rng: random.Random, schema: type[Entity]) -> Entity:
-    """A random message; tagged and nullable fields are their default or null now and then."""
+    """Draw a random message; tagged and nullable fields are sometimes their default or null."""
     values: dict[str, object] = {}
     for field in fields(schema):
         inner, array, nullable = split(field)
@@ -87,7 +87,7 @@ def one(rng: random.Random, inner: Any, field: Field[Any]) -> object:
 
 
 def plain(value: Any, kind: str = "") -> Any:
-    """As our side writes it: a dict of ints, strings, bytes and lists."""
+    """Return a message as our side writes it: a dict of ints, strings, bytes and lists."""
     match value:
         case None:
             return {"uuid": UUID_ZERO, "datetime_i64": -1}.get(kind)
@@ -106,7 +106,7 @@ def plain(value: Any, kind: str = "") -> Any:
 
 
 def told(value: object) -> object:
-    """What a decoded message says, in the same form."""
+    """Return a decoded message in the same form."""
     match value:
         case WireMessage():
             names = {n for n in dir(type(value)) if not n.startswith("_")}
@@ -136,7 +136,7 @@ def test_every_message_of_every_version_equals_kio_byte_for_byte() -> None:
 
 
 def samples(seed: int, per_version: int = 1) -> list[tuple[int, int, bytes]]:
-    """Request frames, without their length, of every api and version."""
+    """Return request frames, without their length, of every api and version."""
     rng, found = random.Random(seed), []
     for api, version, kind in schemas():
         if kind is EntityType.request:
@@ -148,7 +148,7 @@ def samples(seed: int, per_version: int = 1) -> list[tuple[int, int, bytes]]:
 
 
 def mutated(rng: random.Random, frame: bytes) -> bytes:
-    """Cut, flipped, or with one of the lengths that hurt somewhere in it."""
+    """Return a frame cut, with flipped bytes, or with a bad length somewhere in it."""
     at = rng.randrange(len(frame))
     lies = [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff" * 9, b"\x00", b"\xff\xff\xff\xff\x0f"]
     match rng.randrange(4):

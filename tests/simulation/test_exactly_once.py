@@ -1,8 +1,8 @@
 """Groups that process exactly once: a worker dies, freezes or is fenced at each step of a commit.
 
-All checks hold in every story; `EachCommitIsWhole` compares outputs and tables with the committed
-input whenever no transaction is under way. Each planted bug is one place of the product that is
-wrong, and must be found by one of the runs.
+All checks run in every story; `EachCommitIsWhole` compares outputs and tables with the committed
+input whenever no transaction is open. Each planted bug makes one place of the product wrong, and
+one of the runs must find it.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
-"""What clients of other makes see in a world: nothing wrong, and what is planted is found.
+"""Clients of other makes in a simulated world: they see nothing wrong, and planted bugs are found.
 
-Seeds draw guests as they draw everything (`test_seeds`); here is a world with all of them, in which
-nothing goes wrong but what happens to themselves.
+Seeds draw such clients as they draw everything (`test_seeds`). This world has all of them, and only
+the clients themselves fail in it.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,9 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def broken(made: World) -> str:
-    """What broke, if anything, of 40 s and the peace behind them."""
+    """Play 40 s, and the quiet time after them; return the invariant that broke, or an empty
+    string.
+    """
     try:
         for home in made.homes:
             made.at(1.0, home.start)
@@ -42,7 +44,9 @@ def broken(made: World) -> str:
 
 
 def story(seed: int, upstream: str) -> str:
-    """What broke, if anything, where other clients do all that they do."""
+    """Play a world in which other clients do all that they can; return the broken invariant, or
+    "".
+    """
     with world(seed, Scene(rate=20.0, workers=2, upstream=upstream, readers=3)) as made:
         if wrong := broken(made):
             return wrong
@@ -126,8 +130,9 @@ def test_planted_bug_is_found_by_other_clients(
 
 
 def power_cuts(seed: int) -> str:
-    """What broke, if anything, where a broker with `sync` and short files, of which flushes fail,
-    loses its power again and again.
+    """Cut the power of a broker again and again; return the broken invariant, or an empty string.
+
+    The broker runs with `sync` and short files, and some of its flushes fail.
     """
     with world(seed, Scene(rate=60.0, workers=1, sync=True, segment_bytes=2000)) as made:
         disk = made.nodes.disk

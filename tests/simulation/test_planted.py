@@ -1,6 +1,6 @@
-"""Bugs that are planted into a world must be found: a check that finds none of them checks nothing.
+"""Planted bugs, each of which a check must find: a check that finds none checks nothing.
 
-Each bug is a child of one machine that does one thing wrong, as somebody once did.
+Each bug is a subclass of one machine that does one thing wrong. Each of them was a real bug once.
 """
 
 from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ from tests.support.timed import WindowsWithTheirCommit
 
 
 class NothingIsWithheld(StreamsPartitionAssignor):
-    """Claims are not looked at: the new owner begins before the old one has let go."""
+    """Ignores claims: the new owner starts a task before the old owner has released it."""
 
     def assign(self, metadata: Metadata, partitions: Mapping[str, int], **more: Any) -> Outcome:
         said = [(member, Subscription.read(data)) for member, data in metadata]
@@ -70,21 +70,25 @@ class NothingIsWithheld(StreamsPartitionAssignor):
 
 
 class OldClaimsAreCut(NothingIsWithheld):
-    """A member whose SyncGroup failed is still in the group and still holds what it had."""
+    """Drops claims of an older generation, also of a member whose SyncGroup failed and who still
+    runs its tasks.
+    """
 
     def counts(self, said: Subscription, newest: int) -> bool:
         return said.generation == newest
 
 
 class OldLeadersPassOverClaims(NothingIsWithheld):
-    """One bounce: a member from before claims there were leads members that make some (R429-43)."""
+    """Drops claims under a leader that is still eager, in the first bounce of an upgrade
+    (R429-43).
+    """
 
     def counts(self, _: Subscription, __: int) -> bool:
         return not self._self.eager
 
 
 class MemoryIsTrusted(StreamsPartitionAssignor):
-    """What the last plan has given, not what a member says that it has."""
+    """Plans with what the last plan gave to a member, instead of with what the member claims."""
 
     given: Mapping[str, tuple[TopicPartition, ...]] = MappingProxyType({})
 
@@ -97,7 +101,7 @@ class MemoryIsTrusted(StreamsPartitionAssignor):
 
 
 class NoCommitIsFenced(Coordinator):
-    """Whoever commits is taken for somebody who may."""
+    """Takes each OffsetCommit for one of a current member, so that no commit is fenced."""
 
     def step(self, now: float, event: b.Event) -> list[b.Effect]:
         if isinstance(event, b.ClientRequest) and event.api == Api.OFFSET_COMMIT:
@@ -109,28 +113,32 @@ class NoCommitIsFenced(Coordinator):
 
 
 class JoinCountsWhenItIsAnswered(Member):
-    """The answer may have been on its way for most of a session."""
+    """Starts the lease when the answer to JoinGroup arrives, though the answer may have been on its
+    way for most of a session.
+    """
 
     def _joined(self, flight: e.SendRequest, joined: e.Joined) -> None:
         super()._joined(replace(flight, at=self._box.now), joined)
 
 
 class LeasesAreLongerThanSessions(Lease):
-    """Who is cut off goes on for as long again, and again."""
+    """Extends a lease by three sessions, so that a worker that is cut off keeps processing."""
 
     def contact(self, at: float, *, steady: bool) -> None:
         super().contact(at + 3 * self._session_s, steady=True)
 
 
 class LeasesKnowOfNoRound(Lease):
-    """A heartbeat extends them in a round that its member is not in."""
+    """Extends the lease by heartbeats during a round that the member has not joined."""
 
     def contact(self, at: float, *, steady: bool) -> None:
         super().contact(at, steady=True)
 
 
 class FencedMembersKeepTheirClaims(Member):
-    """KIP-792: a zombie's claim, with an old generation, wins over nobody's."""
+    """Keeps the claims of a fenced member. KIP-792: a zombie's old claim wins where nobody else
+    claims.
+    """
 
     def _fence(self, code: int = 0) -> None:
         self.generation, self.member_id = -1, ""
@@ -140,7 +148,7 @@ class FencedMembersKeepTheirClaims(Member):
 
 
 class NobodyJoinsAfterARelease(OwnedPartitions):
-    """What was withheld until the release stays withheld."""
+    """Does not rejoin after a release, so that withheld tasks stay withheld."""
 
     def released(self, event: e.Released) -> None:
         before, collects = self._box.rejoin_reason, e.Timer.COLLECT in self._box._armed
@@ -151,55 +159,57 @@ class NobodyJoinsAfterARelease(OwnedPartitions):
 
 
 def nothing_waits_to_be_let_go(_: View, runs: Mapping[TaskId, int | None]) -> Held:
-    """The leader verifies its plan, and has none to ship."""
+    """Withholds no task, so the leader's plan breaks an invariant and is never sent."""
     return Held({task: builder for task, builder in runs.items() if builder is not None}, {}, {})
 
 
 def knows_no_good_end(departures: Mapping[str, LeaveProgress], **_: object) -> int:
-    """An exit code for some of what there is."""
+    """Knows an exit code for one outcome only."""
     return {LeaveState.TIMEOUT: 1}[departures["w1"].state]
 
 
 class EveryTaskWaitsForAllOutputs(Producer):
-    """One flush for all: a partition without a leader holds up who never writes there."""
+    """Waits for the outputs of all tasks at once: a partition without a leader holds up tasks that
+    never write to it.
+    """
 
     async def settle(self, goals: Mapping[TaskId, Goals], patience_s: float) -> frozenset[TaskId]:
         return await super().settle(goals, 1000 * patience_s)
 
 
 class BeginningsAreNotCommitted(Committer):
-    """An idle task says to nobody where it begins."""
+    """Does not commit the first position of a task without records."""
 
     def first(self, active: Active) -> None: ...
 
 
 def half_is_sent_again(*refused: Any) -> Reworked:
-    """The first part of a batch that was too large, as if it were all of it."""
+    """Send only the first part of a batch that was too large."""
     parts, records = rework(*refused)
     return Reworked(parts[:1], records)
 
 
 def no_reader_is_ahead(sealed: TaskMetadata) -> Mapping[str, OffsetMetadata]:
-    """A commit says how far the slowest reader is, and nothing of others."""
+    """Commit the position of the slowest reader alone."""
     return metadata_of(sealed._replace(readers={}))
 
 
 def nobody_was_ahead(found: Mapping[str, tuple[int, OffsetMetadata]]) -> TaskMetadata:
-    """All readers begin where the slowest one was."""
+    """Start all readers at the position of the slowest one."""
     return place_of(found)._replace(readers={})
 
 
 def nobody_waits(since: float, *_: float | None) -> float:
-    """A task that is wanted back is cut off in the middle of what its agents await."""
+    """Cut a revoked task off while its agents still await something."""
     return since
 
 
 def failures_are_held(*_: object) -> None:
-    """For as long as nothing comes behind them."""
+    """Hold reports of failures until another record arrives."""
 
 
 class When(Check):
-    """Does something once, when the broker answers one worker's request of a kind."""
+    """Check that calls a function once, when the broker answers a request of one worker."""
 
     def __init__(self, made: World, host: str, api: Api, call: Callable[[], object]) -> None:
         super().__init__(made)
@@ -215,19 +225,21 @@ class When(Check):
 
 
 def a_newcomer(made: World, busy_s: float = 6.0) -> None:
-    """And those who run its tasks have no time to let go of them."""
+    """Start a third worker while the workers that run the tasks are too busy to release them."""
     for home in made.homes[:2]:
         home.busy(busy_s)
     made.homes[2].start()
 
 
 def an_upgrade(made: World) -> None:
-    """They are busy for three heartbeats: until the newcomer has begun, whenever it was told."""
+    """Start a third worker, and keep the others busy for three heartbeats: until it has started."""
     a_newcomer(made, 9.0)
 
 
 def a_sync_is_lost(made: World) -> None:
-    """w1 stays in the generation before, joins the next round with what it has, and is busy."""
+    """Lose the answer to w1's SyncGroup: w1 joins the next round with its old generation, and is
+    busy.
+    """
     w1 = made.homes[0].process
 
     def cut_off() -> None:
@@ -242,12 +254,12 @@ def a_sync_is_lost(made: World) -> None:
 
 
 def a_commit_is_late(made: World) -> None:
-    """It is on its way while its member is removed and the other one runs its tasks."""
+    """Remove a member whose commit is on its way, while another worker takes its tasks over."""
     one_is_put_out(made, 5.0)
 
 
 def one_is_put_out(made: World, cut_s: float = 25.0) -> None:
-    """And is cut off, so that it does not hear of it."""
+    """Remove a member, and cut it off so that it does not notice."""
     made.nodes.move_leader(1)  # of partitions: what a commit waits for is there all the time
     made.run_until(25.5)  # heartbeats come every 3 s, and were told just now
     leader, other = made.homes[:2]
@@ -262,7 +274,7 @@ def one_is_put_out(made: World, cut_s: float = 25.0) -> None:
 
 
 def a_join_is_answered_late(made: World) -> None:
-    """w1 stands still when the answer comes, and what it says next does not arrive."""
+    """Answer w1's JoinGroup while w1 is frozen, then drop the requests that w1 sends."""
     w1 = made.homes[0]
     made.nodes.move_leader(1)  # of partitions: there is work all the time
     made.run_until(25.0)
@@ -276,8 +288,10 @@ def a_join_is_answered_late(made: World) -> None:
 
 
 def a_round_ends_without_them(made: World) -> None:
-    """They hear of it at once, join for all of its time, and their heartbeats are answered; that it
-    has ended they hear later.
+    """End a round without two members that know of it.
+
+    They learn of the round at once and try to join for all of its time. Their heartbeats are
+    answered, and they learn of its end later.
     """
     made.nodes.move_leader(1)  # of partitions: there is work all the time
     late = 10_000, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -318,7 +332,7 @@ def workers_begin_at_the_end(made: World) -> None:
 
 
 def workers_are_bounced(made: World) -> None:
-    """One after the other ends cleanly, in the middle of what its agents await, and is back."""
+    """End and restart the workers in turn, each while its agents await something."""
     for turn in range(6):
         home, at = made.homes[turn % 2], 21.0 + 5 * turn
         made.at(at, home.terminate)
@@ -326,14 +340,14 @@ def workers_are_bounced(made: World) -> None:
 
 
 def the_input_ends(made: World) -> None:
-    """With a record that fails, in each partition."""
+    """End the input with a record that fails, in each partition."""
     made.client.feeding = False
     for tp in made.partitions(LINES):
         made.client._fed[tp].unsent.append([POISON.encode()])
 
 
 def nobody_resumes_what_has_closed(self: TimedStore, _closed: int) -> None:
-    """The next owner closes again what its store still holds."""
+    """Forget what was closed, so that the next owner closes it again."""
     self._forget_expiry()
 
 
@@ -342,12 +356,12 @@ WINDOWS_WITH_THEIR_COMMIT = {**factory.STORES, WINDOW: WindowsWithTheirCommit}
 
 
 def windows_are_handed_over(made: World) -> None:
-    """Workers end cleanly, one after the other, and are back."""
+    """End and restart the workers in turn."""
     workers_are_bounced(made)
 
 
 def commits_are_cut_off(made: World) -> None:
-    """Workers die between the changelogs and the offsets, again and again."""
+    """Kill workers between changelogs and offsets, again and again."""
     for turn in range(5):
         made.at(21.0 + 5 * turn, setattr, made, "dies_at", "after_flush")
 
@@ -439,7 +453,7 @@ SEEDS: dict[Story, int] = {an_upgrade: 8}
 
 
 def one_of_each_check() -> list[ParameterSet]:
-    """The gate plants one bug for each check; `just slow` plants all of them."""
+    """Return one bug for each check; the gate plants these, and `just slow` plants all."""
     seen = set[str]()
     cases = []
     for planted in PLANTED:
@@ -468,7 +482,7 @@ def test_same_story_without_the_planted_bug_passes(story: Story) -> None:
 
 
 def run(story: Story, check: str = "") -> None:
-    """Of two checks that see the same, whichever is first, only the one that is named looks."""
+    """Run a planted bug with one check alone: another one might find it first."""
     given: dict[str, Any] = {"rate": 60.0, "workers": 3, **SCENES.get(story, {})}
     scene = Scene(**given)
     with world(SEEDS.get(story, 1), scene) as made:

@@ -1,4 +1,4 @@
-"""Whole groups as they ship, drawn from seeds: the same ones everywhere."""
+"""Whole groups of the real code under faults that seeds draw, the same on every machine."""
 
 from collections import Counter
 
@@ -55,7 +55,7 @@ def test_a_group_survives_thousands_of_seeds(first: int) -> None:
 
 @pytest.mark.timeout(120)
 def test_swarm_of_seeds_covers_all_wanted_events() -> None:
-    """A simulation that never fences anybody proves nothing about fences."""
+    """Without a fenced member a simulation proves nothing about fencing."""
     kinds, met = Counter[str](), Counter[str]()
     for seed in SWARM:
         result = play(seed, story=10**6)

@@ -1,4 +1,4 @@
-"""A seed that fails is told with the faults that it needs, and with no other."""
+"""Shrinking of a failing seed: only the faults that it needs are left."""
 
 import pytest
 

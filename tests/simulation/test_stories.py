@@ -1,6 +1,7 @@
-"""Stories of whole groups, told by hand: one thing goes wrong, at a known time.
+"""Stories of whole groups, written by hand: one thing goes wrong, at a known time.
 
-Where a seed found what a story tells, its docstring names it. All checks hold in every one.
+A docstring says what went wrong before the fix, and names the seed if one found it. All checks run
+in every story.
 """
 
 from collections import Counter
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.timeout(300)  # on a busy machine
 def group(
     *, alive: int | None = None, settles: bool = True, seed: int = 1, **scene: Any
 ) -> Iterator[World]:
-    """A calm network; nothing goes wrong by itself. At the end everything must have been done."""
+    """Start a group on a calm network, and check at the end that everything was processed."""
     with world(seed, Scene(**{"workers": 2, **scene})) as made:
         for home in made.homes[:alive]:
             made.at(1.0, home.start)
@@ -50,26 +51,26 @@ def group(
 
 
 def told(made: World, text: str, who: str = "") -> list[float]:
-    """When somebody said it."""
+    """Return the times of the trace lines that contain a text."""
     return [at for at, name, what in made.scheduler.trace if text in what and who in name]
 
 
 def counts(made: World, at: float | None = None) -> list[int]:
-    """How many tasks each worker that lives runs; then, or now."""
+    """Return the number of tasks of each live worker, sorted; `at`: run until then first."""
     if at:
         made.run_until(at)
     return sorted(len(home.running) for home in made.homes if home.alive)
 
 
 def members(made: World, at: float | None = None) -> list[str]:
-    """As the coordinator counts them in; then, or now."""
+    """Return the members that the coordinator counts; `at`: run until then first."""
     if at:
         made.run_until(at)
     return [] if made.group is None else sorted(made.group.round.members)
 
 
 def leave_and_stay(made: World) -> Tool:
-    """w2 is told to leave, and 6 s later to stay; the tool that says so."""
+    """Ask w2 to leave, and 6 s later to stay; return the second call of the tool."""
     for other in (made.homes[0], made.homes[2]):
         other.busy(14.0)  # they learn nothing meanwhile
     made.leave("w2", timeout_s=20.0)
@@ -78,7 +79,7 @@ def leave_and_stay(made: World) -> Tool:
 
 
 class Pauses(Check):
-    """The longest time in which records were waiting and none of a topic was processed."""
+    """Longest time in which records waited and no record of a topic was processed."""
 
     def __init__(self, made: World, topic: str) -> None:
         super().__init__(made)
@@ -111,7 +112,7 @@ def test_new_worker_learns_tasks_while_no_task_pauses() -> None:
 
 
 def test_killed_and_restarted_worker_does_not_hold_up_the_group() -> None:
-    """Its predecessor would stay in every round until its session ends."""
+    """The killed worker's old membership stayed in each round until its session ended."""
     with group() as made:
         home = made.homes[0]
         home.kill()
@@ -156,7 +157,9 @@ def test_hanging_leaving_worker_is_removed_after_the_deadline() -> None:
 
 @pytest.mark.slow
 def test_worker_with_a_cancelled_leave_is_not_removed_at_the_deadline() -> None:
-    """Leave within 30 s, taken back after 10, and removed after 35: of six seeds one."""
+    """w2 was asked to leave within 30 s, to stay after 10 s, and was removed after 35 s: one seed
+    of six.
+    """
     with group(workers=3) as made:
         before = members(made)
         taken_back = leave_and_stay(made)
@@ -179,7 +182,7 @@ def test_worker_with_a_cancelled_leave_is_not_removed_at_the_deadline() -> None:
     ],
 )
 def test_group_continues_after_the_broker_dies_at_a_write(when: str, api: Api) -> None:
-    """Right before or right behind the generation, or the assignment, is on its disk."""
+    """The broker dies before or after it has stored the generation, or the assignment."""
     with group(alive=1, workers=3) as made:
 
         class Dies(Check):
@@ -203,7 +206,9 @@ def test_group_continues_after_the_broker_dies_at_a_write(when: str, api: Api) -
 
 @pytest.mark.slow
 def test_broker_away_for_most_of_a_session_costs_no_tasks() -> None:
-    """Silence suspends; only the coordinator's word loses."""
+    """Silence of the coordinator pauses tasks. Only an answer of the coordinator takes
+    them away.
+    """
     with group() as made:
         made.nodes.crash(9.0)
         made.run_until(50.0)
@@ -213,7 +218,7 @@ def test_broker_away_for_most_of_a_session_costs_no_tasks() -> None:
 
 @pytest.mark.parametrize("what", ["coordinator", pytest.param("leader", marks=pytest.mark.slow)])
 def test_moved_leader_or_coordinator_is_followed_with_old_broker_alive(what: str) -> None:
-    """Shown on three real brokers in 3 of 3 runs: every worker stopped for good."""
+    """Every worker stopped for good in 3 of 3 runs on three real brokers."""
     with group(rate=40.0) as made:
         pauses = Pauses(made, WORDS)
         for at in (20.0, 30.0, 40.0):
@@ -226,7 +231,7 @@ def test_moved_leader_or_coordinator_is_followed_with_old_broker_alive(what: str
 @pytest.mark.slow
 @pytest.mark.parametrize("topic", [pytest.param(LINES, marks=pytest.mark.slow), WORDS])
 def test_damaged_batch_costs_no_later_record(topic: str) -> None:
-    """52 to 120 of 17,000 words, 8 of 8 seeds."""
+    """Of 17,000 words 52 to 120 were lost, in 8 of 8 seeds."""
     with group(rate=40.0) as made:
         for at in range(20, 60, 2):
             made.at(float(at), made.nodes.damage, topic)
@@ -236,7 +241,7 @@ def test_damaged_batch_costs_no_later_record(topic: str) -> None:
 
 @pytest.mark.slow
 def test_uncommitted_rows_stay_within_the_limit_while_a_changelog_refuses() -> None:
-    """A cycle that does not end held up no record: memory grew for as long as it lasted."""
+    """A commit that did not end stopped no processing, and memory grew for as long as it waited."""
     with group(alive=1, rate=300.0, vocabulary=10**6, memory="1MiB") as made:
         made.nodes.stingy[COUNTS] = made.now + 20.0
         parts = made.homes[0].parts
@@ -252,7 +257,7 @@ def test_uncommitted_rows_stay_within_the_limit_while_a_changelog_refuses() -> N
 
 @pytest.mark.slow
 def test_deleted_source_topic_does_not_cause_endless_rounds() -> None:
-    """One every 3 to 6 s; and what has nothing to do with it goes on."""
+    """A round came every 3 to 6 s. Now tasks of other topics continue."""
     with group(pair=(4, 2), settles=False) as made:
         made.nodes.delete(B)
         made.run_until(60.0)
@@ -271,7 +276,7 @@ def test_deleted_source_topic_does_not_cause_endless_rounds() -> None:
 
 @pytest.mark.slow
 def test_full_disk_ends_only_one_worker() -> None:
-    """Seed 48: its last messages came while all that it ran was being cancelled."""
+    """Seed 48: the last records arrived while the worker's tasks were being cancelled."""
     with group() as made:
         home = made.homes[0]
         home.disk.full = True
@@ -294,7 +299,7 @@ def test_worker_frozen_beyond_the_session_stays_idle_and_rejoins() -> None:
 
 
 def test_record_awaiting_a_foreign_event_is_committed_after_input_ends() -> None:
-    """Seed 2026 of a trial: committed 745 of 748, for ever."""
+    """Seed 2026 of a trial: 745 of 748 records were committed, for ever."""
     with group(sleepy=1.0, rate=1.0) as made:
         made.run_until(40.0)
         assert made.excused["foreign"]
@@ -302,7 +307,7 @@ def test_record_awaiting_a_foreign_event_is_committed_after_input_ends() -> None
 
 @pytest.mark.slow
 def test_topics_of_one_sub_topology_may_grow() -> None:
-    """a:4, b:2, and b grows to 4: b-2 and b-3 were claimed and never read."""
+    """Topics a:4 and b:2, and b grows to 4: b-2 and b-3 were claimed and never read."""
     with group(pair=(4, 2)) as made:
         made.nodes.grow(B, 4)
         made.run_until(20.0 + 4 * TOPICS_EVERY_S)  # the last one gets its first record late
@@ -312,7 +317,9 @@ def test_topics_of_one_sub_topology_may_grow() -> None:
 
 @pytest.mark.slow
 def test_topic_grows_once_the_disk_works_again() -> None:
-    """Seed 931: a folder that could not be flushed ended the world, instead of the request."""
+    """Seed 931: a folder that could not be flushed ended the broker, instead of failing the
+    request.
+    """
     with group(pair=(4, 2), sync=True) as made:
         made.nodes.disk.failures = 1.0
         made.nodes.grow(B, 4)
@@ -325,7 +332,7 @@ def test_topic_grows_once_the_disk_works_again() -> None:
 
 @pytest.mark.slow
 def test_worker_starts_while_the_changelog_of_local_state_has_no_leader() -> None:
-    """Seed 2111 of a trial: it ended with a WorldError after 10 s."""
+    """Seed 2111 of a trial: the worker ended with a WorldError after 10 s."""
     with group() as made:
         home = made.homes[0]
         home.kill()
@@ -338,7 +345,7 @@ def test_worker_starts_while_the_changelog_of_local_state_has_no_leader() -> Non
 
 @pytest.mark.slow
 def test_vanished_node_costs_no_tasks_within_a_ten_second_session() -> None:
-    """Time-outs of 5 s one behind the other, whatever the session: of four seeds three."""
+    """Timeouts of 5 s followed each other, whatever the session timeout: three seeds of four."""
     with group(workers=3) as made:
         made.nodes.vanish(0, 40.0)
         made.run_until(70.0)
@@ -354,7 +361,9 @@ def test_commit_refused_for_good_is_given_up() -> None:
 
 @pytest.mark.slow
 def test_worker_with_a_cancelled_leave_and_lost_tasks_ends_cleanly() -> None:
-    """It was leaving for its data loop for ever: a clean SIGTERM ended with 1, without a flush."""
+    """The data loop took the worker for leaving for ever: SIGTERM ended it with exit code 1 and
+    without a commit.
+    """
     with group(workers=3) as made:
         home = made.homes[1]
         leave_and_stay(made)
@@ -369,18 +378,18 @@ def test_worker_with_a_cancelled_leave_and_lost_tasks_ends_cleanly() -> None:
 
 @pytest.mark.slow
 def test_departing_member_opens_no_new_learners() -> None:
-    """What its last plan had it learn was opened beside its last commits."""
+    """The learners of its last plan were opened beside its last commits."""
     assert any(goes_behind_a_plan(seed) for seed in range(2, 6))
 
 
 def goes_behind_a_plan(seed: int) -> bool:
-    """Whether that plan was there before its last commits were."""
+    """Return whether the last plan came before the last commits."""
     # So many records that each task has some to commit whenever that plan comes.
     with group(alive=1, words=12, max_learners=1, rate=240.0, seed=seed) as made:
         home = made.homes[1]
 
         class Ends(Check):
-            """On the way to it, behind the signals, is a plan that has it learn one more."""
+            """Check that ends a worker when a plan arrives that has it learn one more task."""
 
             def told(self, host: str, call: Any, body: Any) -> None:
                 if host == f"{home.name}.1" and call.api is Api.SYNC_GROUP and home.running:
@@ -402,7 +411,7 @@ def goes_behind_a_plan(seed: int) -> bool:
 
 @pytest.mark.slow
 def test_task_with_refused_commits_is_handed_over_uncommitted() -> None:
-    """It waited until the time to revoke was over, and was lost."""
+    """The task waited until the time to revoke was over, and was lost."""
     with group(alive=1, rate=60.0) as made:
         made.nodes.refused[Api.OFFSET_COMMIT] = 10**6, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         made.homes[1].start()
@@ -413,7 +422,7 @@ def test_task_with_refused_commits_is_handed_over_uncommitted() -> None:
 
 @pytest.mark.slow
 def test_permanently_damaged_batch_holds_up_only_one_partition() -> None:
-    """It ended its worker, and then the next one."""
+    """The batch ended its worker, and then the next worker."""
     with group(rate=40.0) as made:
         for _ in range(120):
             made.nodes.damage(WORDS)
@@ -422,8 +431,9 @@ def test_permanently_damaged_batch_holds_up_only_one_partition() -> None:
 
 
 def test_dead_member_is_removed_after_the_session_of_that_member() -> None:
-    """A commit beside its JoinGroup had moved the time at which its group wakes, and woke nobody:
-    after 38 s instead of 6."""
+    """A commit beside a waiting JoinGroup moved the wake-up time of the group, and nothing woke the
+    group: the member was removed after 38 s instead of 6 s.
+    """
     with group(sessions=(6.0, 30.0), rate=60.0) as made:
         first, second = made.homes
         assert first.parts is not None
@@ -431,8 +441,9 @@ def test_dead_member_is_removed_after_the_session_of_that_member() -> None:
         who = first.member.member_id
 
         class Dies(Check):
-            """As soon as a commit beside its parked JoinGroup has put the end of its session before
-            everything that its group is to be woken for."""
+            """Check that kills a worker once a commit beside its waiting JoinGroup has moved the
+            end of its session before all wake-ups of the group.
+            """
 
             moves = False
 
@@ -465,7 +476,9 @@ def test_dead_member_is_removed_after_the_session_of_that_member() -> None:
 
 @pytest.mark.slow
 def test_topic_is_read_again_when_the_partition_leader_returns() -> None:
-    """What is read of the other topic waits for it and fills all there is: nobody asked for it."""
+    """Records of the other topic filled all the room for waiting records, and the partition was not
+    fetched again.
+    """
     with group(alive=1, lines=1, words=2, pair=(2, 2), rate=150.0, memory="256KiB") as made:
         made.homes[0].kill()
         made.nodes.leaderless[B] = made.now + 20.0
@@ -477,7 +490,7 @@ def test_topic_is_read_again_when_the_partition_leader_returns() -> None:
 
 
 class Begun(Check):
-    """How often each worker has begun to learn each task."""
+    """Number of times that each worker has begun to learn each task."""
 
     def __init__(self, made: World) -> None:
         super().__init__(made)
@@ -490,8 +503,11 @@ class Begun(Check):
 
 
 def after(kind: str, *, dies: bool) -> tuple[dict[str, set[TaskId]], int]:
-    """Who runs what in the end, and how often somebody began to learn a task it had begun before.
-    The leader, which stays, dies when the first task has moved, and is back 0.3 s later."""
+    """Return the tasks of each worker at the end, and how many tasks were learned more than once.
+
+    The leader stays. With `dies` it is killed when the first task has moved, and is back 0.3 s
+    later.
+    """
     alive = {"up": 2, "down": 3, "swap": 3}[kind]
     with group(workers=3, alive=2, words=12, max_learners=1) as made:
         if alive == 3:
@@ -519,8 +535,8 @@ def after(kind: str, *, dies: bool) -> tuple[dict[str, set[TaskId]], int]:
 @pytest.mark.parametrize("kind", ["up", "down", "swap"])
 @pytest.mark.slow
 def test_group_leader_dying_amid_a_resize_does_not_change_the_result(kind: str) -> None:
-    """Nobody learns anything twice, and everybody has as many tasks in the end; where a leader
-    comes back to more than it is to keep, which ones go on from there is for its disk to say.
+    """No task is learned twice, and each worker ends with as many tasks as without the kill. Which
+    tasks stay with the restarted leader depends on its disk.
     """
     (runs, again), (calm, _) = after(kind, dies=True), after(kind, dies=False)
     assert again == 0

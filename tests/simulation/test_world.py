@@ -1,4 +1,4 @@
-"""The world itself: one seed is one story, and a calm one is as a user expects it."""
+"""Simulated worlds: one seed gives one story, and a calm world does what a user expects."""
 
 import os
 import random
@@ -27,7 +27,7 @@ def test_three_workers_count_words_while_nothing_goes_wrong() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seeds", [(6,), pytest.param((3, 11, 12), marks=pytest.mark.slow)])
 def test_seed_gives_the_same_story_under_every_hash_seed(seeds: tuple[int, ...]) -> None:
-    """Of 3 and 6 commits of several partitions are refused, of 11 a disk is full."""
+    """The sizes make sure that commits are refused and disks fill up (seeds 3, 6 and 11)."""
     told = set[tuple[str, ...]]()
     command = [sys.executable, "-m", "streamsx.simulation", *map(str, seeds), "--digest"]
     for hash_seed in ("1", "12345"):

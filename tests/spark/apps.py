@@ -15,7 +15,7 @@ told = frail.topic("told", value_type=str, value_serializer="raw")
 
 
 def executor() -> int:
-    """Its JVM: a task's process is a child of a child of it."""
+    """Return the JVM of the executor: a task's process is a grandchild of it."""
     return int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
 
 

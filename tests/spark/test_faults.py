@@ -1,4 +1,4 @@
-"""Who is killed at which moment, and what is torn: state is exact, or nothing is written."""
+"""Kills at chosen moments, and torn files: state is exact, or nothing is written."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def feed(spark: "SparkSession", tmp_path: Path) -> Iterator[Feed]:
 
 @pytest.mark.slow
 def test_executors_killed_in_tasks_or_before_the_sink_change_nothing(feed: Feed) -> None:
-    """What they held is made again, and is the same; the state is that of those before."""
+    """Their state is made again, and is the same, from the state before."""
     feed.feed(*some(0), "kill", *some(40))
     out = feed.folder / "sent"
     command = [
@@ -163,7 +163,7 @@ def wait_behind(live: "subprocess.Popen[str]", feed: Feed, last: int) -> None:
 
 @pytest.mark.slow
 def test_query_killed_after_a_commit_resumes_and_ends_on_sigterm(feed: Feed, cli: Cli) -> None:
-    """With 0, when the batch that runs is over."""
+    """The query ends with exit code 0, when the running batch is over."""
     feed.feed(*some(0, 30))
     killed = cli("--available-now", fault="after_manifest:2")
     _, said = killed.communicate()
@@ -178,7 +178,7 @@ def test_query_killed_after_a_commit_resumes_and_ends_on_sigterm(feed: Feed, cli
 
 @pytest.mark.slow
 def test_sigterm_to_driver_and_jvm_exits_0_without_the_batch(feed: Feed, cli: Cli) -> None:
-    """As systemd sends it."""
+    """The signal goes to both processes, as systemd sends it."""
     feed.feed(*some(0))
     live = cli("--every", "100ms")
     wait_behind(live, feed, -1)

@@ -1,11 +1,4 @@
-"""What the pipeline on Spark costs, beside what does the same without it; in one run, by turns.
-
-    just slow -k figures -s
-
-On an idle machine. FIGURES_SCALE=0.01 tries it with so much less; what is equal must be equal then
-too, but ratios of a second of work say nothing, and are told only. State out of a snapshot beside a
-replay: `unit/state/test_snapshot_speed.py`.
-"""
+"""Costs of the pipeline on Spark compared with the same work without it, in one run, by turns."""
 
 import json
 import os
@@ -120,7 +113,7 @@ def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
 
 
 def spent(job: Callable[[], object], without: int | None) -> Spent:
-    """Of this process and all below it, but for a broker."""
+    """Return the cost of this process and all below it, without a broker."""
     brokers = () if without is None else (without,)
     before, began = cpu_s(os.getpid(), brokers), time.perf_counter()
     job()
@@ -144,7 +137,7 @@ class PlainRun(NamedTuple):
 
 
 def plain(bootstrap: str, folder: Path, total: int) -> PlainRun:
-    """Until all is committed."""
+    """Run a worker until all is committed."""
     client = Client(bootstrap)
     read = [TopicPartition(TOPIC, n) for n in range(PARTITIONS)]
     group = folder.name
@@ -163,7 +156,7 @@ def plain(bootstrap: str, folder: Path, total: int) -> PlainRun:
 
 
 def state_of(run: PlainRun) -> dict[tuple[str, int], list[tuple[bytes, bytes]]]:
-    """As `stored` gives that of a snapshot."""
+    """Return the state of a worker in the form in which `stored` returns that of a snapshot."""
     memory, found = RocksMemory(blocks_bytes=64 << 20, buffers_bytes=64 << 20), {}
     for partition in range(PARTITIONS):
         path = run.state / str(partition)
@@ -282,7 +275,7 @@ def test_figures_of_a_query_beside_transform_with_state(
 
 
 def summed(rows: "DataFrame") -> "DataFrame":
-    """What the app does, by Spark's own state."""
+    """Compute what the app computes, by Spark's own state."""
     import orjson
     from pyspark.sql import Row
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor

@@ -59,7 +59,7 @@ def steps(folder: Path, bootstrap: str) -> list[tuple[str, str]]:
 
 
 class Shell:
-    """One bash for all of it. What its children log goes to a file."""
+    """Shell of one bash for the whole guide. The output of its children goes to a file."""
 
     def __init__(self, folder: Path) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -71,7 +71,7 @@ class Shell:
             )  # fmt: skip
 
     def __call__(self, line: str) -> None:
-        """Until it has ended, with 0."""
+        """Run a command until it has ended with 0."""
         assert self._bash.stdin
         assert self._bash.stdout
         self._bash.stdin.write(f"{line}\necho ::$?\n")
@@ -129,7 +129,9 @@ class Guide:
         self._client._persist(done, f"all of {name}")
 
     def tables(self, name: str) -> tuple[dict[str, Any], ...]:
-        """Of the live changelogs, each key in the partition of records with that key."""
+        """Return the tables of the live changelogs, each key in the partition of records with that
+        key.
+        """
         from streamsx.spark.state import state
 
         found = []
@@ -143,7 +145,7 @@ class Guide:
 
 
 def spark_command(words: Sequence[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
-    """What it says to programs."""
+    """Return the JSON result of the command."""
     monkeypatch.setattr(sys, "argv", ["streamsx spark", *words, "--json"])
     capsys.readouterr()
     with pytest.raises(SystemExit) as ended:

@@ -60,7 +60,7 @@ EXACTLY_ONCE = {
 
 
 async def removed(cluster: Cluster) -> None:
-    """As by an administrator, ahead of the end of the session."""
+    """Remove the members as an administrator does, before the session ends."""
     members = (await admin.describe_group(cluster, "carried")).members
     connection = await cluster.open(await cluster.coordinator("carried"), "test")
     gone = [{"member_id": member} for member, *_ in members]
@@ -68,7 +68,7 @@ async def removed(cluster: Cluster) -> None:
 
 
 class Shop:
-    """What was sold, and what everybody makes of it."""
+    """Sold items, and the totals that each kind of run makes of them."""
 
     def __init__(self, spark: "SparkSession", either: Broker | ApacheKafka, folder: Path) -> None:
         self.spark, self.client, self.folder = spark, Client(either.bootstrap), folder
@@ -90,7 +90,7 @@ class Shop:
             self.truth[f"u{n % 7}"] += n
 
     def run(self, **more: Any) -> None:
-        """All that is there."""
+        """Run over all records there are."""
         how = {"scratch": str(self.folder), "heard": self.heard.append, **more}
         run(self.spark, APP, self.uri, available_now=True, **how).wait()
 
@@ -101,7 +101,7 @@ class Shop:
         return {key: int(value) for key, value in newest.items() if value is not None}
 
     def finished(self) -> bool:
-        """Whether the group has taken everything."""
+        """Return whether the group has processed everything."""
         tps = [TopicPartition("sales", n) for n in range(2)]
         if not self.client.partitions(self.inner):
             return False
@@ -169,7 +169,7 @@ def test_state_moves_from_workers_to_spark_and_back(
     env["STREAMSX_SNAPSHOT"] = shop.uri
     with Workers(either.bootstrap, tmp_path / "b", app=APP, env=env) as workers:
         workers.start("b")
-        said = f"Spark has gone on with it, in {shop.uri}: streamsx spark handover MODULE"
+        said = f"Spark continued it in {shop.uri}: run streamsx spark handover MODULE"
         assert workers.code("b") == 2
         assert said in workers.error("b")
     other, said = str(tmp_path / "other"), f"carried: .* in {shop.uri}, not in .*other: go"
@@ -331,7 +331,9 @@ def test_handover_releases_also_partitions_without_records(shop: Shop) -> None:
 @SLOW_ON_KAFKA
 @pytest.mark.slow
 def test_query_with_lost_state_resumes_from_changelogs_and_offsets(shop: Shop) -> None:
-    """Both are where the last batch was: also lag is what it is, for whoever looks at the group."""
+    """Changelogs and offsets stand at the last batch, and the lag of the group is right for
+    tools.
+    """
     shop.sell(0, 30)
     shop.run(sink="noop", max_records=10)
     tps = [TopicPartition("sales", n) for n in range(2)]
@@ -380,7 +382,7 @@ def test_query_behind_worker_commits_is_refused_except_a_shadow(shop: Shop) -> N
     SourceOptions(options_of(APP)).ask(
         lambda cluster: admin.commit_offsets(cluster, "carried", workers)
     )
-    with pytest.raises(SnapshotAhead, match=r"workers have gone on since: .*run --from group"):
+    with pytest.raises(SnapshotAhead, match=r"workers have continued since: .*run --from group"):
         shop.run(publishes=False, start="group")
     shop.run(publishes=False, sink="noop")  # a shadow sends nothing
     assert len(shop.heard) == 2

@@ -1,4 +1,4 @@
-"""Whoever interrupts a command of Spark reads only how far it was, and leaves nothing behind."""
+"""Interrupted commands of Spark: one line about the progress, and no files left behind."""
 
 import os
 import signal

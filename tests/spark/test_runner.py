@@ -51,7 +51,7 @@ class Feed:
         self.said: list[str] = []
 
     def on_kafka(self, kafka: Broker | ApacheKafka) -> None:
-        """From here on, and as if nobody had been there before."""
+        """Start from here, as if no query had run before."""
         self.client.close()
         self.client = Client(kafka.bootstrap)
         for topic in (*COUNTS, "told", "frail-seen-changelog"):
@@ -72,7 +72,7 @@ class Feed:
         return run(self.spark, APP, self.uri, **{**how, **about})
 
     def run(self, **more: Any) -> None:
-        """All that is there."""
+        """Run over all records there are."""
         self.live(available_now=True, **more).wait()
 
     def stored(self) -> Stored:
@@ -120,7 +120,7 @@ def test_task_attempt_killed_after_applying_records_leaves_no_trace(feed: Feed) 
 
 @pytest.mark.slow
 def test_newest_snapshot_alone_decides_where_a_query_resumes(feed: Feed) -> None:
-    """One that is lost is made again; nothing of Spark's repeats or jumps a number."""
+    """A lost snapshot is made again; Spark repeats or skips no number."""
     feed.feed(*some(0))
     feed.run(max_records=20)
     feed.files.delete("manifests/000000000001.json")
@@ -315,7 +315,7 @@ def test_incompatible_snapshot_is_refused(feed: Feed, change: dict[str, Any], wh
 
 
 def without_transactions(service: Service, call: ServedRequest) -> ReplyBody | None:
-    """As a broker answers that has no coordinator for them."""
+    """Answer as a broker without a coordinator for transactions."""
     if call.api is Api.FIND_COORDINATOR and call.body.key_type:
         return {"error_code": ErrorCode.INVALID_REQUEST, "coordinators": []}
     return answered(service, call)

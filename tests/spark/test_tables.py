@@ -78,7 +78,7 @@ def table(frame: Any) -> dict[tuple[int, str], Any]:
 
 
 def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> Any:
-    """What the command says to programs."""
+    """Return the JSON result of the command."""
     monkeypatch.setattr(sys, "argv", ["streamsx spark", *words, "--json"])
     with pytest.raises(SystemExit) as ended:
         command.main()

@@ -1,1 +1,1 @@
-"""What several tests share: brokers and workers beside them, clients, a coordinator at a desk."""
+"""Shared parts of tests: brokers and workers beside them, clients, a harness of the coordinator."""

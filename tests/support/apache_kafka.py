@@ -1,8 +1,8 @@
-"""A real Apache Kafka on this machine in KRaft mode, started, restarted, killed: one node, or a
-cluster of several brokers beside one controller.
+"""Real Apache Kafka on this machine in KRaft mode: one node, or several brokers and a controller.
 
-To hold against it what the embedded broker and our clients do. It never outlives the process that
-started it. Jars come from `jars`; Java 17 or newer must be on PATH.
+The embedded broker and our clients are compared with it. It is started, restarted and killed by
+tests, and never outlives the process that started it. Jars come from `jars`; Java 17 or newer must
+be on PATH.
 """
 
 import base64
@@ -127,8 +127,8 @@ JAVA = (
 
 
 class Node:
-    """One process of Kafka. A context manager; between its calls it may be down, its address stays
-    the same.
+    """One process of Kafka. A context manager; the process may be down between calls, and its
+    address stays the same.
     """
 
     def __init__(
@@ -141,8 +141,11 @@ class Node:
         ready: Callable[[socket.socket], bool],
         clock: Clock | None = None,
     ) -> None:
-        """`home`: an empty folder for configuration, data and log. `ready`: asked on a connection
-        to its port, until it is true; it may raise OSError.
+        """Prepare a node.
+
+        Args:
+            home: An empty folder for configuration, data and log.
+            ready: Called with a connection to its port until it is true; may raise OSError.
         """
         home.mkdir(parents=True, exist_ok=True)
         self._jars, self._home, self._port = jars, home, port
@@ -154,12 +157,12 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT."""
+        """Return HOST:PORT."""
         return f"{HOST}:{self._port}"
 
     @property
     def pid(self) -> int | None:
-        """Of the Java process; None while it is down."""
+        """Return the pid of the Java process; None while it is down."""
         return self._java.pid if self._java and self._java.code is None else None
 
     def __enter__(self) -> Self:
@@ -170,8 +173,13 @@ class Node:
         self.stop()
 
     def start(self, *, idle_s: float | None = None) -> None:
-        """Until it is ready. `idle_s`: it closes connections that are idle for so long, ten minutes
-        without. Raises BrokerUnreachable with the end of its log.
+        """Start it and wait until it is ready.
+
+        Args:
+            idle_s: Seconds after which it closes idle connections; ten minutes by default.
+
+        Raises:
+            BrokerUnreachable: with the end of its log.
         """
         self.begin(idle_s=idle_s)
         self.wait()
@@ -186,7 +194,7 @@ class Node:
         self._java = Child("kafka", self._home / "kafka.log", command)
 
     def wait(self) -> None:
-        """Until it is ready. Raises BrokerUnreachable."""
+        """Wait until it is ready. Raises BrokerUnreachable."""
         try:
             self._wait_until_ready()
         except BaseException:
@@ -194,19 +202,19 @@ class Node:
             raise
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL to one that does not end; nothing if it is down."""
+        """Send SIGTERM, then SIGKILL if it does not end; do nothing if it is down."""
         if self._java is not None:
             self._java.stop(STOP_TIMEOUT_S)
             self._java = None
 
     def kill(self) -> None:
-        """SIGKILL: as a crash."""
+        """Kill it by SIGKILL, as in a crash."""
         if self._java is not None:
             self._java.kill()
             self._java = None
 
     def restart(self) -> None:
-        """Stop if it runs, then start."""
+        """Stop it if it runs, then start it."""
         self.stop()
         self.start()
 
@@ -247,8 +255,10 @@ class Node:
 
 
 class ApacheKafka(Node):
-    """One node that is broker and controller, with one replica of everything. `settings`: of the
-    broker, in its own words. `features`: levels by name; the others are the newest.
+    """One node that is broker and controller, with one replica of everything.
+
+    `settings`: of the broker, by Kafka's names. `features`: levels by name; the others are the
+    newest.
     """
 
     def __init__(
@@ -277,27 +287,33 @@ class ApacheKafka(Node):
 
     @property
     def sasl_bootstrap(self) -> str:
-        """HOST:PORT where it demands USER and PASSWORD, by SASL/PLAIN."""
+        """Return HOST:PORT of the listener that demands USER and PASSWORD by SASL/PLAIN."""
         return f"{HOST}:{self._sasl}"
 
     @property
     def secure_bootstrap(self) -> str:
-        """HOST:PORT where it demands USER by SASL_SSL: PLAIN, SCRAM-SHA-256 and -512 with PASSWORD,
-        OAUTHBEARER with a token that nobody has signed; its certificate is PEM.
+        """Return HOST:PORT of the listener that demands USER by SASL_SSL.
+
+        Mechanisms: PLAIN, SCRAM-SHA-256 and -512 with PASSWORD, OAUTHBEARER with an unsigned token.
+        The certificate is PEM.
         """
         return f"{HOST}:{self._secure}"
 
 
 class ApacheCluster:
-    """Brokers 1, 2, 3 and a controller, all processes of their own; three replicas, of which two
-    must be in sync. A context manager.
+    """Brokers 1, 2, 3 and a controller, each a process; three replicas, of which two must be in
+    sync. A context manager.
     """
 
     def __init__(
         self, jars: Path, home: Path, *, session_s: float = 9.0, clock: Clock | None = None
     ) -> None:
-        """`home`: an empty folder. `session_s`: a broker that is gone without a word is missed
-        after that, and one that is started again is let in as late.
+        """Prepare a cluster.
+
+        Args:
+            home: An empty folder.
+            session_s: Time after which a vanished broker is fenced; a restarted one has to wait as
+                long.
         """
         self._clock, self._pause = clock or SystemClock(), threading.Event()
         named = _cluster_id()
@@ -321,11 +337,11 @@ class ApacheCluster:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT of each broker, with commas between them."""
+        """Return HOST:PORT of each broker, with commas in between."""
         return ",".join(node.bootstrap for node in self.brokers.values())
 
     def __enter__(self) -> Self:
-        """Until all brokers know of each other, and one of them coordinates groups."""
+        """Start all; wait until the brokers know each other and one of them coordinates groups."""
         nodes = (self._controller, *self.brokers.values())
         try:
             for node in nodes:
@@ -340,17 +356,19 @@ class ApacheCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Killed: nobody needs what they hold."""
+        """Kill all processes: their data is not needed any more."""
         for node in (*self.brokers.values(), self._controller):
             node.kill()
 
     def coordinator(self, group: str) -> int | None:
-        """The id of the broker that coordinates a group, as another one has it; None: nobody."""
+        """Return the id of the broker that coordinates a group, by another broker; None if there is
+        none.
+        """
         told = self._ask(Api.FIND_COORDINATOR, 2, {"key": group, "key_type": 0})
         return None if told.error_code else int(told.node_id)
 
     def leaders(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """Of each partition of each topic the broker that leads it and the preferred one."""
+        """Return for each partition of each topic its leader and its preferred leader."""
         return {
             (topic.name, part.partition_index): (part.leader_id, part.replica_nodes[0])
             for topic in self._ask(Api.METADATA, 8, {"topics": None}).topics
@@ -358,7 +376,7 @@ class ApacheCluster:
         }
 
     def elect_preferred(self) -> None:
-        """Until each partition is led by its preferred broker; all of these must run."""
+        """Wait until each partition is led by its preferred broker; all of these must run."""
         body = {"election_type": 0, "topic_partitions": None, "timeout": 10_000}
 
         def elected() -> bool:
@@ -372,7 +390,7 @@ class ApacheCluster:
         self.until(elected, "leaders are the preferred ones")
 
     def until_in_sync(self) -> None:
-        """Until every broker is there, with all replicas it should have."""
+        """Wait until every broker runs, with all replicas in sync."""
 
         def in_sync() -> bool:
             told = self._ask(Api.METADATA, 8, {"topics": None})
@@ -385,8 +403,10 @@ class ApacheCluster:
         self.until(in_sync, "replicas in sync")
 
     def until(self, condition: Callable[[], T], what: str) -> T:
-        """What `condition` gives, once that is true; while it raises OSError it is not. Raises
-        BrokerUnreachable when it takes too long.
+        """Wait until `condition` is true and return it; OSError counts as not true.
+
+        Raises:
+            BrokerUnreachable: it took too long.
         """
         over = self._clock.now() + READY_TIMEOUT_S
         while self._clock.now() < over:
@@ -397,7 +417,7 @@ class ApacheCluster:
         raise BrokerUnreachable(f"the cluster at {self.bootstrap}: not in time: {what}")
 
     def _ask(self, api: int, version: int, body: wire.Body) -> Any:
-        """Of any broker that runs."""
+        """Ask any broker that runs."""
         running = next(node for node in self.brokers.values() if node.pid)
         host, _, port = running.bootstrap.rpartition(":")
         with socket.create_connection((host, int(port)), PROBE_TIMEOUT_S) as sock:
@@ -405,7 +425,7 @@ class ApacheCluster:
 
 
 def _filled(properties: str, **values: object) -> str:
-    """`home` and `host` are not known yet."""
+    """Fill a template; `home` and `host` come later."""
     return properties.format(home="{home}", host="{host}", **values)
 
 
@@ -414,13 +434,15 @@ def lines_of(settings: Mapping[str, object]) -> str:
 
 
 def _cluster_id() -> str:
-    """An option: one id in 64 begins with a dash, which would be an option without the "="."""
+    """Return a random cluster id as an option with "=": one id in 64 begins with a dash."""
     return "--cluster-id=" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
 
 def _coordinates(sock: socket.socket) -> bool:
-    """An open port is too early, and so is an answered ApiVersions: the coordinator refuses for up
-    to 4 s more. FindCoordinator also makes a new broker create its offsets topic.
+    """Return whether the broker coordinates groups.
+
+    An open port is too early, and so is an answered ApiVersions: the coordinator refuses for up to
+    4 s more. FindCoordinator also makes a new broker create its offsets topic.
     """
     found = converse(sock, Api.FIND_COORDINATOR, 1, {"key": "probe", "key_type": 0})
     offsets = converse(sock, Api.OFFSET_FETCH, 7, {"group_id": "probe", "topics": None})
@@ -428,13 +450,13 @@ def _coordinates(sock: socket.socket) -> bool:
 
 
 def _is_member(node: int, sock: socket.socket) -> bool:
-    """It knows of itself that it may lead: its registration is not fenced."""
+    """Return whether the broker knows that it may lead: its registration is not fenced."""
     told = converse(sock, Api.METADATA, 8, {"topics": []})
     return node in {broker.node_id for broker in told.brokers}
 
 
 def converse(sock: socket.socket, api: int, version: int, body: wire.Body) -> Any:
-    """One request and its answer on a blocking socket. Raises OSError and Malformed."""
+    """Send one request on a blocking socket and return its answer. Raises OSError and Malformed."""
     sock.sendall(wire.request_encoder(api, version)(1, body, "streamsx-probe"))
     size = int.from_bytes(_received(sock, 4), "big")
     return wire.response_decoder(api, version)(_received(sock, size))[1]
@@ -450,7 +472,7 @@ def _received(sock: socket.socket, size: int) -> bytes:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Held open until all are known, so that no two are the same."""
+    """Return free ports. All are held open until the last is found, so that no two are the same."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [sock.getsockname()[1] for sock in sockets]
     for sock in sockets:

@@ -1,6 +1,7 @@
-"""An event loop whose time jumps to the next call that is due.
+"""Event loop whose time jumps to the next call that is due.
 
-For stories of pauses and beats that touch no socket: nobody waits, and no machine is too slow.
+It serves stories of pauses and heartbeats that use no socket: no test waits, and no machine is too
+slow.
 """
 
 import asyncio

@@ -1,16 +1,16 @@
-"""What the embedded broker costs, beside Apache Kafka: figures for whoever changes the broker.
+"""Costs of the embedded broker compared with Apache Kafka, for changes of the broker.
 
     python -m tests.support.broker_cost --kafka
 
-CPU time of the broker's process per request, by raw clients that send the same bytes to both, each
-one request at a time: one client, for whose requests the broker wakes up, or several. Both brokers
-run all the while and take turns, so that a busy machine is one for both. Kafka has its usual
-compilers and 1 GiB, and is warmed up until its code is compiled. A third one bounds what any broker
-on asyncio can reach: it answers the same bytes to the same frames, and neither looks at them nor
-has anything on disk. Beside that how long the embedded broker takes until it serves, and the memory
-it has when it is idle.
+It prints the CPU time of the broker's process per request. Raw clients send the same bytes to both
+brokers, each one request at a time: with one client the broker wakes up for each request, with
+several it does not. Both brokers run all the time and take turns, so that other load hits both.
+Kafka has its usual compilers and 1 GiB, and is warmed up until its code is compiled. A third server
+bounds what a broker on asyncio can reach: it answers the same bytes to the same frames without
+reading them, and has no disk. Further figures are the start of the embedded broker and its memory
+when it is idle.
 
-Not here: what it may cost (`tests/broker/test_budget.py` has a coarse limit).
+Not here: limits of the cost (`tests/broker/test_budget.py` has a coarse one).
 """
 
 import argparse
@@ -54,7 +54,7 @@ Broker = EmbeddedBroker | ApacheKafka
 
 
 def batch() -> bytes:
-    """As many records of 100 bytes as 16 KiB take."""
+    """Return a batch of as many records of 100 bytes as fit into 16 KiB."""
     builder = Builder(BATCH_BYTES)
     now_ms = int(SystemClock().wall() * 1000)  # Kafka deletes what is old
     while builder.append(now_ms, None, bytes(RECORD_BYTES)):
@@ -63,7 +63,7 @@ def batch() -> bytes:
 
 
 class Answering(asyncio.BufferedProtocol):
-    """Answers a frame of this length with these bytes."""
+    """Protocol that answers each frame of a length with the same bytes."""
 
     def __init__(self, answers: dict[int, bytes]) -> None:
         self._answers, self._buffer, self._filled = answers, bytearray(1 << 20), 0
@@ -84,7 +84,7 @@ class Answering(asyncio.BufferedProtocol):
 
 
 def answer_for_ever(answers: dict[int, bytes], listening: socket.socket) -> None:
-    """The process of a server that does nothing else."""
+    """Run a server that does nothing else."""
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
@@ -95,7 +95,7 @@ def answer_for_ever(answers: dict[int, bytes], listening: socket.socket) -> None
 
 
 class Asker:
-    """One connection to a process, and the frames of what is compared."""
+    """Connection to a process, with the frames that are compared."""
 
     def __init__(self, bootstrap: str, pid: int, frames: dict[str, bytes]) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -105,7 +105,7 @@ class Asker:
         self.frames = frames
 
     def ask(self, frame: bytes) -> bytes:
-        """The answer."""
+        """Send one request and return its answer."""
         self._sock.sendall(frame)
         data = self._sock.recv(1 << 20)
         size, parts, got = 4 + int.from_bytes(data[:4]), [data], len(data)
@@ -115,7 +115,7 @@ class Asker:
         return b"".join(parts)
 
     def round_us(self, what: str, clients: int) -> float:
-        """CPU time of the process per request, of so many clients at once."""
+        """Return the CPU time of the process per request, with this many clients at once."""
         crowd = [
             self,
             *(Asker(self._bootstrap, self._pid, self.frames) for _ in range(clients - 1)),
@@ -129,14 +129,14 @@ class Asker:
         return took / REQUESTS / clients * 1e6
 
     def ask_often(self, what: str) -> None:
-        """Waits for each answer."""
+        """Send requests, and wait for each answer."""
         frame = self.frames[what]
         for _ in range(REQUESTS):
             self.ask(frame)
 
 
 class Client(Asker):
-    """Of a broker, with a topic, records and a group to ask about."""
+    """Client of a broker, with a topic, records and a group to ask about."""
 
     def __init__(self, broker: Broker) -> None:
         assert broker.pid is not None
@@ -170,7 +170,7 @@ class Client(Asker):
 
 @contextmanager
 def asyncio_alone(client: Client) -> Iterator[Asker]:
-    """A process that answers what this one's broker has answered."""
+    """Run a process that gives the answers of this broker."""
     answers = {len(frame): client.ask(frame) for frame in client.frames.values()}
     assert len(answers) == len(client.frames)
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -187,8 +187,8 @@ def asyncio_alone(client: Client) -> Iterator[Asker]:
 
 
 def compare(clients: dict[str, Asker], at_once: int, say: Callable[[str], None]) -> None:
-    """A row for each request: medians, the ratio to Kafka's, and that of a server that only
-    answers.
+    """Return a row for each request: medians, the ratio to Kafka's, and that of the answering
+    server.
     """
     names = [*clients, *(["ratio", "at best"] if "kafka" in clients else [])]
     say(f"{'CPU us per request':20}" + "".join(f"{name:>15}" for name in names))
@@ -209,7 +209,7 @@ def compare(clients: dict[str, Asker], at_once: int, say: Callable[[str], None])
 
 
 def start_and_memory(folder: Path, say: Callable[[str], None]) -> None:
-    """Of a new one each time, in an empty folder."""
+    """Return start time and memory of new brokers, each in an empty folder."""
     took, memory = list[float](), list[float]()
     for number in range(STARTS):
         broker, began = EmbeddedBroker(folder / str(number), "--topic", "t:1"), time.perf_counter()

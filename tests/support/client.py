@@ -1,10 +1,10 @@
-"""A blocking client for tests: topics, records in and out, offsets; of one broker or of several.
+"""Blocking client for tests: topics, records in and out, offsets; of one broker or of several.
 
-It goes on through restarts of brokers and moves of leaders: what cannot be asked now is asked
-again, for a while. That does no harm, since whatever it asks may be asked twice: records are sent
-with the idempotence of Kafka's own producers.
+It survives restarts of brokers and moves of leaders: a request that fails is sent again for a
+while. This is safe, because each of them may be sent twice: records are sent with the idempotence
+of Kafka's own producers.
 
-Not here: groups that are joined (`streamsx.group`), speed.
+Not here: joining groups (`streamsx.group`), speed.
 """
 
 import socket
@@ -40,7 +40,7 @@ Address = tuple[str, int]
 
 
 class Record(NamedTuple):
-    """What was read; `timestamp` in ms."""
+    """Record that was read; `timestamp` in ms."""
 
     offset: int
     key: bytes | None
@@ -50,8 +50,10 @@ class Record(NamedTuple):
 
 
 class Transaction(NamedTuple):
-    """Transaction that has ended, as one partition has it: its records there, with those that a
-    compaction has taken out of their batches. `producer`: id and epoch of who has ended it.
+    """Transaction that has ended, as one partition holds it.
+
+    Its records include those that a compaction removed. `producer`: id and epoch of the producer
+    that ended it.
     """
 
     records: int
@@ -60,10 +62,10 @@ class Transaction(NamedTuple):
 
 
 class Client:
-    """Not to be shared between threads."""
+    """Client of a cluster, for one thread."""
 
     def __init__(self, bootstrap: str, clock: Clock | None = None) -> None:
-        """`bootstrap`: HOST:PORT[,HOST:PORT]."""
+        """Prepare a client. `bootstrap`: HOST:PORT[,HOST:PORT]."""
         given = (address.rpartition(":") for address in bootstrap.split(","))
         self._bootstrap: deque[Address] = deque((host, int(port)) for host, _, port in given)
         self._clock = clock or SystemClock()
@@ -81,7 +83,7 @@ class Client:
     # -- topics
 
     def create(self, name: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-        """And wait until it can be written; on as many brokers as they have it by default."""
+        """Create a topic, and wait until it can be written."""
         said = [{"name": key, "value": value} for key, value in (configs or {}).items()]
         topic = {
             "name": name, "num_partitions": partitions, "replication_factor": BROKERS_DEFAULT,
@@ -100,7 +102,7 @@ class Client:
         self.ends(TopicPartition(name, partition) for partition in range(partitions))
 
     def grow(self, name: str, partitions: int) -> None:
-        """To so many; and wait until all can be written."""
+        """Grow a topic to this many partitions, and wait until all can be written."""
         topic = {"name": name, "count": partitions, "assignments": None}
         body = {"topics": [topic], "timeout": 5000, "validate_only": False}
 
@@ -112,7 +114,7 @@ class Client:
         self.ends(TopicPartition(name, partition) for partition in range(partitions))
 
     def delete(self, name: str) -> None:
-        """And wait until nobody knows it."""
+        """Delete a topic, and wait until no broker knows it."""
 
         def attempt() -> bool:
             body = {"topic_names": [name], "timeout": 5000}
@@ -123,7 +125,7 @@ class Client:
         self._persist(attempt, f"delete {name}")
 
     def partitions(self, topic: str) -> int:
-        """How many; 0 when it is not there."""
+        """Return the number of partitions; 0 without the topic."""
 
         def attempt() -> tuple[int]:
             body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
@@ -149,8 +151,11 @@ class Client:
         times: Sequence[int] | None = None,
         headers: Sequence[Headers] | None = None,
     ) -> None:
-        """Keys and values; each is there once when this returns. `times`: in ms, by default now;
-        `headers`: of each record.
+        """Send keys and values; each is stored once when this returns.
+
+        Args:
+            times: Timestamps in ms, by default now.
+            headers: Headers of each record.
         """
         if self._producer_id < 0:
             self._producer_id = self._persist(self._new_producer, "a producer id")
@@ -166,7 +171,7 @@ class Client:
         self._send(tp, builder.close(self._producer_id, 0, sequence), builder.count)
 
     def send_raw(self, tp: TopicPartition, batch: bytes | bytearray) -> None:
-        """A record batch as it is, once or more often."""
+        """Send a record batch as it is, once or several times."""
         part = {"index": tp.partition, "records": batch}
         body = {
             "transactional_id": None, "acks": -1, "timeout": 5000,
@@ -190,7 +195,9 @@ class Client:
         return int(told.producer_id) if good(told.error_code) else None
 
     def read(self, tp: TopicPartition, start: int | None = None) -> Iterator[Record]:
-        """All committed records up to the stable end of now, from the first one or an offset on."""
+        """Return all committed records up to the stable end of now, from the first one or an offset
+        on.
+        """
         (first,), (end,) = self.starts([tp]).values(), self.stable_ends([tp]).values()
         position = first if start is None else start
         while position < end:
@@ -202,7 +209,7 @@ class Client:
             yield from (Record(*row) for row in rows if row[0] < end)
 
     def transactions(self, tp: TopicPartition) -> Iterator[Transaction]:
-        """All transactions that have ended by now, in the order of their ends."""
+        """Return all transactions that have ended by now, in the order of their ends."""
         (position,), (end,) = self.starts([tp]).values(), self.ends([tp]).values()
         records: Counter[int] = Counter()
         while position < end:
@@ -220,7 +227,7 @@ class Client:
     def _fetch(
         self, tp: TopicPartition, offset: int, isolation: int = COMMITTED
     ) -> tuple[bytes, list[tuple[int, int]]] | None:
-        """Batches, and the producers and first offsets of those that were aborted."""
+        """Return batches, and the producers and first offsets of aborted transactions."""
         part = {
             "partition": tp.partition, "current_leader_epoch": -1, "fetch_offset": offset,
             "partition_max_bytes": FETCH_BYTES,
@@ -239,9 +246,9 @@ class Client:
         return bytes(told.records or b""), aborted
 
     def fence(self, transactional_id: str) -> None:
-        """Begin anew with the id of a producer: what it has open is aborted, and it is fenced once.
+        """Initialise the id of a producer: its open transaction is aborted, and it is fenced once.
 
-        Another attempt would fence it again, when it has begun anew itself.
+        A second call would fence it again, once it has a new epoch.
         """
         body = {
             "transactional_id": transactional_id, "transaction_timeout": 60_000, "producer_id": -1,
@@ -261,11 +268,11 @@ class Client:
         return self._offsets(list(tps), EARLIEST)
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """High watermarks."""
+        """Return the high watermarks."""
         return self._offsets(list(tps), LATEST)
 
     def stable_ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """High watermarks, or the first offsets of open transactions."""
+        """Return the high watermarks, or the first offsets of open transactions."""
         return self._offsets(list(tps), LATEST, COMMITTED)
 
     def _offsets(
@@ -284,11 +291,11 @@ class Client:
         return self._persist(attempt, f"offsets of {tps}")
 
     def committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """-1 where nothing is committed."""
+        """Return the committed offsets; -1 without one."""
         return {tp: part.committed_offset for tp, part in self._committed(group, tps).items()}
 
     def beside(self, group: str, tp: TopicPartition) -> str:
-        """Return the text beside a committed offset; empty where nothing is committed."""
+        """Return the text beside a committed offset; empty without one."""
         return self._committed(group, [tp])[tp].metadata or ""
 
     def _committed(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Any]:
@@ -308,7 +315,7 @@ class Client:
         return self._persist(attempt, f"committed offsets of {group}")
 
     def members(self, group: str) -> list[str]:
-        """Member ids."""
+        """Return the member ids of a group."""
 
         def attempt() -> tuple[list[str]] | None:
             body, node = {"groups": [group]}, self._coordinator(group)
@@ -320,7 +327,7 @@ class Client:
     # -- asking
 
     def _ask(self, api: Api, version: int, body: Body, at: Address | None = None) -> Any:
-        """Of this broker, or of one that was given at the start."""
+        """Ask this broker, or one of those that were given at the start."""
         address = at or self._bootstrap[0]
         if address not in self._sockets:
             self._sockets[address] = socket.create_connection(address, ANSWER_S)
@@ -331,7 +338,7 @@ class Client:
         return self._ask(api, version, body, leader)
 
     def _led(self, tps: Iterable[TopicPartition]) -> dict[Address, list[TopicPartition]]:
-        """By leader. Raises BrokerUnreachable while one of them has none."""
+        """Return partitions by their leaders. Raises BrokerUnreachable while one has no leader."""
         found: dict[Address, list[TopicPartition]] = {}
         for tp in tps:
             if tp not in self._leaders:
@@ -351,14 +358,14 @@ class Client:
                 self._leaders[tp] = where[part.leader_id]
 
     def _coordinator(self, name: str, kind: int = GROUPS) -> Address:
-        """Raises BrokerUnreachable while it has none."""
+        """Return the coordinator of a group. Raises BrokerUnreachable while there is none."""
         told = self._ask(Api.FIND_COORDINATOR, 2, {"key": name, "key_type": kind})
         if told.error_code:
             raise BrokerUnreachable(f"{name} has no coordinator: {told.error_code}")
         return told.host, told.port
 
     def _persist(self, attempt: Callable[[], T | None], what: str) -> T:
-        """Until it gives something. Raises BrokerUnreachable when it takes too long."""
+        """Try until there is a result. Raises BrokerUnreachable when it takes too long."""
         over, last = self._clock.now() + PATIENCE_S, "no answer"
         while self._clock.now() < over:
             try:
@@ -374,7 +381,9 @@ class Client:
 
 
 def good(*codes: int, also: int = ErrorCode.NONE) -> bool:
-    """Whether all is well; False is worth another try. Raises what another try cannot change."""
+    """Return whether an error code means success; False: try again. Raises what a retry cannot
+    change.
+    """
     bad = sorted({code for code in codes if code not in (ErrorCode.NONE, also)})
     for code in bad:
         if code not in RETRIABLE:
@@ -392,7 +401,7 @@ def by_topic(
 
 
 def parts(told: Any) -> Iterator[tuple[TopicPartition, Any]]:
-    """Of a reply by topics."""
+    """Return the partitions of a reply by topics."""
     for topic in told.topics:
         for part in topic.partitions:
             yield TopicPartition(topic.name, part.partition_index), part

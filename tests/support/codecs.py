@@ -1,4 +1,4 @@
-"""Codecs of two functions, for tests that have no topic or table."""
+"""Codecs made of two functions, for tests without a topic or table."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,5 +7,7 @@ from streamsx.serde.codec import Codec, Encoders, Quick
 
 
 def coded(decode: Callable[[Any], Any], encode: Any = None, name: str = "json") -> Codec:
-    """`encode` is asked for every value but bytes, which are written as they are."""
+    """Return a codec; `encode` is called for every value but bytes, which are written as they
+    are.
+    """
     return Codec(name, Encoders(name, encode), decode, Quick(decode))

@@ -1,4 +1,4 @@
-"""Commands that are called in this process: one of their own takes 0.3 s to import."""
+"""Commands run in this process: a process of its own takes 0.3 s to import."""
 
 import logging
 import os
@@ -29,15 +29,19 @@ def streamsx(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
 
 
 def error_line(stderr: str) -> str:
-    """Return the one line of an error. Behind 0.5 s a command says that it waits for brokers."""
+    """Return the one line of an error. After 0.5 s a command also prints that it waits for
+    brokers.
+    """
     (line,) = [each for each in stderr.splitlines() if not each.startswith("waiting for ")]
     return line
 
 
 @contextmanager
 def undone(folder: Path | None) -> Iterator[None]:
-    """Put back what a command may change: arguments, `sys.path`, variables, the handlers of
-    signals, what loggers do, and the modules that it imports from the folder.
+    """Put back what a command may change.
+
+    These are arguments, `sys.path`, variables, handlers of signals, settings of loggers, and the
+    modules that it imports from the folder.
     """
     argv = sys.argv
     path = sys.path

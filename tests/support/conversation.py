@@ -1,7 +1,7 @@
-"""Conversations in bare requests, that one broker answers as the other: ours as Apache Kafka.
+"""Conversations in bare requests, which the embedded broker must answer as Apache Kafka does.
 
-`Talk.check` holds an answer against what Kafka says. Where we answer otherwise on purpose stands in
-`DIFFERENCES`, and in no conversation.
+`Talk.check` compares an answer with Kafka's. Intended differences stand in `DIFFERENCES`, and in no
+conversation.
 """
 
 import select
@@ -28,14 +28,14 @@ NOW = int(CLOCK.wall() * 1000)
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Asks again and again."""
+    """Ask again and again until a condition holds."""
     over = CLOCK.now() + ANSWER_S
     while not condition():
         assert CLOCK.now() < over, f"not in time: {what}"
 
 
 class Difference(NamedTuple):
-    """What the embedded broker answers where Kafka answers otherwise."""
+    """Answer of the embedded broker where Kafka answers otherwise."""
 
     ours: object
     why: str
@@ -58,7 +58,7 @@ DIFFERENCES = {
 
 
 class Parked:
-    """A request on a connection of its own, that may wait for its answer."""
+    """Request on a connection of its own that may wait for its answer."""
 
     def __init__(self, bootstrap: str, api: Api, version: int, body: Mapping[str, Any]) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -71,17 +71,17 @@ class Parked:
             return self._decode(stream.read(int.from_bytes(stream.read(4))))[1]
 
     def close(self) -> None:
-        """Whether or not there is an answer."""
+        """Close the connection, with or without an answer."""
         self._socket.close()
 
     def code(self, within_s: float) -> int | None:
-        """The error of the answer; None if none comes."""
+        """Return the error code of the answer; None without an answer."""
         told, _, _ = select.select([self._socket], [], [], within_s)
         return int(self.answer().error_code) if told else None
 
 
 class Conversation:
-    """One client that speaks bare requests; `ours`: to the embedded broker."""
+    """Client that sends bare requests; `ours`: to the embedded broker."""
 
     def __init__(self, bootstrap: str, *, ours: bool) -> None:
         self.bootstrap, self._ours = bootstrap, ours
@@ -103,7 +103,7 @@ class Conversation:
             parked.close()
 
     def check(self, label: str, answer: object, expected: object) -> None:
-        """`expected`: what Kafka answers."""
+        """Compare an answer. `expected`: what Kafka answers."""
         assert label not in self.labels, f"{label!r} is checked twice"
         self.labels.add(label)
         if self._ours and label in DIFFERENCES:
@@ -116,7 +116,7 @@ class Conversation:
         return converse(self._socket, api, version, body)
 
     def ready(self, api: Api, version: int, **body: Any) -> Any:
-        """The answer once the coordinator has loaded what it needs."""
+        """Return the answer once the coordinator has loaded what it needs."""
         answer = self.ask(api, version, **body)
 
         def loaded() -> bool:
@@ -143,7 +143,7 @@ class Conversation:
         return int(self.ask(Api.CREATE_TOPICS, 5, topics=[topic]).topics[0].error_code)
 
     def topic(self, partitions: int = 1, **about: Any) -> str:
-        """A new one, ready for use."""
+        """Create a new topic, and wait until it is ready."""
         name = f"{self.name}-{uuid.uuid4()}"
         assert self.create(name, partitions, **about) == E.NONE
         until(
@@ -184,7 +184,7 @@ class Conversation:
 
 
 class Group:
-    """One group of a talk; what a member asks is answered at once, or parked."""
+    """Classic group of a conversation; a member's request is answered at once, or parked."""
 
     def __init__(self, talk: Conversation) -> None:
         self.talk, self.id = talk, f"{talk.name}-{uuid.uuid4()}"
@@ -267,14 +267,14 @@ class Group:
         )
 
     def first(self) -> str:
-        """A member alone in STABLE, at generation 1."""
+        """Join the only member; STABLE, at generation 1."""
         member_id = str(self.join().member_id)
         self.join(member_id)
         self.sync(member_id, 1, assignments={member_id: member_id.encode()})
         return member_id
 
     def pair(self) -> tuple[str, str]:
-        """Leader and follower in COMPLETING, at generation 2."""
+        """Join leader and follower; COMPLETING, at generation 2."""
         leader, follower = self.first(), str(self.join().member_id)
         joining = self.joining(follower)
         self.until_rebalancing(leader, 1)
@@ -289,14 +289,14 @@ class Group:
         )
 
     def other(self, *known: str) -> str:
-        """The one member that is not known."""
+        """Return the one member that is not known yet."""
         found = self.talk.ask(Api.DESCRIBE_GROUPS, 5, groups=[self.id]).groups[0]
         (other,) = {m.member_id for m in found.members} - set(known)
         return str(other)
 
 
 class Consumers:
-    """One such group of a talk, and a topic that its coordinator has heard of."""
+    """Group of the consumer protocol, and a topic that its coordinator knows."""
 
     def __init__(self, talk: Conversation, partitions: int = 4) -> None:
         self.talk, self.topic = talk, talk.topic(partitions)
@@ -307,7 +307,10 @@ class Consumers:
         self.id = f"{talk.name}-{uuid.uuid4()}"
 
     def beat(self, member: str, epoch: int, *owned: int, version: int = 1, **about: Any) -> Any:
-        """The code, or epoch and partitions; `owned` is said if it is not empty, or None."""
+        """Send a heartbeat; return the error code, or epoch and partitions.
+
+        `owned` is sent if it is not empty, or None.
+        """
         body: dict[str, Any] = {
             "group_id": self.id, "member_id": member, "member_epoch": epoch, "instance_id": None,
             "rack_id": None, "rebalance_timeout": -1, "subscribed_topic_names": None,
@@ -343,7 +346,9 @@ class Consumers:
         return E(told.groups[0].error_code)
 
     def described(self) -> Any:
-        """Code, state, both epochs, assignor; of each member epoch, what it has and is to get."""
+        """Return code, state, both epochs and assignor; of each member its epoch, owned and target
+        partitions.
+        """
         told = self.talk.ask(
             Api.CONSUMER_GROUP_DESCRIBE, 1, group_ids=[self.id],
             include_authorized_operations=False,

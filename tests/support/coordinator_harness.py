@@ -1,7 +1,7 @@
-"""The group coordinator at a desk: requests in, replies out, a dict for a disk, time by hand.
+"""Harness of the group coordinator: requests in, replies out, a dict as disk, time by hand.
 
-For unit tests and random scripts of the machine alone; `check` runs after each step. Logs are no
-more than which producer has written what, and how that ended.
+It serves unit tests and random scripts of the state machine alone; `check` runs after each step.
+Logs hold only which producer wrote a record, and how its transaction ended.
 """
 
 from collections import defaultdict
@@ -51,29 +51,29 @@ from streamsx.protocol.wire import Api
 
 
 def hold(condition: bool, what: str) -> None:
-    """Raises InvariantBroken; unlike an assert also where Python runs with -O."""
+    """Raise InvariantBroken unless a condition holds; unlike an assert also under python -O."""
     if not condition:
         raise InvariantBroken(what)
 
 
 def topic_id(name: str) -> bytes:
-    """Of a topic at the desk."""
+    """Return the id of a topic in the harness."""
     return name.encode().ljust(16, b"-")
 
 
 def classic(group: CoordinatedGroup) -> ClassicGroup:
-    """As what it is."""
+    """Return a group as a classic one."""
     assert isinstance(group, ClassicGroup)
     return group
 
 
 def numbered(group: CoordinatedGroup) -> int:
-    """Its generation, or epoch."""
+    """Return the generation of a group, or its epoch."""
     return group.held.epoch if isinstance(group, ConsumerGroup) else classic(group).round.generation
 
 
 def earliest(group: CoordinatedGroup) -> float:
-    """When the next thing happens by itself."""
+    """Return the time of the next timer."""
     if isinstance(group, ConsumerGroup):
         return min((min(m.session_at, m.expected_by) for m in group.members()), default=inf)
     state = classic(group).round
@@ -82,7 +82,7 @@ def earliest(group: CoordinatedGroup) -> float:
 
 
 class AnsweredOnce:
-    """A waiter is answered once: twice would put its connection out of step for ever."""
+    """A waiter is answered once: a second answer would put its connection out of step for ever."""
 
     def __init__(self) -> None:
         self.open: set[int] = set()
@@ -103,7 +103,7 @@ class AnsweredOnce:
 
 
 class GenerationsRise:
-    """A generation never falls, or a zombie's would become valid again; nor does an epoch."""
+    """A generation or epoch never falls: an old member's requests would become valid again."""
 
     def __init__(self) -> None:
         self.seen: dict[tuple[str, str], int] = {}
@@ -121,7 +121,7 @@ class GenerationsRise:
 
 
 class PersistedBeforeTold:
-    """What a client was told must survive a crash that comes right behind the answer."""
+    """An answer is stored before it is sent: it must survive a crash that follows at once."""
 
     def after(self, harness: "CoordinatorHarness", event: Event, effects: Iterable[Effect]) -> None:
         disk = dict(harness.disk_before)
@@ -156,7 +156,7 @@ class PersistedBeforeTold:
             hold(stored[request.body.member_id] == body["assignment"], "another assignment")
 
     def _check_current(self, current: Value | None, body: ReplyBody) -> None:
-        """Of a member in a group of the consumer protocol, or of a classic one there."""
+        """Check a member of a consumer group, or a classic member in one."""
         assert isinstance(current, CurrentValue)
         hold(body.get("member_epoch", current.epoch) == current.epoch, "another epoch is on disk")
         stored = {(t.topic_id, p) for t in current.assigned for p in t.partitions}
@@ -175,7 +175,7 @@ class PersistedBeforeTold:
 
 
 class NothingForgotten:
-    """Each deadline has a Wake before it, and none is left behind by its Tick."""
+    """Each deadline has a Wake before it, and each Tick clears what it has handled."""
 
     def __init__(self) -> None:
         self.armed: dict[str, float] = {}
@@ -194,7 +194,7 @@ class NothingForgotten:
 
 
 class HeldByOne:
-    """A partition is of one member at most, and its epoch is older than what it stands for."""
+    """A partition has one member at most, and no epoch is ahead of the group's."""
 
     def after(self, harness: "CoordinatorHarness", event: Event, effects: Iterable[Effect]) -> None:
         for group in harness.machine.groups.values():
@@ -213,7 +213,7 @@ class HeldByOne:
 
 
 def remembered(group: CoordinatedGroup) -> object:
-    """What must be the same after a crash."""
+    """Return what must be the same after a crash."""
     if isinstance(group, ConsumerGroup):
         held = {m.id: (m.about, m.state, m.assigned, m.revoking) for m in group.members()}
         return group.held.epoch, group.held.target, held, group.described()
@@ -225,7 +225,7 @@ Place = tuple[str, int]
 
 
 class FakeLog:
-    """What producers have written to one partition."""
+    """Records of producers in one partition."""
 
     def __init__(self) -> None:
         self.open: dict[int, tuple[int, list[int]]] = {}
@@ -242,7 +242,9 @@ class FakeLog:
 
 
 class CoordinatorHarness:
-    """Drives a coordinator by hand. `replies` is by waiter; who is not in it, waits."""
+    """Driver of a coordinator, by hand. `replies` is by waiter; a waiter that is missing there
+    still waits.
+    """
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config
@@ -263,7 +265,7 @@ class CoordinatorHarness:
         self.machine = Coordinator(config)
 
     def step(self, event: Event) -> list[Effect]:
-        """One event, its effects carried out, the invariants checked."""
+        """Play one event, carry its effects out, and check the invariants."""
         self.disk_before = dict(self.disk)
         if isinstance(event, BrokerTick):
             self.wakes.pop(event.group, None)
@@ -293,7 +295,7 @@ class CoordinatorHarness:
                 self.story.append(effect.text)
 
     def _mark(self, effect: WriteMarkers) -> bool:
-        """Whether all of it could be written."""
+        """Write transaction markers; return whether all were written."""
         for place in effect.places:
             if not self.can_mark(place):
                 return False
@@ -301,11 +303,11 @@ class CoordinatorHarness:
         return True
 
     def round(self, group: str = "g") -> Round:
-        """What a classic group has agreed on."""
+        """Return the current round of a classic group."""
         return classic(self.machine.groups[group]).round
 
     def ask(self, api: int, version: int, client: str = "c", **body: Any) -> int:
-        """Sends a request; gives its waiter."""
+        """Send a request, and return its waiter."""
         waiter = len(self.asked) + 1
         peer = Peer(client, "127.0.0.1")
         wall_ms = int(self.now * 1000)
@@ -328,7 +330,7 @@ class CoordinatorHarness:
         protocols: Mapping[str, bytes] = MappingProxyType({"range": b"topics"}),
         kind: str = "consumer",
     ) -> int:
-        """JoinGroup."""
+        """Send a JoinGroup."""
         offered = [SimpleNamespace(name=n, metadata=data) for n, data in protocols.items()]
         return self.ask(
             11, version, group_id=group, member_id=member_id, group_instance_id=instance,
@@ -340,7 +342,7 @@ class CoordinatorHarness:
         self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None,
         assignments: Mapping[str, bytes] = MappingProxyType({}), protocol: str | None = None,
     ) -> int:  # fmt: skip
-        """SyncGroup."""
+        """Send a SyncGroup."""
         given = [SimpleNamespace(member_id=m, assignment=a) for m, a in assignments.items()]
         return self.ask(
             14, 5 if protocol else 4, group_id=group, member_id=member_id,
@@ -352,7 +354,7 @@ class CoordinatorHarness:
     def heartbeat(
         self, member_id: str, generation: int, *, group: str = "g", instance: str | None = None
     ) -> ReplyBody:
-        """Heartbeat, and its answer."""
+        """Send a Heartbeat, and return its answer."""
         waiter = self.ask(
             12, 4, group_id=group, member_id=member_id, generation_id=generation,
             group_instance_id=instance,
@@ -365,8 +367,9 @@ class CoordinatorHarness:
         rebalance_ms: int = -1, assignor: str | None = None, regex: str | None = None,
         version: int = 1,
     ) -> ReplyBody:  # fmt: skip
-        """ConsumerGroupHeartbeat, and its answer. With epoch 0 it subscribes to t, if to nothing
-        else, and owns nothing.
+        """Send a ConsumerGroupHeartbeat, and return its answer.
+
+        With epoch 0 the member subscribes to t by default, and owns nothing.
         """
         if epoch == 0:
             topics = ("t",) if topics is None and regex is None else topics
@@ -383,13 +386,15 @@ class CoordinatorHarness:
         return self.replies[waiter]
 
     def consumers(self, group: str = "g") -> ConsumerGroup:
-        """A group of the consumer protocol."""
+        """Return a group of the consumer protocol."""
         found = self.machine.groups[group]
         assert isinstance(found, ConsumerGroup)
         return found
 
     def leave(self, *members: tuple[str, str | None], group: str = "g") -> list[int]:
-        """LeaveGroup of (member id, instance id); the code of each, or of the whole."""
+        """Send a LeaveGroup of (member id, instance id); return the code of each, or of the
+        whole.
+        """
         who = [SimpleNamespace(member_id=m, group_instance_id=i) for m, i in members]
         waiter = self.ask(13, 3, group_id=group, members=who)
         reply = self.replies[waiter]
@@ -399,7 +404,7 @@ class CoordinatorHarness:
         self, member_id: str, generation: int, offsets: Mapping[tuple[str, int], int], *,
         group: str = "g", instance: str | None = None, version: int = 8, note: str | None = None,
     ) -> dict[tuple[str, int], int]:  # fmt: skip
-        """OffsetCommit; the code of each partition."""
+        """Send an OffsetCommit; return the code of each partition."""
         names = sorted({name for name, _ in offsets})
         topics = [
             SimpleNamespace(
@@ -425,7 +430,7 @@ class CoordinatorHarness:
         }
 
     def committed(self, group: str = "g") -> dict[tuple[str, int], int]:
-        """OffsetFetch of everything the group has."""
+        """Send an OffsetFetch of all that the group has committed."""
         waiter = self.ask(
             9, 8, groups=[SimpleNamespace(group_id=group, topics=None)], require_stable=False
         )
@@ -436,7 +441,9 @@ class CoordinatorHarness:
         }
 
     def delete_offsets(self, *places: tuple[str, int], group: str = "g") -> dict[str, list[int]]:
-        """OffsetDelete; the codes of each topic's partitions, or under "" that of the whole."""
+        """Send an OffsetDelete; return the codes of each topic's partitions, or under "" that of
+        the whole.
+        """
         topics = [
             SimpleNamespace(
                 name=name,
@@ -450,7 +457,7 @@ class CoordinatorHarness:
         return {t["name"]: [p["error_code"] for p in t["partitions"]] for t in told["topics"]}
 
     def set_topics(self, **partitions: int) -> None:
-        """All topics there are, each under the id of its name."""
+        """Set the topics that exist, each under the id of its name."""
         before = self.topics
         self.topics = {t: (topic_id(t), n) for t, n in partitions.items()}
         for name in sorted({*before, *self.topics}):
@@ -458,7 +465,7 @@ class CoordinatorHarness:
                 self.step(TopicsChanged({name: self.topics.get(name)}))
 
     def sleep(self, seconds: float) -> None:
-        """Lets time pass; groups wake when they asked to."""
+        """Let time pass; groups wake up at their timers."""
         until = self.now + seconds
         while self.wakes and min(self.wakes.values()) <= until:
             at, group = min((at, group) for group, at in self.wakes.items())
@@ -467,7 +474,7 @@ class CoordinatorHarness:
         self.now = until
 
     def crash(self) -> None:
-        """A new coordinator, from what is on the disk; who waited will never be answered."""
+        """Replace the coordinator by one that loads the disk; waiters are never answered."""
         before = {g.id: remembered(g) for g in self.machine.groups.values()}
         for invariant in self.invariants:
             if isinstance(invariant, AnsweredOnce):
@@ -487,6 +494,6 @@ class CoordinatorHarness:
 
 
 def in_order(key: Key) -> tuple[int, bytes]:
-    """As rows are loaded."""
+    """Return rows in the order in which they are loaded."""
     row = key_bytes(key)
     return (OF_GROUPS + OF_TRANSACTIONS).index(chr(row[0])), row

@@ -1,8 +1,7 @@
-"""A process that copies records from one topic to another, each exactly once (KIP-447).
+"""Process that copies records from one topic to another, each exactly once (KIP-447).
 
 `python -m tests.support.copier BOOTSTRAP TRANSACTIONAL_ID FROM TO` works until it is killed. It
-ends with the first thing that goes wrong: whoever started it starts it again, and what it had not
-committed is aborted then.
+ends at the first error: the test starts it again, and then its open transaction is aborted.
 """
 
 import os
@@ -20,7 +19,7 @@ then the process is killed.
 
 
 def copy(bootstrap: str, name: str, source: str, target: str) -> None:
-    """For ever. Raises KafkaException."""
+    """Copy for ever. Raises KafkaException."""
     common = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 100, "log_level": 0}
     producer = Producer({**common, "transactional.id": name, "transaction.timeout.ms": 5000})
     signal.alarm(TURN_S)

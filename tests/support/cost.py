@@ -1,6 +1,6 @@
-"""What a process costs with all that it has started: CPU time, and memory, by the kernel.
+"""Cost of a process with all processes that it has started: CPU time and memory, by the kernel.
 
-Memory is counted as a share (PSS): what several processes have in common counts once.
+Memory is counted as a share (PSS): pages that several processes share count once.
 """
 
 import os
@@ -14,8 +14,9 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 def tree(root: int, without: Collection[int] = ()) -> dict[int, float]:
-    """CPU seconds by process, those of children that have ended with their parent; `without`: these
-    and what they have started.
+    """Return CPU seconds by process; children that have ended count for their parent.
+
+    `without`: leave these processes out, with all that they have started.
     """
     parents, used = dict[int, int](), dict[int, float]()
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -31,18 +32,18 @@ def tree(root: int, without: Collection[int] = ()) -> dict[int, float]:
 
 
 def cpu_s(root: int, without: Collection[int] = ()) -> float:
-    """User and system time of all of them."""
+    """Return user and system time of all of them."""
     return sum(tree(root, without).values())
 
 
 def busy_s(pid: int) -> float:
-    """User and system time of the threads of one process that live, to the nanosecond."""
+    """Return user and system time of the live threads of one process, to the nanosecond."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((each / "schedstat").read_text().split()[0]) for each in threads) / 1e9
 
 
 def memory_mb(root: int) -> float:
-    """Of 10^6 bytes, of all of them."""
+    """Return their memory in units of 10^6 bytes."""
     total = 0
     for pid in tree(root):
         with suppress(OSError):  # it has ended meanwhile
@@ -52,7 +53,7 @@ def memory_mb(root: int) -> float:
 
 
 class Peak:
-    """The most that was seen. `cpu_s`: when it was looked at last."""
+    """Highest figures that were seen. `cpu_s`: at the last look."""
 
     memory_mb = 0.0
     cpu_s = 0.0
@@ -60,7 +61,7 @@ class Peak:
 
 @contextmanager
 def watched(root: int) -> Iterator[Peak]:
-    """A process that may end meanwhile, looked at again and again."""
+    """Watch a process that may end meanwhile."""
     peak, over = Peak(), Event()
 
     def look() -> None:

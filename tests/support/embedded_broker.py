@@ -1,7 +1,7 @@
-"""The embedded broker as a process that can be killed, as `streamsx broker` starts it.
+"""Embedded broker as a process that can be killed, started like `streamsx broker`.
 
 It is handled like `apache_kafka.ApacheKafka`, so that one test can run against either. Not here: a
-broker that only has to be there (`streamsx.testing.Broker`).
+broker without kills (`streamsx.testing.Broker`).
 """
 
 from pathlib import Path
@@ -12,10 +12,12 @@ from streamsx.tools.cli.processes import OURS, Child, Died
 
 
 class EmbeddedBroker:
-    """A context manager; between its calls the broker may be down, its address stays the same."""
+    """Process of a broker. A context manager; it may be down between calls, and its address stays
+    the same.
+    """
 
     def __init__(self, folder: Path, *options: str) -> None:
-        """`options` are those of `streamsx broker`."""
+        """Prepare a broker. `options` are those of `streamsx broker`."""
         self._folder, self.options = folder, options
         self._log = folder.with_suffix(".err")
         self._process: Child | None = None
@@ -23,7 +25,7 @@ class EmbeddedBroker:
 
     @property
     def pid(self) -> int | None:
-        """None while it is down."""
+        """Return its pid; None while it is down."""
         return self._process.pid if self._process else None
 
     def __enter__(self) -> Self:
@@ -34,8 +36,13 @@ class EmbeddedBroker:
         self.stop()
 
     def start(self, *, idle_s: float | None = None) -> None:
-        """Until it serves. `idle_s`: it closes connections that are idle for so long, ten minutes
-        without. Raises BrokerUnreachable with what it said instead.
+        """Start it and wait until it serves.
+
+        Args:
+            idle_s: Seconds after which it closes idle connections; ten minutes by default.
+
+        Raises:
+            BrokerUnreachable: with what it printed instead.
         """
         assert self._process is None, "it is running"
         port = self.bootstrap.rpartition(":")[2]
@@ -50,27 +57,27 @@ class EmbeddedBroker:
         self._process = process
 
     def told(self) -> str:
-        """All that it ever wrote to stderr."""
+        """Return all that it has written to stderr."""
         return self._log.read_text()
 
     def stop(self) -> int | None:
-        """SIGTERM; its exit code, or None if it was down."""
+        """Send SIGTERM; return its exit code, or None if it was down."""
         process, self._process = self._process, None
         return process.stop() if process else None
 
     def wait(self) -> int:
-        """Its exit code, once it has ended by itself."""
+        """Wait until it ends by itself; return its exit code."""
         assert self._process is not None, "it is down"
         process, self._process = self._process, None
         return process.wait()
 
     def kill(self) -> None:
-        """SIGKILL: as a crash."""
+        """Kill it by SIGKILL, as in a crash."""
         if self._process is not None:
             self._process.kill()
             self._process = None
 
     def restart(self) -> None:
-        """Stop if it runs, then start."""
+        """Stop it if it runs, then start it."""
         self.stop()
         self.start()

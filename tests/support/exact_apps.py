@@ -1,10 +1,10 @@
-"""Apps whose results tell what was lost, done twice or done in a wrong order; each with its feed.
+"""Apps whose results show lost, doubled and reordered records; each with its feed.
 
 Payments of users have a running total, and a receipt each. A second app has a slow agent beside it
-that fails at some payments. A third one is the shop of flows: windows with final results behind a
-`group_by`, and a left join. `findings` compares what came out, read committed, with plain Python.
+that fails at some payments. A third one is a shop of flows: windows with final results after a
+`group_by`, and a left join. `findings` compares the results, read committed, with plain Python.
 
-Not here: who runs the apps, and who is killed (`kills`).
+Not here: running and killing the apps (`kills`).
 """
 
 import json
@@ -134,7 +134,7 @@ paid.to(name + "-paid")
 
 
 class ExactApp:
-    """App on its own topics. A context manager; `seed` draws what is fed.
+    """App with topics of its own. A context manager; `seed` draws its input.
 
     `source`: text of its module; `consumed`, `written`: endings of its topics.
     """
@@ -183,7 +183,7 @@ class ExactApp:
     # -- in
 
     def send(self, count: int) -> None:
-        """Send so many records."""
+        """Send this many records."""
         raise NotImplementedError
 
     def feed(self, per_s: int) -> None:
@@ -194,11 +194,11 @@ class ExactApp:
         self._feed.enough()
 
     def close(self) -> None:
-        """Make what waits for time come out."""
+        """Send what makes results that wait for time come out."""
 
     @property
     def drained(self) -> bool:
-        """No transaction is open, and no committed record is behind the committed offsets."""
+        """Return whether no transaction is open and all committed records are processed."""
         tps = [tp for ending in (*self.consumed, *self.inner) for tp in self.of(ending)]
         ends = self.client.ends(tps)
         if self.client.stable_ends(tps) != ends:
@@ -211,7 +211,7 @@ class ExactApp:
     # -- out
 
     def findings(self) -> list[str]:
-        """Return what is lost, there twice or wrong, at most some of each kind."""
+        """Return what is lost, doubled or wrong, at most some of each kind."""
         raise NotImplementedError
 
     def results(self, ending: str) -> dict[str, list[Any]]:
@@ -265,7 +265,7 @@ class Payments(ExactApp):
             self._feeder.send(tp, some)
 
     def counts(self, payment: dict[str, Any]) -> bool:
-        """Whether a payment does not fail."""
+        """Return whether a payment is counted, as it does not fail."""
         return True
 
     def findings(self) -> list[str]:
@@ -288,7 +288,9 @@ class Payments(ExactApp):
 
 
 class PoisonedPayments(Payments):
-    """Payments of which one in a hundred fails, half-way through a change and behind a send."""
+    """Payments of which one in a hundred fails, after it has changed the table and sent
+    a record.
+    """
 
     source = POISON
 
@@ -321,7 +323,7 @@ class PaymentsOfTwo(Payments):
 class DeadLetters(ExactApp):
     """Payments of which three in a hundred are bad, and kept as dead letters.
 
-    `limit`: no more are sent.
+    `limit`: number of payments that are sent.
     """
 
     source = DEAD
@@ -397,8 +399,8 @@ class FlowShop(ExactApp):
     def send(self, count: int) -> None:
         """Send orders, then their payments, in the order of time.
 
-        A feed that was held up has many to send. With all orders first, workers would come to the
-        end of the join's grace before a payment is there.
+        A feed that was held up has many to send. With all orders first, workers would reach the end
+        of the join's grace before a payment is there.
         """
         for begun in range(0, count, PAID_AT_ONCE):
             self._send_some(min(PAID_AT_ONCE, count - begun))
@@ -468,7 +470,7 @@ def text(key: bytes | None) -> str:
 def differences(
     what: str, expected: Mapping[str, Sequence[Any]], found: Mapping[str, Sequence[Any]]
 ) -> Iterator[str]:
-    """Tell the first differences of results by key: what is lost, there twice or wrong.
+    """Return the first differences of results by key: what is lost, doubled or wrong.
 
     Results are known by their first field where they are lists.
     """

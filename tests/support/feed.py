@@ -1,4 +1,4 @@
-"""A feed of records at a pace, in a thread of its own, beside the test."""
+"""Feed of records at a steady rate, in a thread of its own, beside the test."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,9 @@ SEND_EVERY_S = 0.02
 
 
 class Feed:
-    """Calls `send` with so many records as are due, from `start` to `enough`."""
+    """Thread that calls `send` with the number of records that are due, from `start` to
+    `enough`.
+    """
 
     def __init__(self, send: Callable[[int], None], clock: Clock | None = None) -> None:
         self._send, self._clock = send, clock or SystemClock()
@@ -28,14 +30,14 @@ class Feed:
         self._thread.start()
 
     def enough(self) -> None:
-        """Send no more; all that was sent is there. Raises what `send` has raised."""
+        """Stop sending; all records that were sent are stored. Raises what `send` has raised."""
         assert self.on, "no feed is on"
         self.end()
         if self._failed is not None:
             raise self._failed
 
     def end(self) -> None:
-        """Send no more, and raise nothing; nothing to do where no feed is on."""
+        """Stop sending without an error; do nothing without a running feed."""
         if self._thread is not None:
             self._enough.set()
             self._thread.join()

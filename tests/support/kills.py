@@ -1,8 +1,8 @@
 """Kills of an app's workers and of its broker at random moments, while records flow.
 
-`Killing` draws who is killed, and when. A successor begins in the state directory of the killed
-worker, or in an empty one. Afterwards `findings` tells what is wrong in the results of the app, in
-the stores on the workers' disks, and in how much was restored.
+`Killing` draws the victims and the times. A successor starts in the state directory of the killed
+worker, or in an empty one. Afterwards `findings` returns the errors in the results of the app, in
+the stores on the workers' disks, and in the number of restored records.
 
 Not here: the apps (`exact_apps`), the processes (`workers`).
 """
@@ -82,7 +82,7 @@ class Killing:
             self._settle(name, started)
 
     def workers_are(self, *names: str) -> None:
-        """Go on with these workers, which run already."""
+        """Use these workers, which run already."""
         self._names = names
 
     def run(self, kills: int) -> None:
@@ -173,7 +173,7 @@ class Killing:
         self.workers.start(*names, **self.settings, **more)
 
     def _held(self, name: str) -> frozenset[str]:
-        """Return what the process of now runs; it may not have come so far as to tell anything."""
+        """Return the tasks of the current process, as far as its events show them."""
         begun = self._since(name, self._started[name], "worker_started")
         return frozenset(self.workers.held(name) if begun else ())
 
@@ -212,12 +212,12 @@ class Killing:
         return [*self.app.findings(), *self.wrong_stores(), *restored]
 
     def check(self, seed: int) -> None:
-        """Raise AssertionError for anything that is wrong, with the kills."""
+        """Raise AssertionError for any error, with the kills."""
         found = self.findings()
         assert not found, "\n".join([f"seed {seed}", *found, *map(str, self.kills)])
 
     def wrong_stores(self) -> Iterator[str]:
-        """Tell the stores on disk that are not their changelogs up to their positions."""
+        """Return the stores on disk that differ from their changelogs up to their positions."""
         for name, path in self.paths():
             yield from self._wrong_store(name, path, self.stores[path.parent.name])
 
@@ -245,10 +245,10 @@ class Killing:
             yield f"store of {name}: {tp} at {position}: {len(wrong)} rows: changelog, disk: {some}"
 
     def too_much_restored(self) -> Iterator[str]:
-        """Tell the restarts that read more than one commit interval of a task's changelogs.
+        """Return the restarts that read more than one commit interval of a task's changelogs.
 
-        That is the largest transaction in each of them. Tasks that another worker ran meanwhile
-        are left out, and directories that were lost.
+        That is the largest transaction in each of them. Tasks that another worker ran meanwhile are
+        left out, and directories that were lost.
         """
         largest = cache(self._largest_transaction)
         runs = defaultdict[str, list[tuple[float, str]]](list)

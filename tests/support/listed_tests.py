@@ -1,4 +1,4 @@
-"""Tests that a table names: `path::test`, the path from the folder of tests."""
+"""Tests named in a table: `path::test`, the path from the folder of tests."""
 
 import ast
 import re
@@ -11,7 +11,9 @@ NAMED = re.compile(r"`([^`]+)::(\w+)`")
 
 @cache
 def names_in(path: str) -> set[str]:
-    """Return the functions of a file, and what it assigns: hypothesis makes a test of a machine."""
+    """Return the functions of a file, and the names that it assigns, as hypothesis does for a
+    machine.
+    """
     body = ast.parse((TESTS / path).read_text()).body
     targets = [target for each in body if isinstance(each, ast.Assign) for target in each.targets]
     functions = (each for each in body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
@@ -20,6 +22,6 @@ def names_in(path: str) -> set[str]:
 
 
 def missing(cell: str) -> list[str]:
-    """Return the tests of a cell that are not there."""
+    """Return the tests of a cell that do not exist."""
     named = NAMED.findall(cell)
     return [f"{path}::{name}" for path, name in named if name not in names_in(path)]

@@ -1,5 +1,7 @@
-"""When a transaction is over for who reads: Kafka answers its end once that is decided, and writes
-the markers behind the answer; the embedded broker answers behind them.
+"""End of a transaction, as readers see it.
+
+Kafka answers EndTxn once the end is decided, and writes the markers after the answer. The embedded
+broker answers after the markers.
 """
 
 from streamsx.client import admin
@@ -8,7 +10,7 @@ from streamsx.model import TopicPartition
 
 
 async def end_of_settled(cluster: Cluster, tp: TopicPartition) -> int:
-    """The end of the partition once no transaction is open in it, with its last marker."""
+    """Return the end of the partition once no transaction is open in it, with its last marker."""
     while True:
         # In this order: behind an end that is stable nothing of before is to come.
         _, stable = (await admin.bounds(cluster, [tp], committed=True))[tp]

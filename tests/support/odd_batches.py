@@ -1,4 +1,4 @@
-"""Record batches as no client of ours makes them: each with the checksum that fits."""
+"""Record batches that none of our clients makes, each with the right checksum."""
 
 import struct
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ NOW = 1_700_000_000_000
 
 
 def varint(number: int) -> bytes:
-    """Return a zigzag number."""
+    """Return a number as a zigzag varint."""
     raw, made = (number << 1) ^ (number >> 63), bytearray()
     while raw > 0x7F:
         made.append(raw & 0x7F | 0x80)
@@ -21,7 +21,7 @@ def varint(number: int) -> bytes:
 
 
 def with_length(data: bytes | None) -> bytes:
-    """Return nullable bytes as they stand in a record."""
+    """Return nullable bytes in the form of a record."""
     return varint(-1) if data is None else varint(len(data)) + data
 
 
@@ -30,8 +30,10 @@ def odd_record(
     key: bytes | None = None, time: int = 0, attributes: int = 0, headers_count: int | None = None,
     length: int | None = None, tail: bytes = b"",
 ) -> bytes:  # fmt: skip
-    """Return one record at `delta` from its batch's offset; `headers_count` and `length` may lie,
-    `tail` stands behind it and counts."""
+    """Return one record at `delta` from the offset of its batch.
+
+    `headers_count` and `length` may be wrong; `tail` follows the record and counts.
+    """
     body = bytes([attributes]) + varint(time) + varint(delta)
     body += with_length(key) + with_length(value)
     body += varint(len(headers) if headers_count is None else headers_count)
@@ -43,7 +45,7 @@ def odd_batch(
     records: Iterable[bytes], base: int = 0, *, attributes: int = 0, time: int = NOW,
     count: int | None = None, last: int | None = None, payload: bytes | None = None,
 ) -> bytes:  # fmt: skip
-    """Return a batch of these records; `payload`: what stands there in their place."""
+    """Return a batch of these records; `payload` stands in their place."""
     made = list(records)
     count = len(made) if count is None else count
     last = len(made) - 1 if last is None else last

@@ -1,4 +1,4 @@
-"""How long rebalances keep tasks waiting, with real workers: figures for whoever changes streamsx.
+"""Waiting times of tasks in rebalances of real workers, for changes of streamsx.
 
     python -m tests.support.rebalances restart --broker kafka --runs 5
 
@@ -7,7 +7,7 @@ default. `failover`: one of three is killed, and its standbys take over, with a 
 `stop`: one of three, which has the capacity for all 60 small tasks with state, gets SIGTERM.
 `gaps`: 1 -> 2 -> 3 -> 2 workers under a steady load, 12 partitions.
 
-Each prints a line per run, then the median and the worst. Not here: what is right or wrong.
+Each prints a line per run, then the median and the worst. Not here: pass or fail.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def settled(workers: Workers, tasks: int) -> bool:
 
 
 def restart(workers: Workers, words: WordCount) -> Figures:
-    """Seconds from the kill until every task that it had runs again."""
+    """Return the seconds from the kill until all tasks of the worker run again."""
     workers.start("a", "b", "c")
     words.feed(LINES_PER_S)
     workers.until(lambda: settled(workers, 2 * words.partitions), "settled", LONG_S)
@@ -51,11 +51,13 @@ def restart(workers: Workers, words: WordCount) -> Figures:
 
 
 def failover(workers: Workers, words: WordCount) -> Figures:
-    """Seconds from the kill until the last of its tasks runs elsewhere; how many were opened there
-    with whatever the disk held, and what was read for one of them (a standby's store is open).
+    """Return the seconds from the kill until the last task runs elsewhere, and how its stores
+    opened.
 
-    Its logs are short: within the default lag of 10,000 records whoever has nothing at all is near
-    enough, and a task may go to where there is more room.
+    Returns:
+        Seconds; tasks that opened a store from disk; records that one of them read. A standby's
+            store is open already. The logs are short: within the default lag of 10,000 records a
+            worker without a copy is near enough, and a task may go where there is more room.
     """
     settings = {
         "session_timeout": "6s", "heartbeat_interval": "1s", "num_standby_replicas": 1,
@@ -97,7 +99,7 @@ def last_running(workers: Workers, tasks: set[str], since: float) -> float:
 
 
 def stop(workers: Workers, words: WordCount) -> Figures:
-    """Seconds from SIGTERM to the end of the worker, and rebalances until then."""
+    """Return the seconds from SIGTERM to the end of the worker, and the rebalances until then."""
     workers.start("a", capacity=1000)
     words.feed(LINES_PER_S)
     workers.until(lambda: settled(workers, 2 * words.partitions), "settled", LONG_S)
@@ -119,8 +121,11 @@ def stop(workers: Workers, words: WordCount) -> Figures:
 
 
 def gaps(workers: Workers, words: WordCount) -> Figures:
-    """Milliseconds that tasks stood still: those that stay, with and without a rebalance, and from
-    release to first record those that move."""
+    """Return the milliseconds that tasks stood still.
+
+    For tasks that stay: with and without a rebalance. For tasks that move: from release to first
+    record.
+    """
     workers.start("a")
     words.feed(LINES_PER_S)
     workers.until(lambda: settled(workers, 2 * words.partitions), "settled", LONG_S)
@@ -147,7 +152,9 @@ def even(workers: Workers, words: WordCount) -> bool:
 
 
 def moves(workers: Workers) -> Iterator[float]:
-    """From the last record of the old owner to the first one of the new, of tasks with state."""
+    """Return times from the last record of the old owner to the first of the new one, of tasks with
+    state.
+    """
     last: dict[str, float] = {}
     for event in workers.events("task", "first_record"):
         task = event["task"]

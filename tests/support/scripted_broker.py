@@ -1,7 +1,7 @@
-"""A broker that answers what a script says: for what real brokers do rarely, late or wrongly.
+"""Broker that answers by a script: for what real brokers do rarely, late or wrongly.
 
-It speaks every request and version of our codec, and by itself answers ApiVersions and Metadata: it
-is its own only node, leads all partitions, and has the topics it is told. It keeps no records.
+It knows every request and version of our codec, and answers ApiVersions and Metadata by itself: it
+is its only node, leads all partitions, and has the given topics. It keeps no records.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ NODE = 1
 
 
 class Asked(NamedTuple):
-    """A request that arrived."""
+    """Request that arrived."""
 
     api: int
     version: int
@@ -34,8 +34,9 @@ else is answered on that connection until then, as with Kafka."""
 
 
 class ScriptedBroker:
-    """An async context manager. `answers`, `topics`, `ranges` and `piece` may be changed while it
-    runs.
+    """Broker in this process. An async context manager.
+
+    `answers`, `topics`, `ranges` and `piece` may be changed while it runs.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class ScriptedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT, the same after a restart."""
+        """Return HOST:PORT, the same after a restart."""
         return f"127.0.0.1:{self.port}"
 
     def asked_for(self, api: int) -> list[Asked]:
-        """The requests of one kind, in the order they came."""
+        """Return the requests of one kind, in the order of arrival."""
         return [asked for asked in self.asked if asked.api == api]
 
     async def __aenter__(self) -> Self:
@@ -77,14 +78,14 @@ class ScriptedBroker:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen, on the port of last time if there was one."""
+        """Listen, on the earlier port if there was one."""
         self._server = await asyncio.start_server(
             self._connected, "127.0.0.1", self.port, ssl=self._ssl_context
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Hang up on everybody and listen no more."""
+        """Close all connections and stop listening."""
         if self._server:
             self._server.close()
         talks = list(self._talks)

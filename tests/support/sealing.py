@@ -1,4 +1,4 @@
-"""`python -m tests.support.sealing`: what a commit costs a row, and what of it is the check.
+"""`python -m tests.support.sealing`: cost of a commit per row, and the part of its checks.
 
 Each kind of value is sealed with the check and without it, in turns, in CPU time; the least of the
 rounds counts. On a commit without checks the second figure is missing.

@@ -1,6 +1,6 @@
-"""Snapshots made from rows, without Spark: by the writer that Spark uses.
+"""Snapshots made from rows without Spark, by the writer that Spark uses.
 
-Not here: where the rows come from.
+Not here: the source of the rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ Log = Iterable[tuple[bytes | None, bytes | None]]
 
 
 def chain_of(log: Log, cuts: int = 2) -> list[dict[bytes, bytes | None]]:
-    """The newest row of each key, of so many pieces of a changelog."""
+    """Return a chain with the newest row of each key, from this many pieces of a changelog."""
     records = [(key, value) for key, value in log if key is not None]
     size = -(-len(records) // cuts) or 1
     return [dict(records[at : at + size]) for at in range(0, len(records), size)]
@@ -38,8 +38,9 @@ def make(
     parts: Mapping[int, tuple[Sequence[Rows], int | None]],
     partitions: Mapping[str, int], positions: Mapping[str, Mapping[int, Position]] | None = None,
 ) -> Manifest:  # fmt: skip
-    """The next one under `uri`. `parts`: by partition, the rows of each file of the chain, and the
-    offset of the changelog behind them.
+    """Make the next snapshot under `uri`.
+
+    `parts`: by partition, the rows of each file of the chain, and the next offset of the changelog.
     """
     files = open_files(uri)
     last = newest(files)

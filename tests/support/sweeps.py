@@ -1,4 +1,4 @@
-"""Sweeps over seeds: the first ones in the gate, the rest in `just slow`."""
+"""Sweeps over seeds: the first seeds run in the gate, the rest in `just slow`."""
 
 import pytest
 from _pytest.mark import ParameterSet

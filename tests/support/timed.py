@@ -388,7 +388,7 @@ class Life:
             del log[end:]
 
     def restore(self) -> None:
-        """Make the rows anew from the changelogs."""
+        """Rebuild the rows from the changelogs."""
         self.rows = [self.make_rows(node.name) for node in self.operator.nodes]
         self.catch_up()
 
@@ -401,7 +401,9 @@ class Life:
             rows.write(node.indexed(newest), len(log))
 
     def check(self) -> None:
-        """A store is its changelog up to its position, and each session has a hint."""
+        """Check that a store equals its changelog up to its position, and that each session has a
+        hint.
+        """
         for node, rows, log in zip(self.operator.nodes, self.rows, self.logs, strict=True):
             keys = node.local_keys([key for key, _ in log])
             newest = dict(zip(keys, (value for _, value in log), strict=True))

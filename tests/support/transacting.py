@@ -1,4 +1,4 @@
-"""A producer with a transactional id, that talks to a desk."""
+"""Producer with a transactional id, on the harness of the coordinator."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,9 @@ TOPIC = "t"
 
 
 class Transactor:
-    """Speaks the second version of the protocol (KIP-890) if `modern`. What it is told it keeps."""
+    """Producer that keeps the ids it gets. `modern`: it uses the second version of the protocol
+    (KIP-890).
+    """
 
     def __init__(
         self, harness: CoordinatorHarness, name: str = "x", *, modern: bool = True
@@ -43,7 +45,7 @@ class Transactor:
         ]
 
     def write(self, what: int, place: Place = (TOPIC, 0)) -> int:
-        """As a batch would be."""
+        """Write as a batch would."""
         if self.modern:
             wall_ms = int(self.harness.now * 1000)
             self.harness.step(AddPartition(self.name, self.owner, place, wall_ms))

@@ -1,8 +1,8 @@
 """`python -m tests.support.turns FILE worker APP ...`: a streamsx command with its turns measured.
 
 At its end FILE holds one JSON object: the longest turn of the data loop in ms of its thread's CPU
-time, the longest time between the ends of two turns in ms on the wall while there was work, and the
-most resident memory in bytes.
+time, the longest time between the ends of two turns in ms of wall time while there was work, and
+the highest resident memory in bytes.
 """
 
 import json
@@ -17,7 +17,7 @@ from streamsx.worker.data_loop import DataLoop
 
 
 class Turns(NamedTuple):
-    """What was measured, as it stands in the file."""
+    """Figures in the form of the file."""
 
     turn_ms: float
     gap_ms: float

@@ -1,9 +1,9 @@
-"""The word count of the examples under load: lines in at a pace, and what must come out of them.
+"""Word count of the examples under load: lines in at a steady rate, and the expected counts.
 
-Lines are the help texts of the standard library, again and again. Each test has an app, that is
-topics and a group, of its own.
+Lines are the help texts of the standard library, again and again. Each test has an app of its own,
+with its topics and group.
 
-Not here: the workers that count (`workers`).
+Not here: the workers (`workers`).
 """
 
 import json
@@ -21,7 +21,7 @@ from tests.support.feed import Feed
 
 
 class WordCount:
-    """A context manager: an app id with its topics. `feed` sends lines to it, beside the test."""
+    """App id with its topics. A context manager; `feed` sends lines beside the test."""
 
     def __init__(
         self,
@@ -32,7 +32,12 @@ class WordCount:
         words_of: Callable[[str], Iterable[str]] = str.split,
         clock: Clock | None = None,
     ) -> None:
-        """`between`: the topic that the app counts from; `words_of`: what it counts of a line."""
+        """Prepare an app.
+
+        Args:
+            between: Topic that the app counts from.
+            words_of: What it counts of a line.
+        """
         self.app, self.partitions = f"wc-{uuid.uuid4().hex[:8]}", partitions
         self._between, self._words_of = between.format(app=self.app), words_of
         self.env = {
@@ -75,16 +80,16 @@ class WordCount:
     # -- in
 
     def send(self, lines: int) -> None:
-        """At once, spread over all partitions; not while a feed is on."""
+        """Send lines at once, spread over all partitions; not during a feed."""
         assert not self._feed.on, "a feed is on"
         self._send(lines)
 
     def feed(self, lines_per_s: int) -> None:
-        """From now on, in a thread of its own, until `enough`."""
+        """Send lines from now on, in a thread, until `enough`."""
         self._feed.start(lines_per_s)
 
     def enough(self) -> None:
-        """No more lines; all that were fed are there."""
+        """Stop the feed; all lines that were sent are stored."""
         self._feed.enough()
 
     def _send(self, lines: int) -> None:
@@ -100,7 +105,7 @@ class WordCount:
 
     @property
     def drained(self) -> bool:
-        """All that was fed is processed and committed, lines and what is counted of them."""
+        """Return whether all lines and words are processed and committed."""
         return all(map(self._committed, (self.lines, self.counted)))
 
     def _committed(self, tps: list[TopicPartition]) -> bool:
@@ -109,15 +114,16 @@ class WordCount:
         return all(committed[tp] >= end for tp, end in ends.items() if end)
 
     def committed(self) -> dict[TopicPartition, int]:
-        """As the group has it, of lines and of what is counted of them."""
+        """Return the committed offsets of the group, of lines and of words."""
         return self.client.committed(self.app, [*self.lines, *self.counted])
 
     def uncommitted(
         self, committed: Mapping[TopicPartition, int], tasks: Collection[str] | None = None
     ) -> int:
-        """Words that are counted twice at most by who goes on from there: those of the lines behind
-        it, which are sent again, and those that are there to be counted. However long a commit
-        took, nobody can have done more. `tasks`: of these alone.
+        """Return the number of words that a successor may count twice.
+
+        These are the words of uncommitted lines, which are sent again, and the uncommitted words.
+        However long a commit took, a worker cannot have counted more. `tasks`: of these alone.
         """
         found = 0
         for number, tps in enumerate((self.lines, self.counted)):
@@ -132,8 +138,10 @@ class WordCount:
         return sum(len([*self._words_of(line.decode())]) for line in lines if line)
 
     def surplus(self) -> int:
-        """By how much all counts together exceed the truth. Raises AssertionError for a word that
-        was counted too seldom.
+        """Return by how much all counts together exceed the truth.
+
+        Raises:
+            AssertionError: a word was counted too seldom.
         """
         counts = self.counts()
         missing = {w: (counts[w], n) for w, n in self.words.items() if counts[w] < n}
@@ -141,8 +149,9 @@ class WordCount:
         return counts.total() - self.words.total()
 
     def counts(self, since: int | None = None) -> Counter[str]:
-        """The newest count of each word, from the changelog; `since`: of those that changed from
-        an offset of each partition on.
+        """Return the newest count of each word, from the changelog.
+
+        `since`: only counts that changed after these offsets.
         """
         found: Counter[str] = Counter()
         for tp in self.changelog:

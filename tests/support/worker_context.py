@@ -1,4 +1,4 @@
-"""What the parts of a worker are handed, without a worker, a group or a broker."""
+"""Context of a worker's parts, without a worker, a group or a broker."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -16,7 +16,7 @@ NOWHERE = "127.0.0.1:9"
 
 
 class IdleOwner:
-    """A worker whose loop does not run: nothing is asked of it."""
+    """Owner whose loop does not run; none of its calls is expected."""
 
     def spawn(self, job: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
         raise AssertionError(name)

@@ -1,8 +1,8 @@
-"""Workers of an app as processes: started, killed, stopped, frozen; and what they told.
+"""Workers of an app as processes: started, killed, stopped, frozen; with their events and logs.
 
-Each has a state directory, a file of events and a log of its own, named after it, and finds them
-again when it is started again. What happens is waited for, never slept for. A worker that ends
-without having been told to fails whoever waits.
+Each has a state directory, a file of events and a log of its own, named after it, and uses them
+again when it is started again. Tests wait for events, and never sleep. A worker that ends without a
+request fails the test that waits.
 
 Not here: brokers, records.
 """
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class WorkerProcess:
-    """One worker: its process of now, and what all its processes have written."""
+    """One worker: its current process, and the output of all its processes."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class WorkerProcess:
         self._file = EventsFile(self.told)
 
     def look(self) -> None:
-        """Take in what was written."""
+        """Read what the process has written."""
         self.events += self._file.more()
 
     @property
@@ -47,13 +47,13 @@ class WorkerProcess:
         return self.process is not None and self.process.code is None
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         lines = self.process.tail(LINES_TOLD) if self.process else []
         return "\n".join([f"-- {self.name}", *lines])
 
 
 class Workers:
-    """A context manager; whoever still runs at its end is killed.
+    """Workers of one app. A context manager; those that still run at its end are killed.
 
     `app`: as on the command line; `env`: environment variables of all, `STREAMSX_<SETTING>` among
     them; `in_slots`: they share a folder, and each takes a slot of it.
@@ -87,7 +87,9 @@ class Workers:
     # -- what is done to them
 
     def start(self, *names: str, **settings: object) -> None:
-        """`settings`: of these processes alone: `commit_interval="200ms"`, `fault="after_seal"`."""
+        """Start workers. `settings`: of these processes alone: `commit_interval="200ms"`,
+        `fault="after_seal"`.
+        """
         for name in names:
             worker = self.all.setdefault(name, WorkerProcess(name, self._folder))
             assert not worker.alive, f"{name} is running"
@@ -107,19 +109,19 @@ class Workers:
         self._running(name).send(number)
 
     def kill(self, name: str) -> None:
-        """SIGKILL; it is over when this returns."""
+        """Kill a worker by SIGKILL; it is gone when this returns."""
         self.all[name].expected = True
         self._running(name).kill()
 
     def stop(self, *names: str, timeout_s: float = WAIT_S) -> list[int]:
-        """SIGTERM to all of them, then their exit codes."""
+        """Send SIGTERM to all of them, then return their exit codes."""
         for name in names:
             self.all[name].expected = True
             self.signal(name, signal.SIGTERM)
         return [self.code(name, timeout_s) for name in names]
 
     def code(self, name: str, timeout_s: float = WAIT_S) -> int:
-        """Its exit code, once it has ended; negative: the signal that killed it."""
+        """Wait for its end and return its exit code; negative: the signal that killed it."""
         worker = self.all[name]
         worker.expected = True
         try:
@@ -133,11 +135,11 @@ class Workers:
         return self._running(name).pid
 
     def log(self, name: str) -> str:
-        """All that its processes wrote on stdout and stderr."""
+        """Return all that its processes wrote on stdout and stderr."""
         return self.all[name].log.read_text(errors="replace")
 
     def error(self, name: str) -> str:
-        """The last line of its log: of a command that failed, the one line that says why."""
+        """Return the last line of its log: of a failed command the one line that says why."""
         return (self.log(name).splitlines() or [""])[-1]
 
     def _running(self, name: str) -> Child:
@@ -148,7 +150,7 @@ class Workers:
     # -- what they tell
 
     def events(self, *kinds: str, of: str | None = None, **fields: object) -> list[SeenEvent]:
-        """In the order of their monotonic times: of one worker or all, of some kinds or all."""
+        """Return events by their monotonic times: of one worker or all, of some kinds or all."""
         workers = self.all.values() if of is None else (self.all[of],)
         for worker in workers:
             worker.look()
@@ -156,17 +158,17 @@ class Workers:
         return sorted(filter(lambda e: matches(e, kinds, fields), found), key=lambda e: e["mono"])
 
     def largest_commit(self, name: str) -> int:
-        """Records of a cycle: all that a kill can have done twice is about as much."""
+        """Return the most records of a commit: a kill can double about as many."""
         return max((e["records"] for e in self.events("commit", of=name)), default=0)
 
     def held(self, name: str) -> set[str]:
-        """Tasks that it runs, or ran when it was killed."""
+        """Return the tasks that it runs, or ran when it was killed."""
         worker = self.all[name]
         worker.look()
         return set(running(worker.events))
 
     def active(self) -> dict[str, set[str]]:
-        """What each worker that lives runs, by its events: tasks in the state running."""
+        """Return what each live worker runs, by its events: tasks in the state running."""
         return {
             worker.name: set(running(worker.events)) for worker in self._looked() if worker.alive
         }
@@ -179,10 +181,11 @@ class Workers:
     # -- waiting
 
     def until(self, condition: Callable[[], T], what: str, timeout_s: float = WAIT_S) -> T:
-        """What `condition` gives, once that is true; asked again and again.
+        """Wait until `condition` is true, and return it.
 
-        Raises AssertionError with the ends of all logs when it takes too long, or a worker has
-        ended that should not have.
+        Raises:
+            AssertionError: it took too long, or a worker ended unexpectedly; with the ends of all
+                logs.
         """
         over = self._clock.now() + timeout_s
         while not (found := condition()):
@@ -198,7 +201,7 @@ class Workers:
         self, *kinds: str, of: str | None = None, count: int = 1, since: float = 0.0,
         timeout_s: float = WAIT_S, **fields: object,
     ) -> SeenEvent:  # fmt: skip
-        """The `count`th such event behind a monotonic time, once there is one."""
+        """Wait for the `count`th such event after a monotonic time, and return it."""
 
         def found() -> list[SeenEvent]:
             later = [e for e in self.events(*kinds, of=of, **fields) if e["mono"] > since]
@@ -207,7 +210,7 @@ class Workers:
         return self.until(found, f"{kinds} of {of or 'anybody'} {fields}", timeout_s)[0]
 
     def now(self) -> float:
-        """Of the clock of `mono` in events."""
+        """Return the current time of the clock of `mono` in events."""
         return self._clock.now()
 
 
@@ -216,7 +219,7 @@ def matches(event: SeenEvent, kinds: tuple[str, ...], fields: Mapping[str, objec
 
 
 def running(events: list[SeenEvent]) -> Iterator[str]:
-    """Tasks that are in the state running, by the events of one worker."""
+    """Return the tasks in the state running, by the events of one worker."""
     state: dict[str, str] = {}
     for event in events:
         if event["event"] == "worker_started":

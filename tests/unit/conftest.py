@@ -1,7 +1,7 @@
 """A cluster of one scripted broker; the real broker and real workers in virtual time.
 
-A worker at the `Bench` is either whole, or its control thread is played by a test (`Hand`): what
-the group says comes from there, what it is told stands there.
+A worker at the `Bench` is either whole, or a test plays its control thread (`Hand`): the test sends
+what the group would send, and sees what the worker reports.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ Clusters = Callable[[ScriptedBroker], AbstractAsyncContextManager[Cluster]]
 
 @pytest.fixture
 def connected() -> Clusters:
-    """The cluster of a broker that runs; it follows the broker's topics."""
+    """Connect a cluster to a running broker; it follows the broker's topics."""
 
     @asynccontextmanager
     async def connect(broker: ScriptedBroker) -> AsyncIterator[Cluster]:
@@ -73,7 +73,9 @@ ROWS_PER_BATCH = 500
 
 
 class VirtualCluster:
-    """`topics`: those that are there before anybody asks, and how many partitions each has."""
+    """Real broker in virtual time. `topics`: topics that exist at the start, with their
+    partitions.
+    """
 
     def __init__(self, folder: Path, topics: Mapping[str, int], seed: int = 1) -> None:
         self.folder = folder
@@ -116,7 +118,7 @@ class VirtualCluster:
             await asyncio.get_running_loop().create_future()
 
     def close(self) -> None:
-        """Raises Violation if something happened that must not."""
+        """End all. Raises Violation if something forbidden happened."""
         self.scheduler.close()
         if self.scheduler.violation is not None:
             raise self.scheduler.violation
@@ -124,11 +126,13 @@ class VirtualCluster:
     def station(
         self, app: App, name: str = "w1", *, by_hand: bool = True, stores: "Stored | None" = None
     ) -> "WorkerHarness":
-        """A worker, from now on; its group is played by hand, or real. `stores`: of a dead one."""
+        """Start a worker, whose group is played by hand or real. `stores`: those of a dead
+        worker.
+        """
         return WorkerHarness(self, app, name, {} if stores is None else stores, by_hand=by_hand)
 
     def begun(self, app: App, name: str = "w1") -> "WorkerHarness":
-        """A worker that waits for its first assignment."""
+        """Start a worker, and wait until it waits for its first assignment."""
         station = self.station(app, name)
         self.until(lambda: station.hand.alive)
         return station
@@ -137,13 +141,13 @@ class VirtualCluster:
         self.scheduler.run_until(self.scheduler.now + seconds)
 
     def until(self, done: Callable[[], object], limit_s: float = 60.0) -> None:
-        """Fails when it has not come about by then."""
+        """Run until a condition holds; fail at the time limit."""
         end = self.scheduler.now + limit_s
         self.scheduler.run_until(end, lambda: bool(done()))
         assert done(), f"not within {limit_s} s"
 
     def fetched(self, since: float) -> list[tuple[TopicPartition, int]]:
-        """What was asked for from that second on: partitions and offsets."""
+        """Return the partitions and offsets that were fetched from that second on."""
         return [(tp, offset) for at, tp, offset in self._fetched if at >= since]
 
     # -- logs
@@ -157,7 +161,7 @@ class VirtualCluster:
         self, tp: TopicPartition, rows: Iterable[tuple[bytes | None, bytes | None]],
         at_ms: int | None = None,
     ) -> None:  # fmt: skip
-        """One batch of keys and values."""
+        """Append one batch of keys and values."""
         now_ms = int(SimClock(self.scheduler).wall() * 1000)
         builder = Builder(BATCH_BYTES)
         for key, value in rows:
@@ -167,11 +171,11 @@ class VirtualCluster:
         )
 
     def feed(self, partition: int, *values: str, at_ms: int | None = None) -> None:
-        """Words."""
+        """Append words."""
         self.append(words(partition), [(None, value.encode()) for value in values], at_ms)
 
     def remember(self, tp: TopicPartition, batches: int, value: bytes = b"%d") -> int:
-        """Rows of a changelog, 500 per batch; how many."""
+        """Append rows to a changelog, 500 per batch; return their number."""
         for batch in range(batches):
             numbers = range(batch * ROWS_PER_BATCH, (batch + 1) * ROWS_PER_BATCH)
             self.append(tp, [(b'"%06d"' % n, value % n) for n in numbers])
@@ -179,7 +183,7 @@ class VirtualCluster:
         return batches * ROWS_PER_BATCH
 
     def counted(self) -> Counter[str]:
-        """By the changelogs."""
+        """Return the counts in the changelogs."""
         found = Counter[str]()
         for partition in range(3):
             for key, value in {k: v for k, v in self.read(changelog(partition)) if k and v}.items():
@@ -203,11 +207,11 @@ class VirtualCluster:
         self.run(0.01)
 
     def at_broker(self, what: Callable[[], object]) -> None:
-        """In a turn of its thread."""
+        """Call a function in a turn of the broker's thread."""
         self.process.main.call(what)
 
     def read(self, tp: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
-        """All keys and values that are there."""
+        """Return all keys and values of a topic."""
         log, found = self.log(tp), list[tuple[bytes | None, bytes | None]]()
         at = log.start
         while at < log.high_watermark:
@@ -231,7 +235,9 @@ def app_of(**settings: Any) -> App:
 
 
 def counting(*, tables: int = 0, **settings: Any) -> App:
-    """Counts each word, in so many more tables too; `poison` is none."""
+    """Return an app that counts each word, in several tables on request; `poison` is
+    not counted.
+    """
     app = app_of(**settings)
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
     others = [app.Table(f"other{n}", default=int, value_type=int) for n in range(tables)]
@@ -249,14 +255,14 @@ def counting(*, tables: int = 0, **settings: Any) -> App:
 
 
 class KeptRows(MemoryRows):
-    """As on a disk: closed, they stay, and each write takes its time."""
+    """Rows as on a disk: they stay when closed, and each write takes time."""
 
     def __init__(self, station: "WorkerHarness", layout: str = "") -> None:
         super().__init__()
         self._station, self._layout = station, layout
 
     def take(self, folder: str, old: str) -> bool:
-        """What a database in that folder has."""
+        """Take the rows of a database in that folder."""
         Path(old).mkdir()
         memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=1 << 20)
         with closing(RocksRows(Path(folder), memory, self._layout)) as built:
@@ -281,8 +287,9 @@ Stored = dict[tuple[str, int], MemoryRows]
 
 
 class WorkerHarness:
-    """A worker of an app, from now on. `stores`: its disk, by name and partition; a write to it
-    takes `write_s`.
+    """Worker of an app that starts now.
+
+    `stores`: its disk, by name and partition; a write to it takes `write_s`.
     """
 
     def __init__(
@@ -339,12 +346,12 @@ class WorkerHarness:
 
     @property
     def begun(self) -> bool:
-        """Its parts are there, and it lives."""
+        """Return whether the worker has started and lives."""
         return self.process.alive and self._worker is not None and self._worker.made is not None
 
     @property
     def left_behind(self) -> list[str]:
-        """Users' code that it has ended without."""
+        """Return the users' code that the worker has left running at its end."""
         return self._worker.left_behind if self._worker else []
 
     @property
@@ -355,24 +362,24 @@ class WorkerHarness:
 
     @property
     def metrics(self) -> MetricRegistry:
-        """Those of the worker that runs, or ran last."""
+        """Return the metrics of the worker that runs, or ran last."""
         return self.made._context.metrics
 
     def told(self, event: str) -> list[dict[str, object]]:
-        """What the journal has of it."""
+        """Return the events of its journal."""
         return [fields for _, name, fields in self.events if name == event]
 
     def states(self, task: TaskId) -> list[object]:
-        """Through which the task has gone."""
+        """Return the states that the task has passed."""
         return [moved["to"] for moved in self.told("task") if moved["task"] == str(task)]
 
     def position(self, partition: int, table: str = "counts") -> int:
-        """Of a store, as it says."""
+        """Return the position of a store."""
         store = self.stores.get((table, partition))
         return (store.position() or 0) if store else 0
 
     def rows(self, partition: int) -> dict[str, bytes]:
-        """Of the counts."""
+        """Return the rows of the counts."""
         found = self.stores["counts", partition].scan(ROW, None)
         return {key.removeprefix(ROW).decode().strip('"'): value for key, value in found}
 
@@ -382,10 +389,10 @@ class WorkerHarness:
 
 
 class FakeMember:
-    """The control thread, played: a thread and a session without a loop.
+    """Control thread played by a test: a thread and a session without a loop.
 
-    It answers with the positions in `Bench.committed` and takes every commit into it, unless
-    `holds` says to wait.
+    It answers with the positions in `Bench.committed` and accepts every commit, unless `holds` says
+    to wait.
     """
 
     def __init__(self, station: WorkerHarness) -> None:
@@ -405,7 +412,7 @@ class FakeMember:
         standbys: Iterable[TaskId] = (),
         wanted: Iterable[TaskId] = (),
     ) -> None:
-        """An assignment; what is not named any more must have been revoked."""
+        """Send an assignment; partitions that are missing in it must have been revoked."""
         self._generation += 1
         new, self._active = frozenset(active) - self._active, frozenset(active)
         view = AssignmentView(
@@ -428,12 +435,12 @@ class FakeMember:
         self._station.deliver(e.Lost(tuple(sorted(self._tps(tasks)))))
 
     def commit(self, asked: e.Commit) -> None:
-        """Kafka takes it."""
+        """Accept the commit, as Kafka does."""
         self._bench.committed.update(asked.offsets)
         self._station.deliver(e.CommitDone(asked.id))
 
     def released(self) -> list[int]:
-        """The numbers of the revokes that were answered."""
+        """Return the numbers of the revokes that were answered."""
         return [event.number for event in self.posted if isinstance(event, e.Released)]
 
     def _tps(self, tasks: Iterable[TaskId]) -> frozenset[TopicPartition]:
@@ -472,7 +479,7 @@ class FakeMember:
 
 
 class _Journal(Journal):
-    """Nothing is written: a test looks at it."""
+    """Journal that writes nothing; tests look at its events."""
 
     def __init__(
         self, name: str, clock: Clock, events: list[tuple[float, str, dict[str, object]]]
@@ -487,7 +494,7 @@ class _Journal(Journal):
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[VirtualCluster]:
-    """`words` has three partitions; what must not happen fails the test."""
+    """Return a bench on which `words` has three partitions; an unexpected error fails the test."""
     made = VirtualCluster(tmp_path, {"words": 3})
     yield made
     made.close()

@@ -38,7 +38,7 @@ def test_a_duration_is_seconds_however_it_is_written(written: object, meant: flo
 @pytest.mark.parametrize(
     "written", ["5x", "", "ms", "-1s", -1, None, True, "1.2.3s", "s5", "nan", math.nan, "1e999"]
 )
-def test_what_is_no_duration_says_how_to_write_one(written: object) -> None:
+def test_bad_duration_is_refused_with_the_form(written: object) -> None:
     with pytest.raises(ValueError, match="a duration is written"):
         seconds(written)
 
@@ -57,7 +57,7 @@ def test_what_is_no_duration_says_how_to_write_one(written: object) -> None:
         ("topic_replication_factor", [0], -1, "give 1 or more, or -1"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused_with_what_is_sensible(
+def test_value_out_of_range_is_refused_with_the_sensible_range(
     setting: str, refused: list[object], least: object, sensible: str
 ) -> None:
     parse = SETTINGS[setting].metadata["parse"]
@@ -71,7 +71,7 @@ def test_a_value_that_makes_no_sense_is_refused_with_what_is_sensible(
 @pytest.mark.parametrize(
     "setting", ["shutdown_timeout", "scale_down_timeout", "state_cleanup_delay"]
 )
-def test_at_once_and_never_make_sense_for_what_is_waited_for(setting: str) -> None:
+def test_zero_and_infinite_are_valid_for_waiting_times(setting: str) -> None:
     parse = SETTINGS[setting].metadata["parse"]
     assert (parse(0), parse("infinite")) == (0.0, math.inf)
 
@@ -84,7 +84,7 @@ def test_a_size_is_bytes(written: object, meant: int) -> None:
 
 
 @pytest.mark.parametrize("written", ["5x", "KiB", None, True, "-1", "nan", "1e999"])
-def test_what_is_no_size_says_how_to_write_one(written: object) -> None:
+def test_bad_size_is_refused_with_the_form(written: object) -> None:
     with pytest.raises(ValueError, match="a size is written"):
         size_bytes(written)
 
@@ -119,13 +119,13 @@ def test_tags_are_keys_and_values() -> None:
 @pytest.mark.parametrize(
     "written", ["http://a", "kafka://", "kafka://a:x", "a:99999", "a:0", "[::1:9092", "a:1,,b:2"]
 )
-def test_what_is_no_broker_is_refused(written: str) -> None:
+def test_bad_broker_address_is_refused(written: str) -> None:
     with pytest.raises(ValueError, match=r"not a broker: '.*': write kafka://HOST:PORT"):
         servers(written)
 
 
 @pytest.mark.parametrize("name", sorted({name_of(known) for known in SETTINGS.values()} - {"id"}))
-def test_every_default_is_what_its_own_parser_makes_of_it(name: str) -> None:
+def test_every_default_is_unchanged_by_its_own_parser(name: str) -> None:
     known = SETTINGS[name]
     default: Any = getattr(Config(id="x"), known.name)
     assert known.metadata["parse"](default) == default
@@ -148,7 +148,7 @@ NAMES = sorted({name_of(known) for known in SETTINGS.values()})
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_setting_says_what_it_is_in_sentences(name: str) -> None:
+def test_each_setting_is_documented_in_sentences(name: str) -> None:
     doc = SETTINGS[name].metadata["doc"]
     assert doc[0].isupper() or doc[0] == "`"
     assert doc.endswith(".")
@@ -157,7 +157,7 @@ def test_each_setting_says_what_it_is_in_sentences(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_word_of_a_choice_is_explained(name: str) -> None:
-    """A parser of a choice names its words when it refuses another one."""
+    """A parser of a choice lists its words when it refuses another one."""
     words = list[str]()
     try:
         SETTINGS[name].metadata["parse"]("no-such-word")

@@ -1,4 +1,4 @@
-"""What asyncio calls may not fail unheard, if it is ours; everything else is its owner's affair."""
+"""Errors in callbacks of asyncio: ours end the run, others are logged."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ def message(loop: asyncio.AbstractEventLoop) -> None:
 
 @pytest.mark.parametrize("plant", [timer, message])
 def test_an_error_of_ours_in_a_callback_ends_the_run_with_it(plant: Planted) -> None:
-    """It was logged, and the loop went on with a machine that was wrong."""
+    """The error was logged, and the loop continued with a broken state machine."""
 
     async def waits_for_ever() -> None:
         plant(asyncio.get_running_loop())
@@ -49,8 +49,8 @@ def test_it_counts_also_when_the_run_ends_by_itself_meanwhile() -> None:
         run(ends())
 
 
-def test_what_is_begun_is_ended_in_order() -> None:
-    """As by any other cancellation: connections are closed, locks are given back."""
+def test_running_tasks_are_cancelled_in_order() -> None:
+    """Like any other cancellation: connections are closed, locks are released."""
     closed = []
 
     async def holds_something() -> None:
@@ -66,10 +66,10 @@ def test_what_is_begun_is_ended_in_order() -> None:
     assert closed == [True]
 
 
-def test_what_others_have_begun_is_logged_and_ends_nothing(
+def test_error_in_code_of_others_is_logged_and_ends_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Users' code and libraries; a machine of ours that they misuse is their mistake too."""
+    """Users' code and libraries; a state machine of ours that they misuse is their mistake too."""
 
     def users_own() -> None:
         LIFE.step(0.0, TaskEvent.CLOSED)
@@ -83,7 +83,7 @@ def test_what_others_have_begun_is_logged_and_ends_nothing(
     assert "Exception in callback" in caplog.text
 
 
-def test_an_answer_that_nobody_wanted_ends_nothing() -> None:
+def test_unawaited_answer_ends_nothing() -> None:
     async def goes_on() -> int:
         future = asyncio.get_running_loop().create_future()
         future.set_exception(InvalidTransition("too late"))
@@ -95,7 +95,7 @@ def test_an_answer_that_nobody_wanted_ends_nothing() -> None:
 
 
 class Broken(asyncio.Protocol):
-    """One end of a connection whose bytes a machine of ours does not understand."""
+    """End of a connection with bytes that a state machine of ours cannot read."""
 
     def __init__(self, lost: asyncio.Event) -> None:
         self._lost = lost
@@ -120,7 +120,7 @@ async def hears_from_a_client() -> int:
     return 7
 
 
-def test_what_a_client_sends_ends_its_connection_and_not_who_serves_it() -> None:
+def test_bad_bytes_of_a_client_end_its_connection_and_not_the_server() -> None:
     assert run(hears_from_a_client(), serves=True) == 7
     with pytest.raises(InvalidTransition):
         run(hears_from_a_client())
@@ -156,7 +156,7 @@ def test_it_runs_under_its_name_and_its_end_is_told() -> None:
 
 
 @pytest.mark.parametrize("why", [ValueError("a bug"), asyncio.CancelledError()], ids=repr)
-def test_what_ends_it_is_told(why: BaseException) -> None:
+def test_error_of_a_system_thread_is_its_result(why: BaseException) -> None:
     async def main() -> None:
         raise why
 
@@ -168,7 +168,7 @@ def test_what_ends_it_is_told(why: BaseException) -> None:
     assert asyncio.run(caller()) is why
 
 
-def test_nobody_need_wait_for_it() -> None:
+def test_system_thread_need_not_be_awaited() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What is told: lines of a file for programs, lines of the log for people."""
+"""Events: lines of a file for programs, lines of the log for people."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from streamsx.journal import Journal
 
 
 class Stopped:
-    """A clock that stands."""
+    """Clock that stands still."""
 
     def now(self) -> float:
         return 5.0
@@ -102,7 +102,7 @@ def test_rounds_stay_information_in_the_json_log(
 def test_logged_event_shows_deadline_as_utc_and_no_monotonic_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It showed `deadline=1795734538.540551` and `at=5468.41406111`."""
+    """The line showed `deadline=1795734538.540551` and `at=5468.41406111`."""
     caplog.set_level(logging.INFO, "streamsx")
     path = tmp_path / "w.jsonl"
     journal = Journal("w", Stopped(), path)

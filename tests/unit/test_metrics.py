@@ -1,4 +1,4 @@
-"""The registry of metrics by itself, and that a worker and a broker feed all that they declare."""
+"""Registry of metrics, and the metrics that a worker and a broker feed."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def failing() -> App:
 
 
 class Answers:
-    """Answers of a broker that refuses all records of `out`, and other requests as a test wants."""
+    """Broker that refuses all records of `out`, and answers other requests as a test wants."""
 
     def __init__(self) -> None:
         self.next: dict[Api, ErrorCode | Exception] = {}
@@ -161,7 +161,7 @@ def fed(metric: Metric) -> bool:
 
 
 def test_worker_and_broker_feed_each_metric_that_they_declare(bench: VirtualCluster) -> None:
-    """A counter that nobody feeds shows a zero for ever, which reads as if all were well."""
+    """A counter without a feed shows zero for ever, as if all were well."""
     bench.create("out", 1)
     answers = bench.answer = Answers()
     answers.next[Api.JOIN_GROUP] = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,4 +1,4 @@
-"""Mistakes that are told together, each with its place."""
+"""Mistakes that are reported together, each with its place."""
 
 import pytest
 

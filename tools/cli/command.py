@@ -155,7 +155,7 @@ def line_of(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, StreamsxError):
         return text
-    return f"unexpected {type(error).__name__}: {text or 'no more is known'}: again with --debug"
+    return f"unexpected {type(error).__name__}: {text or 'no details'}: --debug shows more"
 
 
 def value(parse: Callable[[object], T]) -> Callable[[str], T]:

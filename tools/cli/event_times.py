@@ -137,7 +137,7 @@ def _why(known: TaskInput | None) -> str:
         return "whose input is not known now"
     if known.lag:
         return f"which has {known.lag} records waiting"
-    return "which has had no record since: idle= of the window lets the others go on"
+    return "which has had no record since: idle= of the window lets the others continue"
 
 
 def moment(ms: int) -> str:

@@ -61,7 +61,7 @@ def security_in(found: Mapping[str, str]) -> Security:
         UsageError: a certificate cannot be read.
     """
     if found.keys() - {"bootstrap"} and "protocol" not in found:
-        remedy = "nothing else counts without it: SASL_SSL, SASL_PLAINTEXT or SSL"
+        remedy = "other settings have no effect without it: SASL_SSL, SASL_PLAINTEXT or SSL"
         raise SettingError(f"security.protocol is missing: {remedy}")
     protocol = found.get("protocol", "PLAINTEXT").upper()
     if protocol == PLAINTEXT.security_protocol:

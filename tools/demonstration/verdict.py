@@ -201,9 +201,9 @@ def _why(facts: DemoFacts, moves: Sequence[HandOver], moved: Sequence[HandOver])
         f"no learner of the added worker {added} was promoted": all(
             move.target != added for move in learned
         ),
-        f"{leaver} was forced out: nobody had learned its tasks in time": facts.forced,
-        f"tasks with state went where nobody had learned them: {_named(cold)}": cold,
-        f"{leaver} left, and nobody took over a task of it": not moved,
+        f"{leaver} was forced out: no worker had learned its tasks in time": facts.forced,
+        f"tasks with state moved to workers that had not learned them: {_named(cold)}": cold,
+        f"{leaver} left, and no worker took over its tasks": not moved,
         f"{leaver} left with exit code {facts.exit_code}": facts.exit_code != 0,
     }
     return next((why for why, holds in found.items() if holds), "")

@@ -67,15 +67,15 @@ def change(service: Service, once: NamedOnce, validate_only: bool, asked: Any) -
     """
     once(asked.resource_type, asked.resource_name)
     if asked.resource_type != TOPIC:
-        message = "of topics alone: what a broker does is said when it is started"
+        message = "only topics have configs here: options of the broker are given when it starts"
         raise Refused(ErrorCode.INVALID_REQUEST, error_message=message)
     topic = topic_of(service, asked)
     configs = dict(topic.configs)
     if len({one.name for one in asked.configs}) < len(asked.configs):
-        raise Refused(ErrorCode.INVALID_REQUEST, error_message="one configuration is named twice")
+        raise Refused(ErrorCode.INVALID_REQUEST, error_message="a config is named twice")
     for one in asked.configs:
         if one.value is None and one.config_operation != DELETE:
-            raise Refused(ErrorCode.INVALID_REQUEST, error_message=f"{one.name}: without a value")
+            raise Refused(ErrorCode.INVALID_REQUEST, error_message=f"{one.name}: a value is needed")
         if why := apply(configs, one):
             raise Refused(ErrorCode.INVALID_CONFIG, error_message=why)
     if why := crossed(configs):
@@ -107,10 +107,10 @@ def apply(configs: dict[str, str], change: Any) -> str | None:
     if name not in CONFIGS:
         return wrong(name, value)
     if not SET <= operation <= SUBTRACT:
-        return f"{name}: there is no operation {operation}"
+        return f"{name}: unknown operation {operation}"
     if operation in (APPEND, SUBTRACT):
         if CONFIGS[name].kind is not ConfigType.LIST:
-            return f"{name}: it is no list"
+            return f"{name}: not a list"
         had = [part for part in listed(configs.get(name, CONFIGS[name].default)) if part]
         given = dict.fromkeys(listed(value))
         rest = [part for part in had if part not in given]

@@ -78,14 +78,14 @@ def check(service: Service, asked: Any, partitions: int, seen_as: set[str], room
     told_twice = bool(by_hand) and (asked.num_partitions, replicas) != (DEFAULT, DEFAULT)
     misplaced = not placed_here(by_hand.values()) or sorted(by_hand) != list(range(len(by_hand)))
     looked_at = (
-        (not NAME.fullmatch(name), ErrorCode.INVALID_TOPIC_EXCEPTION, "no name for a topic"),
+        (not NAME.fullmatch(name), ErrorCode.INVALID_TOPIC_EXCEPTION, "not a valid topic name"),
         (name in service.topics.by_name, ErrorCode.TOPIC_ALREADY_EXISTS, "it exists"),
-        (alike(name) in seen_as, ErrorCode.INVALID_TOPIC_EXCEPTION, "there is one much like it"),
-        (told_twice, ErrorCode.INVALID_REQUEST, "numbers, and places by hand"),
+        (alike(name) in seen_as, ErrorCode.INVALID_TOPIC_EXCEPTION, "too similar to a topic"),
+        (told_twice, ErrorCode.INVALID_REQUEST, "give numbers or an assignment, not both"),
         (partitions < 1, ErrorCode.INVALID_PARTITIONS, "at least one partition is needed"),
         (partitions > room, ErrorCode.POLICY_VIOLATION, f"there is room for {room} partitions"),
-        (replicas not in (DEFAULT, 1), no_replicas, "there is one broker"),
-        (misplaced, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "there is one broker"),
+        (replicas not in (DEFAULT, 1), no_replicas, "there is only one broker"),
+        (misplaced, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "there is only one broker"),
         (bad_config is not None, ErrorCode.INVALID_CONFIG, bad_config),
     )
     for bad, code, why in looked_at:

@@ -57,7 +57,9 @@ JOINS = 0
 AWAY = -2
 """Special epochs in a heartbeat; AWAY is also the stored epoch of a member that is away."""
 IDS_OF_CLIENTS_SINCE = 1  # heartbeat version from which members choose their own ids
-NO_EXPRESSIONS = "this broker knows no regular expressions: subscribe to topics by their names"
+NO_EXPRESSIONS = (
+    "this broker does not support regular expressions: subscribe to topics by their names"
+)
 EPOCHS_SINCE = 9  # OffsetCommit version from which a request may carry a member epoch
 
 

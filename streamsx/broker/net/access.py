@@ -47,8 +47,8 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
         files = f"{certificate} and {key}" if key else str(certificate)
         why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise UsageError(
-            f"cannot use the certificate: {files}: {why}: PEM is wanted, a chain and its key, "
-            "there or in --tls-key"
+            f"cannot use the certificate: {files}: {why}: give a PEM file with the chain and its "
+            "key, or the key in --tls-key"
         ) from error
     return context
 
@@ -79,9 +79,9 @@ def read_users(path: Path) -> dict[str, str]:
         name, _, password = line.partition(":")
         if not name or not password or name in users or "\0" in line:
             raise UsageError(
-                f"bad line in the users: {path}:{number}: name:password is wanted, a name once"
+                f"bad line in the users: {path}:{number}: write name:password, each name once"
             )
         users[name] = password
     if not users:
-        raise UsageError(f"no users: {path}: nobody could come in: add lines name:password")
+        raise UsageError(f"no users: {path}: no client could connect: add lines name:password")
     return users

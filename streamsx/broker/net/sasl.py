@@ -128,7 +128,7 @@ class Authentication:
             return {"error_code": ErrorCode.NONE, "auth_bytes": reply}
         illegal = self.step in (Step.NEW, Step.DONE)
         code = ErrorCode.ILLEGAL_SASL_STATE if illegal else ErrorCode.SASL_AUTHENTICATION_FAILED
-        why = "wrong user or password, or not what the mechanism wants"
+        why = "wrong user or password, or a malformed message"
         return {"error_code": self._refuse(code), "error_message": why, "auth_bytes": b""}
 
     def _refuse(self, code: ErrorCode) -> ErrorCode:

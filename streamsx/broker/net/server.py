@@ -64,8 +64,8 @@ SWEEPS_PER_IDLE_LIMIT = 4
 logger = logging.getLogger(__name__)
 STARTED = "Broker started at %s: data in %s, %s."
 OPEN = (
-    "The broker at %s is open to everybody who reaches it: it has no TLS and no users. Give "
-    "--tls-cert and --sasl-users to keep others out."
+    "Anyone who reaches the broker at %s can read and write everything: it has no TLS and no "
+    "users. Give --tls-cert and --sasl-users to keep others out."
 )
 
 
@@ -231,9 +231,9 @@ class BrokerServer:
             return addresses[0]
         if not self.allow_remote:
             raise UsageError(
-                f"not an address of this machine alone: {self.host}: anybody who reaches it could"
-                " read and write everything: --tls-cert and --sasl-users keep others out,"
-                " --allow-remote if that is meant"
+                f"other machines can reach this address: {self.host}: they could read and write "
+                "everything: add --tls-cert and --sasl-users to keep them out, or --allow-remote "
+                "to let them in"
             )
         logger.warning(OPEN, self.host)
         return addresses[0]
@@ -246,18 +246,18 @@ class BrokerServer:
             left -= partitions
             if not NAME.fullmatch(name) or partitions < 1 or left < 0:
                 raise UsageError(
-                    f"bad topic: {name}:{partitions}: a name of letters, digits, dots, _ and -,"
-                    f" and 1 to {most} partitions, of all together, are wanted"
+                    f"bad topic: {name}:{partitions}: give a name of letters, digits, dots, _ and "
+                    f"-, and 1 to {most} partitions, counted over all topics"
                 )
             if (other := seen.setdefault(alike(name), name)) != name:
                 raise UsageError(
-                    f"topics much alike: {other} and {name}: dots and _ are one in metrics: choose"
-                    " other names"
+                    f"topic names too similar: {other} and {name}: dots and _ are the same in "
+                    "metrics: choose other names"
                 )
         if self.options.partitions > most:
             raise UsageError(
-                f"too many partitions: {self.options.partitions}: there is room for {most}:"
-                " give fewer for each topic, or more for all of them"
+                f"too many partitions: {self.options.partitions}: the limit is {most} for all "
+                "topics: give fewer for each topic, or raise the limit"
             )
 
     def _load(self, undo: ExitStack) -> None:
@@ -335,7 +335,7 @@ class BrokerServer:
             return
         known = connection.authentication
         if known is not None and not known.done and call.api not in UNKNOWN_MAY:
-            connection.close(f"{call.api.name}: it has not said who it is: SASL is wanted")
+            connection.close(f"{call.api.name}: the client is not authenticated: it must use SASL")
             return
         connection.call = call
         self._counts.requests.add(1, API_LABELS[call.api])
@@ -347,16 +347,16 @@ class BrokerServer:
         if body is not None:
             call.reply(body)
         if known is not None and known.step is Step.REFUSED:
-            connection.hang_up(f"it is not let in: user {known.user!r}")
+            connection.hang_up(f"login refused: user {known.user!r}")
 
     def _decode(self, connection: ClientConnection, frame: Frame) -> ServedRequest:
         key, version, correlation_id = request_head(frame)
         if (served := SERVED.get(key)) is None:
-            raise Malformed(f"request {key}: it is not served")
+            raise Malformed(f"request {key}: not supported")
         api = Api(key)
         if not served.oldest <= version <= served.newest:
             if api is not Api.API_VERSIONS:
-                known = f"served are {served.oldest} to {served.newest}"
+                known = f"supported are {served.oldest} to {served.newest}"
                 raise Malformed(f"{api.name} v{version}: {known}")
             # KIP-511: ApiVersions of an unknown version is answered as version 0, so that the
             # client learns which versions there are.
@@ -413,8 +413,8 @@ def on_disk(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise WorldError(
-            f"disk full or broken: {folder}: {error}: make room or mend it, and start the broker"
-            " again: what was flushed is there"
+            f"disk full or broken: {folder}: {error}: make room or repair it, and start the "
+            "broker again; flushed records are safe"
         ) from error
 
 

@@ -58,15 +58,14 @@ async def leave(
     """
     names = sorted(set(instances))
     if len(names) > MARKS_MAX:
-        raise UsageError(f"too many instances at once: {len(names)}: name {MARKS_MAX} at most")
+        raise UsageError(f"too many workers at once: {len(names)}: name {MARKS_MAX} at most")
     asked_ms = _now_ms(clock)
     deadline_ms = round(asked_ms + timeout_s * 1000) if timeout_s < math.inf else math.inf
     patience_s = timeout_s if timeout_s < math.inf else LEAVE_TIMEOUT_S
     report = (await settled(cluster, clock, app, patience_s)).report
     if not report.settled:
         raise GroupError(
-            f"the group does not settle: {app}: rebalancing for {patience_s:g} s: give it time, "
-            "then try again"
+            f"the group is still rebalancing: {app}: after {patience_s:g} s: wait, then try again"
         )
     if not cancel:
         leave_progress.refuse_shared([*names, *([swap_to] if swap_to else ())], report)

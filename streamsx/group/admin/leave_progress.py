@@ -95,8 +95,8 @@ def refuse_shared(names: Iterable[str], report: GroupReport) -> None:
         if name in report.shared:
             rows = ", ".join(label for label, owner in owners.items() if owner == name)
             raise UsageError(
-                f"not the name of one worker: {asked}: {rows} have the name {name}: end the one "
-                "that is meant with SIGTERM, or start it again with an --instance-id of its own"
+                f"several workers have one name: {asked}: {rows} are called {name}: end the one "
+                "that you mean with SIGTERM, or start it again with an --instance-id of its own"
             )
 
 
@@ -108,9 +108,11 @@ def refuse_absent(successor: str, report: GroupReport) -> None:
         UsageError: the successor is leaving too.
     """
     if not (mine := _mine(successor, report)):
-        raise NotFound(f"no such instance: {successor}: it takes over once it has joined: start it")
+        raise NotFound(
+            f"no such worker: {successor}: it has to join before it can take over: start it"
+        )
     if any(here.member.leaving for here in mine):
-        raise UsageError(f"{successor} is leaving itself: name one that stays")
+        raise UsageError(f"worker is leaving: {successor}: name one that stays")
 
 
 def begun(

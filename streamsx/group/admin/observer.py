@@ -62,7 +62,7 @@ async def send_marks(
             continue
         if visit.refused:
             foreign = visit.refused == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            advice = "its members speak another protocol: give the id of an app" * foreign
+            advice = "its members are not workers of streamsx: give the id of an app" * foreign
             raise failure(visit.refused, f"group {group}", advice)
         if not (visit.taken or visit.shown):
             raise not_taken(group, timeout_s, visit.session.failed)
@@ -130,7 +130,7 @@ class ToolMembership:
                 if self.taken:
                     self._leave()
                 else:
-                    again = e.Want("the marks are not in")
+                    again = e.Want("the workers have not confirmed the request yet")
                     asyncio.get_running_loop().call_later(AGAIN_S, self.session.post, again)
             case e.Fatal(code=code):
                 self.refused = code
@@ -141,6 +141,6 @@ class ToolMembership:
 def not_taken(group: str, timeout_s: float, why: str = "") -> GroupError:
     """Return the error for marks that did not get in; `why` is the end of the last failed round."""
     return GroupError(
-        f"the group did not take the marks: {group}: nothing in {timeout_s:g} s: "
-        f"{why or 'is it rebalancing without end?'}"
+        f"the workers did not confirm the request in {timeout_s:g} s: {group}: "
+        f"{why or 'does the group rebalance all the time? (streamsx status)'}"
     )

@@ -1,4 +1,4 @@
-"""Who is spoken to: the embedded broker, and Apache Kafka."""
+"""Brokers of the conversations: the embedded broker, and Apache Kafka."""
 
 from collections.abc import Callable, Iterator
 

@@ -1,4 +1,4 @@
-"""Batches that are not as they should be, and what becomes of those that are."""
+"""Malformed batches, which are refused, and odd ones, which are accepted."""
 
 import struct
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ATTRIBUTES, LAST_OFFSET_DELTA, MAX_TIMESTAMP, COUNT, RECORDS = 21, 23, 35, 57, 6
 
 
 def changed(form: str, at: int, value: int, *, sealed: bool = True) -> bytearray:
-    """A batch of two records of which one field is another."""
+    """Return a batch of two records with one field changed."""
     made = batch(b"a", b"b")
     struct.pack_into(form, made, at, value)
     if sealed:
@@ -165,7 +165,7 @@ HOUR_MS = 3_600_000
 
 
 def produced(talk: Conversation, name: str, records: bytes | bytearray) -> Any:
-    """The whole answer for partition 0."""
+    """Return the whole answer for partition 0."""
     data = [{"index": 0, "records": records}]
     return talk.ask(
         Api.PRODUCE, 9, acks=-1, timeout=5000, topic_data=[{"name": name, "partition_data": data}]
@@ -173,7 +173,7 @@ def produced(talk: Conversation, name: str, records: bytes | bytearray) -> Any:
 
 
 def refused(talk: Conversation, name: str, records: bytes | bytearray) -> tuple[int, list[int]]:
-    """The code, and the places of the records that are named."""
+    """Return the error code, and the indexes of the records that are named."""
     told = produced(talk, name, records)
     return told.error_code, [each.batch_index for each in told.record_errors]
 

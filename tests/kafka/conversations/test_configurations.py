@@ -1,4 +1,4 @@
-"""Configurations: what may be set, and in which ways it is changed."""
+"""Configs of topics: which ones can be set, and the ways to change them."""
 
 from typing import Any
 
@@ -148,7 +148,9 @@ def test_configs_change_incrementally(talk: Conversation) -> None:
         return tuple(f"{key}={value}" for key, value, source in told if source == 1)
 
     def check(label: str, answer: int, code: E, then: tuple[str, ...]) -> None:
-        """Kafka's controller answers before all that it changes is described."""
+        """Compare an answer again and again: Kafka's controller answers before its change can be
+        described.
+        """
         talk.check(label, answer, code)
         until(lambda: given() == then, f"{label}: {then} is described")
 

@@ -1,4 +1,6 @@
-"""Groups of the consumer protocol (KIP-848), and who may commit at which epoch (KIP-1251)."""
+"""Groups of the consumer protocol (KIP-848), and the epochs at which a member may commit
+(KIP-1251).
+"""
 
 from typing import Any
 
@@ -77,7 +79,6 @@ def test_consumers_join_and_leave_a_consumer_group(talk: Conversation) -> None:
 
 
 def test_late_commit_is_accepted_while_the_member_owns_the_partition(talk: Conversation) -> None:
-    """KIP-1251."""
     check, group = talk.check, Consumers(talk)
     commit = group.commit
     group.beat("a", 0)

@@ -1,4 +1,4 @@
-"""A group that goes over from the classic protocol to the consumer protocol, and back."""
+"""Groups that change from the classic protocol to the consumer protocol, and back."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.support.conversation import KIND, Consumers, Conversation, Group
 
 
 def test_group_converts_to_the_consumer_protocol_and_back(talk: Conversation) -> None:
-    """With a classic member that is there all the time."""
+    """A classic member stays in the group all the time."""
     check, new = talk.check, Consumers(talk)
     old = Group(talk)
     old.id = new.id

@@ -1,4 +1,4 @@
-"""The table of what we answer otherwise: short, and each of it is heard in a conversation."""
+"""Table of intended differences: it is short, and each entry is seen in a conversation."""
 
 from pathlib import Path
 

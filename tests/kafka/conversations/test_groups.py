@@ -1,4 +1,4 @@
-"""Groups from outside: their offsets, lists of them, and where they are."""
+"""Groups from outside: their offsets, lists of them, and their coordinators."""
 
 import socket
 from typing import Any

@@ -1,4 +1,4 @@
-"""Members that are told, and say, what is rarely said; and every version of what they say."""
+"""Rare requests and answers of group members, in every version."""
 
 from typing import Any
 

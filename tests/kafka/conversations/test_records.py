@@ -1,4 +1,4 @@
-"""Records: appended, read, found and deleted; and producers that are heard once."""
+"""Records: appended, read, found and deleted; repeated batches are stored once."""
 
 from typing import Any
 

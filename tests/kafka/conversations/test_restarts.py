@@ -1,4 +1,4 @@
-"""What a broker that was killed knows when it is back."""
+"""State of a broker that was killed and is back."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,7 +42,7 @@ Ask = Callable[[Conversation], None]
 
 
 def stable(talk: Conversation) -> Ask:
-    """Seed 001: the assignment was stored, and not all have heard of it."""
+    """Start a group whose assignment was stored, and not sent to all members (seed 001)."""
     group, topic = Group(talk), talk.topic()
     leader, follower = group.pair()
     group.sync(leader, 2, assignments={leader: b"l", follower: b"f"})
@@ -65,7 +65,7 @@ def stable(talk: Conversation) -> Ask:
 
 
 def joining(talk: Conversation) -> Ask:
-    """Seed 001: not all had joined."""
+    """Start a group that not all members have joined (seed 001)."""
     group = Group(talk)
     leader, follower = group.first(), str(group.join().member_id)
     group.joining(follower)

@@ -1,4 +1,4 @@
-"""Groups of the classic protocol: the conversations of the coordinator's machine, over the wire."""
+"""Groups of the classic protocol: the coordinator's state machine, over the wire."""
 
 from streamsx.protocol.error_codes import ErrorCode as E
 from streamsx.protocol.wire import Api

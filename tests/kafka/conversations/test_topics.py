@@ -1,4 +1,4 @@
-"""Topics: made, described, changed, grown and deleted."""
+"""Topics: created, described, changed, grown and deleted."""
 
 from collections.abc import Iterable
 from typing import Any

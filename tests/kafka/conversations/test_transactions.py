@@ -1,9 +1,9 @@
 """Transactions in bare requests: the embedded broker answers as Apache Kafka does.
 
-Where Kafka is not done yet, because it writes markers behind its answer, it is asked again. Not
-here is where we differ on purpose: a partition to which nothing was written gets no marker, the
-coordinator is asked about each batch and each offset, also behind the first, and a producer that
-was fenced and asks for its id again ends nobody's transaction.
+Kafka writes markers after its answer, so it is asked again until they are there. These tests leave
+out the intended differences: a partition without records gets no marker, each batch and each offset
+is checked with the coordinator, also after the first one, and a fenced producer that asks for its
+id again ends no other transaction.
 """
 
 import uuid
@@ -24,7 +24,7 @@ READY_S = 20.0
 
 
 def until(asks: Callable[[], T], done: Callable[[T], bool]) -> T:
-    """The answer once it is about what was meant."""
+    """Ask until `done` is true of the answer, 20 s at most; return the newest answer."""
     end, told = CLOCK.now() + READY_S, asks()
     while not done(told) and CLOCK.now() < end:
         told = asks()
@@ -32,7 +32,7 @@ def until(asks: Callable[[], T], done: Callable[[T], bool]) -> T:
 
 
 class Producer:
-    """With a transactional id of its own, unless another's is given."""
+    """Producer with a transactional id of its own, unless another's is given."""
 
     def __init__(self, talk: Conversation, name: str = "") -> None:
         self.talk, self.name = talk, name or f"tx-{uuid.uuid4()}"
@@ -96,7 +96,7 @@ class Producer:
     def end(
         self, *, commit: bool = True, owner: tuple[int, int] | None = None, version: int = 3
     ) -> tuple[int, int]:
-        """The code, and by how much the epoch has been raised."""
+        """End the transaction; return the code, and by how much the epoch has risen."""
         told = until(
             lambda: self.talk.ask(Api.END_TXN, version, **self._about(owner), committed=commit),
             lambda told: told.error_code not in NOT_YET,
@@ -153,13 +153,13 @@ def one(talk: Conversation) -> Producer:
 
 
 class Seen:
-    """What readers are told of partition 0 of a topic."""
+    """Records and ends of partition 0 of a topic, as readers get them."""
 
     def __init__(self, talk: Conversation) -> None:
         self.talk, self.topic = talk, talk.topic(2)
 
     def bounds(self) -> tuple[int, int, int]:
-        """Start of what is open, end, and end by ListOffsets for who reads what is committed."""
+        """Return the first open offset, the end, and the end by ListOffsets for read_committed."""
         told = self.talk.fetch(self.topic, 0, isolation_level=1)
         return told.last_stable_offset, told.high_watermark, self.at(-1)
 
@@ -172,7 +172,7 @@ class Seen:
         return int(found.offset)
 
     def stable(self) -> None:
-        """Markers are there."""
+        """Wait until the markers are written."""
         until(self.bounds, lambda bounds: bounds[0] == bounds[1] == bounds[2])
 
     def values(self, offset: int = 0) -> list[bytes | None]:
@@ -181,7 +181,7 @@ class Seen:
         return list(columns(bytes(told.records or b""), offset, aborted=aborted).values)
 
     def batches(self, offset: int = 0) -> list[tuple[int, int, bool]]:
-        """Offset, epoch, and whether it is a marker."""
+        """Return offset, epoch, and whether it is a marker, of each batch."""
         data = bytes(self.talk.fetch(self.topic, offset, isolation_level=0).records or b"")
         return [(h.base_offset, h.producer_epoch, h.control) for _, _, h in scan(data, check=True)]
 
@@ -392,7 +392,7 @@ def test_transactional_offsets_are_visible_from_the_commit_on(
 def test_replaced_member_commits_no_transactional_offsets(
     talk: Conversation, one: Producer
 ) -> None:
-    """KIP-447."""
+    """KIP-447: a commit names its member, and is refused from an old one."""
     group, topic = Group(talk), talk.topic()
     member = group.first()
     one.init()
@@ -419,7 +419,7 @@ def test_transaction_version_feature_is_offered(talk: Conversation) -> None:
 def test_transactional_offset_commit_checks_the_consumer_epoch(
     talk: Conversation, one: Producer
 ) -> None:
-    """KIP-1251: as without one, but that the code is an older one."""
+    """KIP-1251: the answer without a transaction, but with an older error code."""
     check, group = talk.check, Consumers(talk)
     group.beat("a", 0)
     group.beat("b", 0)

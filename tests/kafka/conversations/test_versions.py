@@ -1,4 +1,4 @@
-"""Reading in every version of its requests, at every epoch of a leader, as much as is wanted."""
+"""Fetch and ListOffsets in every version, at every leader epoch, with any limit of bytes."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""A whole group, played round by round without time: who joins, reports, learns and lets go.
+"""A whole group, played round by round without time: members join, report, learn and release tasks.
 
-`Play` asks `assign()` itself; `Wired` asks a leader's adapter, in bytes. The rules of what a member
-reports next are those of `scenarios.json`.
+`Play` calls `assign()` itself; `Wired` calls a leader's adapter, in bytes. What a member reports
+next follows the rules of `scenarios.json`.
 """
 
 import json
@@ -39,7 +39,7 @@ def source(task: TaskId) -> TopicPartition:
 
 @dataclass
 class Seat:
-    """One member. `claims`: what it holds; `slow`: it lets go one round late."""
+    """One member. `claims`: tasks that it holds; `slow`: it releases tasks one round late."""
 
     copies: dict[TaskId, Copy] = field(default_factory=dict)
     claims: set[TaskId] = field(default_factory=set)
@@ -57,7 +57,9 @@ class Seat:
 
     @property
     def unready(self) -> list[TaskId]:
-        """Restoring, learning or following, and not at the end."""
+        """Return the tasks whose copies are restoring, learning or following, and not at the end
+        yet.
+        """
         roles = (CopyRole.RESTORING, CopyRole.LEARNER, CopyRole.STANDBY)
         return sorted(task for task, c in self.copies.items() if c.role in roles and c.lag != 0)
 
@@ -68,7 +70,9 @@ class Seat:
 
 
 class Play:
-    """`policy`: what a member lets go of before it joins: none, being_learned or all."""
+    """Group of members. `policy`: tasks that a member releases before it joins: none, being_learned
+    or all.
+    """
 
     def __init__(
         self,
@@ -86,17 +90,17 @@ class Play:
         self.born: set[TaskId] = set()
 
     def start(self, name: str, active: Iterable[TaskId] = (), *, eager: bool = False) -> None:
-        """In rest, but for copies and tags, which are its seat's."""
+        """Start a member without a move in progress. Its copies and tags are those of its seat."""
         tasks = set(active)
         self.seats[name] = Seat(dict.fromkeys(tasks, RUNS), tasks, eager=eager)
         self.born |= tasks
 
     def forget(self) -> None:
-        """The leader dies, and nobody has any memory."""
+        """Lose the leader, and with it the memory of the group."""
         self.memory = None
 
     def round(self, deaf: Iterable[str] = ()) -> Plan:
-        """Everybody joins, one plan; the `deaf` do not hear of it."""
+        """Let all members join, and plan once; `deaf` members do not get the plan."""
         claims = {name: self._claims(name) for name in self.seats}
         plan = self.decide(claims, deaf)
         self._check(plan, claims)
@@ -142,7 +146,9 @@ class Play:
         return seat.claims.difference(*learned)
 
     def _follow(self, name: str, seat: Seat, plan: Plan, let_go: set[TaskId]) -> None:
-        """`let_go`: what it holds one round longer than it should."""
+        """Take the plan over. `let_go`: tasks that the member holds one round longer than it
+        should.
+        """
         old, active, learner = seat.copies, plan.active[name], plan.learner[name]
         copies = {
             task: Copy(CopyRole.DORMANT, copy.lag)
@@ -167,7 +173,7 @@ class Play:
         return RUNS if lag == 0 else Copy(CopyRole.RESTORING, lag)
 
     def _check(self, plan: Plan, claims: Mapping[str, set[TaskId]]) -> None:
-        """What no group survives, told without the words of the assignor."""
+        """Check what no group survives, in other words than the assignor's own checks."""
         given = [task for tasks in plan.active.values() for task in tasks]
         assert sorted([*given, *plan.withheld]) == sorted(self.tasks)
         for name, tasks in plan.active.items():
@@ -256,7 +262,7 @@ class Wired(Play):
         ).write()
 
     def _hear(self, name: str, data: bytes, plan: Plan) -> None:
-        """What the bytes say is what the plan says."""
+        """Check that the bytes mean what the plan means."""
         assignment = Assignment.read(data)
         view = self._adapter(name).on_assignment(assignment.user_data)
         heirs = frozenset(task for task, heir in plan.heirs.items() if heir == name)
@@ -271,9 +277,7 @@ class Wired(Play):
 
 
 class Filtered(Play):
-    """The same group as lines of JSON, through what `streamsx assign` does; which lets go of what
-    the policy says by itself.
-    """
+    """The same group as lines of JSON for `streamsx assign`, which applies the policy itself."""
 
     told: object = None
 
@@ -315,7 +319,7 @@ class Filtered(Play):
 
 @pytest.fixture(params=[Play, Wired, Filtered])
 def play(request: pytest.FixtureRequest) -> type[Play]:
-    """All ways to play a group."""
+    """Return each way to play a group."""
     return request.param  # type: ignore[no-any-return]  # one of those above
 
 

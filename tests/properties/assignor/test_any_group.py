@@ -1,4 +1,6 @@
-"""Any description of a group, sensible or not, gets a lawful plan: `assign()` verifies its own."""
+"""Random descriptions of groups, sensible or not: each gets a lawful plan, which `assign()`
+verifies.
+"""
 
 import os
 import subprocess
@@ -88,7 +90,7 @@ rules = st.builds(
 
 @st.composite
 def groups(draw: st.DrawFn) -> Group:
-    """Opaque members and observers say nothing of copies: nobody could read it."""
+    """Draw a group. Unreadable members and observers report no copies."""
     kinds = draw(st.lists(st.booleans(), min_size=3, max_size=3))
     tasks = [PlannedTask(task, kinds[task.subtopology], (source(task),)) for task in IDS]
     seats = []
@@ -128,7 +130,9 @@ RUNS = Copy(CopyRole.RUNNING, 0)
 
 
 def detailed() -> Iterator[State]:
-    """Owned or not, restoring or not, and at most one other copy of any role, ready or not."""
+    """Return the states of a task on a member: owned or not, restoring or not, at most one other
+    copy.
+    """
     other_copies = [Copy(role, lag) for role, lag in product(ROLES, (10, 500))]
     for owner in (None, *SEATS):
         others = [(seat, copy) for seat in SEATS if seat != owner for copy in other_copies]
@@ -137,7 +141,7 @@ def detailed() -> Iterator[State]:
 
 
 def plain() -> Iterator[State]:
-    """Owned or not, and at most one ready learner."""
+    """Return the states of a task on a member: owned or not, and at most one ready learner."""
     ready = Copy(CopyRole.LEARNER, 0)
     for owner in (None, *SEATS):
         others = [(seat, ready) for seat in SEATS if seat != owner]
@@ -171,7 +175,7 @@ def worlds() -> Iterator[tuple[tuple[State, ...], tuple[bool, ...], bool]]:
 
 
 def plan_worlds(every: int) -> int:
-    """Plans made, each verified by `assign()` itself."""
+    """Make plans, each verified by `assign()` itself; return their number."""
     rules = Rules(acceptable_recovery_lag=10)
     chosen = islice(worlds(), 0, None, every)
     return sum(
@@ -181,7 +185,7 @@ def plan_worlds(every: int) -> int:
 
 
 def test_one_in_61_of_all_small_groups_gets_a_lawful_plan() -> None:
-    """A prime, because 60 would always hit the same half of each inner loop."""
+    """61 is a prime: 60 would always take the same half of each inner loop."""
     assert plan_worlds(every=61) == 6_214
 
 

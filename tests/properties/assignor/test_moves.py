@@ -1,4 +1,4 @@
-"""How many tasks move, how often, how fast that is decided, and how many bytes it takes."""
+"""Moves of tasks: how many, how often, how fast they are decided, and their bytes."""
 
 import time
 from collections import Counter
@@ -31,7 +31,7 @@ def source(task: TaskId) -> TopicPartition:
 
 
 def dealt(count: int, members: int, *, subtopologies: int = 1) -> Group:
-    """A balanced group at rest."""
+    """Return a balanced group in which no task moves."""
     ids = [TaskId(s, p) for s in range(subtopologies) for p in range(count // subtopologies)]
     tasks = [PlannedTask(task, True, (source(task),)) for task in ids]
     return Group(tasks, [owning(f"m{n:03}", tasks[n::members]) for n in range(members)])
@@ -42,7 +42,7 @@ def owning(name: str, tasks: list[PlannedTask]) -> MemberMetadata:
 
 
 def resized(group: Group, members: int) -> Group:
-    """Newcomers join behind the others, or the last ones crash."""
+    """Return a group in which members join, or in which the last members crash."""
     here = list(group.members)[:members]
     newcomers = [owning(f"n{n:03}", []) for n in range(len(here), members)]
     return Group(group.tasks, [*here, *newcomers])
@@ -71,7 +71,9 @@ def test_a_change_of_size_moves_as_few_tasks_as_possible(
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=6), st.integers(0, 12))
 def test_the_number_of_moves_is_the_least_that_balances(owned: list[int], orphans: int) -> None:
-    """P4: what is above a member's share has to go, what nobody runs has to come, and no more."""
+    """P4: the tasks above a member's share have to leave, unowned tasks have to arrive, and no
+    others.
+    """
     tasks = [
         PlannedTask(TaskId(0, p), True, (source(TaskId(0, p)),))
         for p in range(sum(owned) + orphans)
@@ -100,7 +102,7 @@ def test_tasks_move_only_to_the_new_member(tasks: int, members: int) -> None:
 
 
 def test_task_moves_at_most_once_per_change_of_the_group(direct: "type[Play]") -> None:
-    """P7: a learner is promoted where it then stays."""
+    """P7: a learner is promoted on the worker where the task then stays."""
     moved = 0
     for seed in range(GROUPS):
         random = Random(f"{seed}/hands")
@@ -134,8 +136,11 @@ def test_task_moves_at_most_once_per_change_of_the_group(direct: "type[Play]") -
 def test_each_wave_of_handovers_takes_two_rebalances(
     direct: "type[Play]", tasks: int, before: int, after: int, rebalances: int
 ) -> None:
-    """One to withhold, one to grant: so many as two learners per receiver need waves, and one to
-    begin. With 30 s to restore, 2 tasks at a time, that is the 240 s that 16 tasks take anyway."""
+    """One round withholds the tasks and one gives them to the new owners.
+
+    Each two learners per receiver are a wave, and one more round begins. With 30 s to restore a
+    task, 2 at a time, 16 tasks take 240 s anyway.
+    """
     group = direct([TaskId(0, p) for p in range(tasks)])
     for number in range(before):
         group.start(f"m{number:02}")
@@ -155,7 +160,9 @@ def test_each_wave_of_handovers_takes_two_rebalances(
 
 
 def takes(act: Callable[[], object]) -> float:
-    """CPU seconds: the fastest of three, for others on the machine only add to it."""
+    """Return the CPU seconds of the fastest of three runs: other load on the machine only adds
+    time.
+    """
     took = []
     for _ in range(3):
         before = time.process_time()
@@ -206,7 +213,7 @@ def in_bytes() -> tuple[Callable[[], Outcome], Told]:
 def test_large_group_fits_into_one_offsets_record(
     in_bytes: tuple[Callable[[], Outcome], Told],
 ) -> None:
-    """The record holds every Subscription and Assignment; 150 bytes a member are Kafka's own."""
+    """The record holds every Subscription and Assignment; Kafka itself adds 150 bytes a member."""
     once, said = in_bytes
     outcome = once()
     sizes = sum(150 + len(data) + len(outcome.assignments[name]) for name, data in said)

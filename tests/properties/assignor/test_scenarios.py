@@ -19,14 +19,14 @@ Scenario = dict[str, Any]
 
 
 def each() -> Iterator[Any]:
-    """Every scenario under each of its policies."""
+    """Yield each scenario under each of its policies."""
     for scenario in SPECIFICATION["scenarios"]:
         for policy in scenario["policies"]:
             yield pytest.param(scenario, policy, id=f"{scenario['id']}-{policy}")
 
 
 def task(text: str) -> TaskId:
-    """T1 is the first stateful task, U1 the first stateless one."""
+    """Return a task by its name: T1 is the first task with state, U1 the first one without."""
     return TaskId("TU".index(text[0]), int(text[1:]) - 1)
 
 
@@ -91,7 +91,7 @@ def memory_lost(group: "Play", _: object) -> None:
 
 
 def time_passes(_: "Play", __: object) -> None:
-    """What was revoked is released by the next round anyway."""
+    """Do nothing: a revoked task is released by the next round anyway."""
 
 
 EVENTS: dict[str, Callable[["Play", Any], None]] = {
@@ -110,7 +110,7 @@ EVENTS: dict[str, Callable[["Play", Any], None]] = {
 
 
 def shown(group: "Play", plan: Plan, before: dict[str, set[TaskId]]) -> Scenario:
-    """A plan in the form of the specification, empty lists left out."""
+    """Return a plan in the form of the specification, without empty lists."""
     return {
         "plan": {
             name: {

@@ -1,4 +1,4 @@
-"""Random groups in a closed loop: whatever happens to them, they come to rest, and well."""
+"""Random groups under random events: they come to rest, balanced."""
 
 from collections import Counter
 from math import ceil, floor
@@ -48,7 +48,7 @@ def crash(group: "Play", random: Random, name: str) -> None:
 
 
 def restart(group: "Play", random: Random, name: str) -> None:
-    """Its disk comes back with it."""
+    """Restart a member with the stores on its disk."""
     old = group.seats.pop(name)
     disk = old.copies
     group.start(name)
@@ -69,7 +69,7 @@ def stay(group: "Play", random: Random, name: str) -> None:
 
 
 def forget(group: "Play", random: Random, name: str) -> None:
-    """The memory is lost, and this member's promises too."""
+    """Lose the memory of the group, and the promises to this member."""
     group.forget()
     group.seats[name].promises = frozenset()
 
@@ -87,7 +87,7 @@ def disturb(group: "Play", random: Random, number: int) -> None:
 
 
 def progress(group: "Play", random: Random) -> bool:
-    """Somebody restores a bit; False: nobody had anything to restore."""
+    """Let some copies restore a bit; return False if no copy had anything to restore."""
     behind = [(name, task) for name, seat in sorted(group.seats.items()) for task in seat.unready]
     for name, task in behind:
         if random.random() < 0.3:
@@ -106,7 +106,7 @@ def at_rest(group: "Play", plan: Plan) -> bool:
 
 
 def settle(group: "Play", random: Random) -> int:
-    """P2, P3: at rest within 20 + 4 per task rounds, and then nothing moves. Gives the rounds."""
+    """Play until no task moves, and return the rounds. P2, P3: at most 20 + 4 per task."""
     for seat in group.seats.values():
         seat.slow = False
     for number in range(20 + 4 * len(group.tasks)):
@@ -125,7 +125,7 @@ STANDBY_ROUNDS = 3
 
 
 def rest(group: "Play", plan: Plan) -> None:
-    """P2: nothing moves, and standbys are complete and at rest in three rounds."""
+    """P2: no task moves, and standbys are complete and stay in three rounds."""
     for _ in range(STANDBY_ROUNDS):
         for seat in group.seats.values():
             for task in seat.unready:
@@ -147,7 +147,7 @@ def rest(group: "Play", plan: Plan) -> None:
 
 
 def assert_even(group: "Play") -> None:
-    """P3, P5: within the tolerance; without one, also the sum of both kinds is even."""
+    """P3, P5: the load is within the tolerance; without one, also the sum of both kinds is even."""
     x = group.rules.imbalance_percentage
     capacities = {name: seat.capacity for name, seat in group.seats.items()}
     total: Counter[str] = Counter()
@@ -167,7 +167,7 @@ def assert_even(group: "Play") -> None:
 
 
 def live(play: "type[Play]", seed: int) -> None:
-    """Events come before the last one has settled; then nothing more happens to the group."""
+    """Play events, each before the last one has settled; then let the group settle."""
     random = Random(f"{seed}/settling")
     group = some_group(play, random)
     for number in range(EVENTS_PER_GROUP):

@@ -1,4 +1,4 @@
-"""A leaver that names its successor: that one gets its seat, and nobody else moves."""
+"""Swaps: the named successor takes the leaving member's tasks, and no other member gets any."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ ROUNDS_MAX = 60
 
 
 def settle(group: "Play") -> None:
-    """Until nothing changes; learners reach the end between two rounds."""
+    """Play until nothing changes; learners reach the end between two rounds."""
     before: object = None
     for _ in range(ROUNDS_MAX):
         for name, seat in group.seats.items():
@@ -35,7 +35,7 @@ def settle(group: "Play") -> None:
 
 
 def kept(group: "Play") -> dict[str, set[TaskId]]:
-    """What each has with state; what has none goes where there is room."""
+    """Return the tasks with state of each member; tasks without state go where there is room."""
     return {n: {t for t in seat.claims if not t.subtopology} for n, seat in group.seats.items()}
 
 

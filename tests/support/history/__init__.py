@@ -1,1 +1,1 @@
-"""What concurrent clients did to a broker that is killed, recorded, and judged afterwards."""
+"""Histories of concurrent clients of a broker that is killed: recorded, then judged."""

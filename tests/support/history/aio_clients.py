@@ -1,5 +1,6 @@
-"""Producers of aiokafka that do one thing again and again, as those of `clients`: other code that
-speaks to a broker's transactions, and orders and repeats what it sends in a way of its own.
+"""Producers of aiokafka that do one thing again and again, as those of `clients`.
+
+aiokafka has other code for transactions, and orders and repeats its batches in other ways.
 """
 
 import asyncio
@@ -20,11 +21,11 @@ PATIENCE_S = 20.0
 
 
 class CannotGoOn(Exception):
-    """A call has failed, or takes longer than any that will end well."""
+    """Call that failed, or that takes longer than any that ends well."""
 
 
 class AioProducer:
-    """Sends some records here and there, several under way at once."""
+    """Producer of some records in random partitions, several under way at once."""
 
     transactional = False
 
@@ -59,7 +60,7 @@ class AioProducer:
         return producer
 
     async def _send_some(self, txn: str | None) -> None:
-        """Until each of them has an answer."""
+        """Send some records, and wait until each of them is answered."""
         tps = self._given.tps(self._given.topic)
         count = self._rng.randint(1, 10)
         told = [await self._send(self._rng.choice(tps), txn) for _ in range(count)]
@@ -67,7 +68,7 @@ class AioProducer:
         await asyncio.sleep(self._rng.uniform(0, 0.05))
 
     async def _send(self, tp: TopicPartition, txn: str | None) -> asyncio.Future[Any]:
-        """Until it stands behind what was sent before."""
+        """Send a record once all records before it are on their way."""
         self._values += 1
         action = Send(tp, f"{self._given.name}:{self._values}", txn)
         over = self._journal.begin(action)
@@ -87,7 +88,7 @@ class AioProducer:
 
 
 class AioTransactionalProducer(AioProducer):
-    """The same in one transaction after the other, of which it aborts some."""
+    """Producer of one transaction after the other, of which it aborts some."""
 
     transactional = True
 

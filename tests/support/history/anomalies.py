@@ -1,4 +1,4 @@
-"""What can be wrong with a history, in Jepsen's words where it has one, and which of that Kafka
+"""Kinds of anomalies of a history, by Jepsen's names where there is one, and those that Kafka
 allows.
 """
 
@@ -10,7 +10,7 @@ from tests.support.history.events import History
 
 
 class Kind(StrEnum):
-    """`#` is Jepsen's name for it."""
+    """Kind of an anomaly. `#`: Jepsen's name."""
 
     LOST_WRITE = "lost write"
     """It was acknowledged, or read, and is not there for who passes it. # lost-write, unseen"""
@@ -54,14 +54,14 @@ ALLOWED = frozenset({Kind.MIXED_CYCLE, Kind.WRITE_CYCLE})
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """`witnesses`: places in the history of all that shows it."""
+    """Anomaly that was found. `witnesses`: places in the history of all events that show it."""
 
     kind: Kind
     about: str
     witnesses: tuple[int, ...]
 
     def told(self, history: History) -> str:
-        """With its witnesses, one a line."""
+        """Return the anomaly as text, with a line for each witness."""
         lines = (f"  {at}: {history[at]}" for at in sorted(set(self.witnesses)))
         return "\n".join([f"{self.kind}: {self.about}", *lines])
 

@@ -1,4 +1,4 @@
-"""What a client of a recording is told, in one argument."""
+"""Arguments of a client of a recording, in one command-line argument."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -8,9 +8,13 @@ from streamsx.model import TopicPartition
 
 @dataclass(frozen=True)
 class ClientArguments:
-    """`name`: of this process alone. `identity`: what it hands on to who comes in its place, as the
-    id of its transactions. `made`: the topic to which records are copied.
-    `transaction_ms`: how long a transaction may be open.
+    """Arguments of a client process.
+
+    Args:
+        name: Name of this process alone.
+        identity: Name that its successor takes over, as the id of its transactions.
+        made: Topic to which records are copied.
+        transaction_ms: How long a transaction may be open.
     """
 
     kind: str

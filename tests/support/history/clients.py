@@ -1,9 +1,9 @@
-"""Clients that do one kind of thing again and again and write it down: each is a process that may
-be killed, `python -m tests.support.history.clients JSON`, until SIGTERM.
+"""Clients that do one kind of thing again and again, and write a journal.
 
-They are librdkafka's, unmodified, and aiokafka's (`aio_clients`). One that can go no further (it is
-fenced, or was told something that it does not know) ends with exit code 3 and says why; somebody
-else may go on in its place.
+Each is a process that may be killed, `python -m tests.support.history.clients JSON`, until SIGTERM.
+They are librdkafka's, unmodified, and aiokafka's (`aio_clients`). A client that cannot continue (it
+is fenced, or got an unknown error) ends with exit code 3 and prints why; another one may take its
+place.
 """
 
 import faulthandler
@@ -51,7 +51,7 @@ QUIET = {"log_level": 2, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms":
 
 
 class Sender:
-    """A producer, and the numbers of its values."""
+    """Producer, and the numbers of its values."""
 
     def __init__(self, given: ClientArguments, journal: Journal, **settings: Any) -> None:
         self._given, self._journal, self._values = given, journal, 0
@@ -79,11 +79,15 @@ class Sender:
             over(Phase.FAIL, action)  # it was not taken: its transaction cannot go on
 
     def transactions(self) -> None:
-        """Whoever has used this identity before is fenced when this returns."""
+        """Initialise transactions; earlier producers of this identity are fenced when this
+        returns.
+        """
         persist(self.producer.init_transactions)
 
     def end(self, txn: str, *, commits: bool) -> bool:
-        """Whether it is committed; what cannot be is aborted. Raises KafkaException."""
+        """End the transaction; return whether it is committed. One that cannot be is aborted.
+        Raises KafkaException.
+        """
         over = self._journal.begin(End(txn, commits))
         producer = self.producer
         try:
@@ -98,7 +102,9 @@ class Sender:
 
 
 def persist(call: Callable[[float], Any]) -> None:
-    """Until it is done: whoever has waited enough kills the process. Raises KafkaException."""
+    """Repeat a call until it succeeds; a client that takes too long is killed. Raises
+    KafkaException.
+    """
     while True:
         try:
             call(CALL_S)
@@ -109,7 +115,7 @@ def persist(call: Callable[[float], Any]) -> None:
 
 
 class PlainProducer:
-    """Sends some records here and there, several under way at once."""
+    """Producer of some records in random partitions, several under way at once."""
 
     def __init__(self, given: ClientArguments, journal: Journal, rng: random.Random) -> None:
         self._given, self._rng, self._pause = given, rng, Moment()
@@ -126,7 +132,7 @@ class PlainProducer:
 
 
 class TransactionalProducer:
-    """Sends records of one transaction after the other, of which it aborts some."""
+    """Producer of one transaction after the other, of which it aborts some."""
 
     def __init__(self, given: ClientArguments, journal: Journal, rng: random.Random) -> None:
         self._given, self._rng, self._number = given, rng, 0
@@ -146,11 +152,11 @@ class TransactionalProducer:
         self._sender.end(txn, commits=self._rng.random() < 0.75)
 
     def close(self) -> None:
-        """Each step ends what it begins."""
+        """End nothing: each step ends what it begins."""
 
 
 class Reader:
-    """Reads all partitions by itself, from the start, or from where it was told to."""
+    """Reader of all partitions, from the start or from where its arguments say."""
 
     level = Level.COMMITTED
 
@@ -179,7 +185,7 @@ class Reader:
 
 
 class UncommittedReader(Reader):
-    """Who sees also what is open, or aborted."""
+    """Reader that also sees records of open and aborted transactions."""
 
     level = Level.UNCOMMITTED
 
@@ -187,8 +193,10 @@ class UncommittedReader(Reader):
 def polled(
     consumer: Consumer, most: int, ends: dict[TopicPartition, int] | None = None
 ) -> tuple[Row, ...]:
-    """What there is, after a while nothing; `ends`: where it came to an end. Raises KafkaException
-    for what is not the network's.
+    """Yield records, after a while none; `ends`: partitions that were read to their end.
+
+    Raises:
+        KafkaException: an error that is not of the network.
     """
     rows: list[Row] = []
     while len(rows) < most:
@@ -207,7 +215,7 @@ def polled(
 
 
 def consumer_settings(given: ClientArguments, group: str, level: Level) -> dict[str, Any]:
-    """Who is told that an offset is not there must not go elsewhere in silence."""
+    """Return settings of a consumer that gets an error for an unknown offset, and does not jump."""
     return {
         "bootstrap.servers": given.bootstrap, "group.id": group, "enable.auto.commit": False,
         "isolation.level": f"read_{level}", "auto.offset.reset": "error",
@@ -218,7 +226,7 @@ def consumer_settings(given: ClientArguments, group: str, level: Level) -> dict[
 
 
 class Member:
-    """Of a group: reads what it is given, and commits."""
+    """Member of a group: reads what it is assigned, and commits."""
 
     level = Level.UNCOMMITTED
 
@@ -238,7 +246,7 @@ class Member:
             self._journal.note(Poll(self.level, rows))
 
     def rows(self, most: int) -> tuple[Row, ...]:
-        """Of one assignment: what was read before it changed is dropped."""
+        """Return rows of one assignment: rows that were read before it changed are dropped."""
         before = self._assignments
         rows = polled(self._consumer, most)
         if self._assignments != before:
@@ -248,13 +256,13 @@ class Member:
         return rows
 
     def _resume(self) -> None:
-        """From the positions, whatever was read since."""
+        """Continue from the committed positions, whatever was read since."""
         offsets = [At(tp.topic, tp.partition, at) for tp, at in self.positions.items()]
         self._consumer.assign(offsets)
         self._journal.note(Assign(dict(self.positions)))
 
     def committed(self, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Raises KafkaException."""
+        """Return the committed offsets. Raises KafkaException."""
         asked = Committed(self.group, tuple(tps), {})
         over = self._journal.begin(asked)
         found = self._consumer.committed([At(*tp) for tp in tps], timeout=5 * CALL_S)
@@ -298,8 +306,8 @@ class Member:
 
 
 class Copier(Member):
-    """Makes a record of each that it reads, exactly once: what it has read is committed by the
-    transaction in which it writes.
+    """Copier of each record that it reads, exactly once: the transaction of the copies commits the
+    offsets.
     """
 
     level = Level.COMMITTED
@@ -329,7 +337,7 @@ class Copier(Member):
             self._resume()
 
     def _commit_in(self, txn: str) -> bool:
-        """Whether the transaction can go on."""
+        """Commit in the transaction; return whether the client can continue."""
         action = Commit(self.group, dict(self.positions), txn)
         over = self._journal.begin(action)
         offsets = [At(tp.topic, tp.partition, at) for tp, at in self.positions.items()]
@@ -352,7 +360,7 @@ class Copier(Member):
 
 
 class RunningClient(Protocol):
-    """Does one thing at each step, and waits at most as long as that takes."""
+    """Client that does one thing at each step, and waits at most as long as that takes."""
 
     def step(self) -> None: ...
 
@@ -372,7 +380,7 @@ KINDS: dict[str, Callable[[ClientArguments, Journal, random.Random], RunningClie
 
 
 def main(given: ClientArguments) -> int:
-    """Until SIGTERM; what it has begun it ends. At SIGUSR1 it says where it stands."""
+    """Run until SIGTERM, and end what was begun. SIGUSR1 prints the current step."""
     faulthandler.register(signal.SIGUSR1)
     told_to_stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: told_to_stop.append(number))

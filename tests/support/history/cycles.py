@@ -1,4 +1,4 @@
-"""Transactions that each depend on the next one in a circle (Adya's G0 and G1c). Pure."""
+"""Cycles of transactions that each depend on the next one (Adya's G0 and G1c). Pure."""
 
 from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator
@@ -17,7 +17,7 @@ Graph = dict[N, set[N]]
 
 
 class Edge(NamedTuple):
-    """One transaction comes before the other, as these events show."""
+    """Dependency: one transaction comes before the other, as these events show."""
 
     before: str
     after: str
@@ -25,7 +25,9 @@ class Edge(NamedTuple):
 
 
 def components(graph: Graph[N]) -> Iterator[list[N]]:
-    """Strongly connected ones, of two nodes or more (Kosaraju, without recursion)."""
+    """Return the strongly connected components of two nodes or more (Kosaraju, without
+    recursion).
+    """
     seen: set[N] = set()
     order = [node for root in graph if root not in seen for node in finished(graph, root, seen)]
     back: Graph[N] = defaultdict(set)
@@ -39,7 +41,7 @@ def components(graph: Graph[N]) -> Iterator[list[N]]:
 
 
 def finished(graph: Graph[N], root: N, seen: set[N]) -> list[N]:
-    """What it leads to and was not seen yet, each node behind those that it leads to."""
+    """Return the unseen nodes that a node leads to, each after those that it leads to itself."""
     done: list[N] = []
     seen.add(root)
     work = [(root, iter(sorted(graph.get(root, ()), key=str)))]
@@ -56,7 +58,7 @@ def finished(graph: Graph[N], root: N, seen: set[N]) -> list[N]:
 
 
 def shortest(graph: Graph[N], component: list[N]) -> list[N]:
-    """A circle through the first of them; the way back to the start is not written."""
+    """Return the shortest cycle through the first of them, without the way back to the start."""
     start, inside = component[0], set(component)
     came: dict[N, N] = {}
     waiting = deque([start])
@@ -75,7 +77,9 @@ def shortest(graph: Graph[N], component: list[N]) -> list[N]:
 
 
 def cycles(facts: Facts) -> Iterator[Anomaly]:
-    """One for each component: of reads alone, of writes alone, and of both that is neither."""
+    """Yield one cycle for each component: of reads alone, of writes alone, and of both
+    otherwise.
+    """
     reads, dirty, writes = (
         list(read_edges(facts)),
         list(dirty_edges(facts)),
@@ -109,7 +113,7 @@ def circles(edges: Iterable[Edge]) -> Iterator[tuple[list[str], tuple[int, ...]]
 
 
 def write_edges(facts: Facts) -> Iterator[Edge]:
-    """By the order of offsets in each partition, from each record to the next."""
+    """Yield edges by the order of offsets in each partition, from each record to the next."""
     order: dict[TopicPartition, list[tuple[int, str, int]]] = defaultdict(list)
     for send in facts.sends:
         action = of(send, Send)
@@ -132,7 +136,7 @@ def dirty_edges(facts: Facts) -> Iterator[Edge]:
 
 
 def edges_of_readers(facts: Facts, level: Level) -> Iterator[Edge]:
-    """From who wrote to who has read it."""
+    """Yield edges from the writer of a record to its readers."""
     for each in facts.deliveries:
         reader = of(each.poll, Poll).txn
         send = facts.sender.get(each.row.value)

@@ -1,8 +1,8 @@
-"""What a history is made of: what clients asked of a broker, and what they were told, in order.
+"""Events of a history: what clients asked of a broker and what it answered, in order.
 
-The words are Jepsen's (`jepsen.tests.kafka`): an operation is **invoked**; then it is **ok**, or it
-**fails**, which says that it was not done and never will be, or nobody knows (**info**). One that
-was never heard of again, since its client was killed, is of that last kind too.
+The words are Jepsen's (`jepsen.tests.kafka`). An operation is **invoked**. Then it is **ok**; or it
+**fails**: it was not done and never will be; or its outcome is unknown (**info**). The operation of
+a killed client is of the last kind.
 """
 
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ class Phase(StrEnum):
 
 
 class Level(StrEnum):
-    """Of isolation. That of a reader never changes."""
+    """Isolation level of a reader; it never changes."""
 
     COMMITTED, UNCOMMITTED = "committed", "uncommitted"
 
 
 class Row(NamedTuple):
-    """A record as somebody read it."""
+    """Record as a reader got it."""
 
     tp: TopicPartition
     offset: int
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The record from which a transaction of a group made another one."""
+    """Record from which a transaction of a group made another record."""
 
     group: str
     tp: TopicPartition
@@ -41,8 +41,8 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """No value is sent twice. `txn`: the transaction it is part of, whose id is no other's.
-    `offset`: once it is ok, if the client was told.
+    """Send of a value that is sent once only. `txn`: its transaction, by a unique id; `offset`:
+    once it is ok, if the client knows it.
     """
 
     tp: TopicPartition
@@ -54,7 +54,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Of a transaction; one that ends without this was left alone, and never committed."""
+    """End of a transaction. One without this event was abandoned, and never committed."""
 
     txn: str
     commits: bool
@@ -62,14 +62,14 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """From where on a reader reads; ok at once. It reads these partitions and no others."""
+    """Start offsets of a reader; ok at once. It reads these partitions and no others."""
 
     positions: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """`txn`: the transaction that goes on from what was read."""
+    """Poll of a reader. `txn`: the transaction that continues from these records."""
 
     level: Level
     rows: tuple[Row, ...] = ()
@@ -78,7 +78,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """This reader has read all there was: `ends` are behind the last record, when it asked."""
+    """Reader that has read everything: `ends` are after the last records when it asked."""
 
     level: Level
     ends: Mapping[TopicPartition, int]
@@ -86,7 +86,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Of a group's offsets; with `txn` it is done when that is committed."""
+    """Commit of a group's offsets; with `txn` it is done when that transaction is committed."""
 
     group: str
     offsets: Mapping[TopicPartition, int]
@@ -95,7 +95,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The question for what a group has committed; partitions without are not in the answer."""
+    """Request for a group's committed offsets; partitions without one are not in the answer."""
 
     group: str
     partitions: tuple[TopicPartition, ...]
@@ -107,7 +107,7 @@ Action = Send | End | Assign | Poll | Drain | Commit | Committed
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`operation`: a number of the client's, the same when it is invoked and when it is over."""
+    """Event. `operation`: number of the client's, the same at invocation and end."""
 
     client: str
     operation: int

@@ -1,6 +1,4 @@
-"""A history, sorted by what the judge asks of it: who sent what and what became of it, what every
-reader read, what groups committed. Pure.
-"""
+"""History sorted for the judge: records and their outcomes, reads and commits. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -32,14 +30,14 @@ NEVER = maxsize
 
 
 class Fate(Enum):
-    """What became of a record, or of a transaction."""
+    """Outcome of a record, or of a transaction."""
 
     THERE, GONE, UNKNOWN = auto(), auto(), auto()
 
 
 @dataclass(slots=True)
 class Operation:
-    """`action` as it was in the end. `began`, `ended`: places in the history."""
+    """Operation with its action at the end. `began`, `ended`: places in the history."""
 
     client: str
     action: Action
@@ -50,7 +48,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Transaction:
-    """`committing`: where its commit was first asked for."""
+    """Transaction. `committing`: where its commit was first asked for."""
 
     fate: Fate
     ends: list[Operation]
@@ -63,7 +61,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A record that was read: by which operation."""
+    """Record that was read, and the operation that read it."""
 
     row: Row
     poll: Operation
@@ -75,9 +73,10 @@ class Delivery:
 
 @dataclass(slots=True)
 class Stretch:
-    """What one reader read of one partition, without being sent elsewhere. `level`: once it
-    has read something. `reached`: it has seen,
-    or would have, all before that offset; `by`: the event that shows it.
+    """Stretch of one partition that one reader read without a seek.
+
+    `level`: known once it has read something. `reached`: the reader has seen, or skipped, all
+    records before that offset; `by`: the event that shows it.
     """
 
     client: str
@@ -91,13 +90,15 @@ class Stretch:
 
 
 def of(operation: Operation, kind: type[T]) -> T:
-    """Its action, of which the kind is known."""
+    """Return the action of an operation, as one of a kind."""
     assert isinstance(operation.action, kind)
     return operation.action
 
 
 def operations(history: History) -> list[Operation]:
-    """In the order in which they began. Raises ValueError for a history that cannot be."""
+    """Return the operations in the order of their beginnings. Raises ValueError for an impossible
+    history.
+    """
     begun: dict[tuple[str, int], Operation] = {}
     for at, event in enumerate(history):
         key = event.client, event.operation
@@ -114,12 +115,12 @@ def operations(history: History) -> list[Operation]:
 
 
 def at_once(action: Action) -> bool:
-    """Of no importance is when it began."""
+    """Return whether it does not matter when an operation began."""
     return isinstance(action, Assign | Drain | Poll)
 
 
 class Facts:
-    """What the checks ask."""
+    """Facts that the checks ask for."""
 
     def __init__(self, history: History) -> None:
         found = operations(history)
@@ -144,7 +145,7 @@ class Facts:
             self.stretches_of[stretch.tp].append(stretch)
 
     def fate(self, send: Operation) -> Fate:
-        """By what clients were told, and by what others have read."""
+        """Return the outcome of a record, by the answers of clients and by what readers got."""
         action = of(send, Send)
         if send.phase is Phase.FAIL:
             return Fate.GONE
@@ -158,15 +159,18 @@ class Facts:
         return any(each.level is level for each in self.readings.get(value, ()))
 
     def visible(self, value: str, level: Level) -> bool:
-        """Whether a reader of this level that passes it must see it, given that it was read: who
-        reads uncommitted sees all that there is.
+        """Return whether a reader of this level must get the record when it passes it.
+
+        A read_uncommitted reader gets every record.
         """
         if level is Level.UNCOMMITTED or self.read_by(value, Level.COMMITTED):
             return True
         return value in self.sender and self.fate(self.sender[value]) is Fate.THERE
 
     def known_since(self, send: Operation) -> int:
-        """The place from which on it must be there: it was acknowledged, or read as committed."""
+        """Return the place from which the record must exist: it was acknowledged, or read as
+        committed.
+        """
         action = of(send, Send)
         acknowledged = [send] if send.phase is Phase.OK else []
         if action.txn is not None:
@@ -180,7 +184,7 @@ class Facts:
         return min((op.ended for op in (*acknowledged, *polls)), default=NEVER)
 
     def places(self, value: str) -> set[tuple[TopicPartition, int]]:
-        """Where it stands: one, if all is well; none, if nobody was told."""
+        """Return the offsets of a record: one if all is well, none if no client knows it."""
         found = {(each.row.tp, each.row.offset) for each in self.readings.get(value, ())}
         if (send := self.sender.get(value)) and send.phase is Phase.OK:
             action = of(send, Send)
@@ -189,8 +193,8 @@ class Facts:
         return found
 
     def _believe_readers(self) -> None:
-        """A transaction is committed if somebody who reads what is committed has read any of it,
-        unless it is known that it is not.
+        """Take a transaction as committed if a read_committed reader got a part of it, unless it is
+        known to be aborted.
         """
         for txn in self.transactions.values():
             if txn.fate is Fate.UNKNOWN and any(
@@ -200,7 +204,7 @@ class Facts:
 
 
 def transactions(found: list[Operation]) -> dict[str, Transaction]:
-    """All that are named anywhere."""
+    """Return all transactions that any event names."""
     ends: dict[str, list[Operation]] = defaultdict(list)
     sends: dict[str, list[Operation]] = defaultdict(list)
     named: dict[str, None] = {}
@@ -216,7 +220,9 @@ def transactions(found: list[Operation]) -> dict[str, Transaction]:
 
 
 def fate_of(ends: list[Operation]) -> Fate:
-    """Of a transaction. Who left it without asking for a commit has not committed it."""
+    """Return the outcome of a transaction. A client that left without a commit has not
+    committed.
+    """
     said = {(of(op, End).commits, op.phase) for op in ends}
     if (True, Phase.OK) in said:
         return Fate.THERE
@@ -226,7 +232,7 @@ def fate_of(ends: list[Operation]) -> Fate:
 
 
 def stretches(found: list[Operation]) -> list[Stretch]:
-    """Of all readers. A client that does something else beside reads one thing after the other."""
+    """Return the stretches of all readers. A client does one thing after the other."""
     current: dict[tuple[str, TopicPartition], Stretch] = {}
     all_of_them: list[Stretch] = []
 
@@ -264,7 +270,7 @@ def reach(stretch: Stretch, offset: int, by: int) -> None:
 
 
 def committers(facts: Facts) -> Iterator[tuple[Commit, int, int, bool]]:
-    """Commits that were done, or may have been: between which events, and whether for sure."""
+    """Return commits that were done, or may be: between which events, and whether for sure."""
     for op in facts.commits:
         action = of(op, Commit)
         if op.phase is Phase.FAIL:

@@ -1,5 +1,5 @@
-"""Offsets that groups commit, as a register that several write, and what transactions made of the
-records before them. Pure.
+"""Committed offsets of groups, as a register with several writers, and results of transactions.
+Pure.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from tests.support.history.facts import NEVER, Facts, Fate, Operation, committer
 
 @dataclass(slots=True)
 class Write:
-    """Takes effect once between two events, if it does at all: `sure`."""
+    """Write that takes effect once between two events; `sure`: it does take effect."""
 
     offset: int
     began: int
@@ -23,8 +23,9 @@ class Write:
 
 
 def commits(facts: Facts) -> Iterator[Anomaly]:
-    """A question is answered with a commit that may be the last one. What one answer has shown was
-    done by then.
+    """Yield anomalies of commits: an answer must hold a commit that may be the last one.
+
+    A commit that one answer has shown was done by then.
     """
     writes: dict[tuple[str, TopicPartition], list[Write]] = defaultdict(list)
     for action, began, ended, sure in committers(facts):
@@ -47,7 +48,7 @@ def commits(facts: Facts) -> Iterator[Anomaly]:
 
 
 def may_be(told: int | None, found: list[Write], last: list[Write], question: Operation) -> bool:
-    """Whether nothing that was done for sure stands between this commit and the question."""
+    """Return whether no sure commit lies between this commit and the question."""
     if told is None:
         return not last
     latest = max((write.began for write in last), default=-1)
@@ -62,7 +63,9 @@ def may_be(told: int | None, found: list[Write], last: list[Write], question: Op
 
 
 def effects(facts: Facts) -> Iterator[Anomaly]:
-    """A group whose transactions commit what they have read goes on from each record once."""
+    """Yield anomalies of copies: transactions that commit what they read continue from each record
+    once.
+    """
     made: dict[Source, list[Operation]] = defaultdict(list)
     for send in facts.sends:
         source = of(send, Send).source
@@ -78,7 +81,7 @@ def effects(facts: Facts) -> Iterator[Anomaly]:
 
 
 def lost_effects(facts: Facts, made: dict[Source, list[Operation]]) -> Iterator[Anomaly]:
-    """By what each group was told last."""
+    """Yield lost copies, by the last answer to each group."""
     told: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
     for question in sorted(facts.questions, key=lambda op: op.ended):
         asked = of(question, Committed)
@@ -96,7 +99,7 @@ def lost_effects(facts: Facts, made: dict[Source, list[Operation]]) -> Iterator[
 
 
 def read_as_committed(facts: Facts, tp: TopicPartition) -> dict[int, int]:
-    """Offsets of records, and where in the history they were read."""
+    """Return offsets of records that were read as committed, and their places in the history."""
     return {
         each.row.offset: each.poll.ended
         for stretch in facts.stretches_of[tp]
@@ -106,7 +109,9 @@ def read_as_committed(facts: Facts, tp: TopicPartition) -> dict[int, int]:
 
 
 def is_gone(facts: Facts, send: Operation, at: int) -> bool:
-    """Of what nobody knows: if a reader has come to the end since, and not found it."""
+    """Return whether a record of unknown outcome is gone: a reader has come to the end without
+    it.
+    """
     fate, action = facts.fate(send), of(send, Send)
     passed = any(
         stretch.level is Level.COMMITTED and stretch.end[1] > at

@@ -1,6 +1,4 @@
-"""What a client writes down while it runs, so that nothing is missing when it is killed; and one
-history made of what many have written.
-"""
+"""Journals that clients write while they run, complete even after a kill; merged to one history."""
 
 import pickle
 from collections.abc import Callable, Iterable
@@ -14,7 +12,7 @@ Over = Callable[[Phase, Action], None]
 
 
 class Journal:
-    """Of one client: each event is in the file, by one write, when a call returns."""
+    """Journal of one client: each event is in the file, by one write, when a call returns."""
 
     def __init__(self, path: Path, client: str, clock: Clock | None = None) -> None:
         self._file, self._client = path.open("ab", buffering=0), client
@@ -24,14 +22,14 @@ class Journal:
         self._file.close()
 
     def begin(self, action: Action) -> Over:
-        """Before it is asked for."""
+        """Note an operation before it starts."""
         self._operations += 1
         operation = self._operations
         self._write(operation, Phase.INVOKE, action)
         return lambda phase, outcome: self._write(operation, phase, outcome)
 
     def note(self, action: Action) -> None:
-        """What is so at once."""
+        """Note something that happens at once."""
         self._operations += 1
         self._write(self._operations, Phase.OK, action)
 
@@ -41,8 +39,8 @@ class Journal:
 
 
 def merged(paths: Iterable[Path]) -> History:
-    """By time, which is one for all processes of a machine. A last event that was not written
-    whole is left out.
+    """Merge journals by time: one clock serves all processes of a machine. An unfinished last line
+    is dropped.
     """
     events = [each for path in paths for each in read(path)]
     return [event for _, event in sorted(events, key=lambda each: each[0])]

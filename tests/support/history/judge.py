@@ -1,7 +1,7 @@
-"""The judge: what a history has in it that must not be, with the events that show it. Pure.
+"""Judge of histories: finds the anomalies, with the events that show them. Pure.
 
-Each check looks for its kinds of anomalies and is silent about what another one tells. Not here:
-whether a history got anywhere; a broker that does nothing has a clean one.
+Each check looks for its own kinds of anomalies. Not here: whether a history got anywhere; a broker
+that does nothing has a clean one.
 """
 
 from bisect import bisect_left
@@ -19,8 +19,10 @@ Check = Callable[[Facts], Iterator[Anomaly]]
 
 
 def judge(history: History) -> list[Anomaly]:
-    """All anomalies, also those that Kafka allows. Raises ValueError for what is no history: an
-    operation that ends without having begun, a value that is sent twice.
+    """Return all anomalies, also those that Kafka allows.
+
+    Raises:
+        ValueError: not a history: an operation ends without a beginning, or a value is sent twice.
     """
     facts = Facts(history)
     return [anomaly for check in CHECKS for anomaly in check(facts)]
@@ -31,7 +33,9 @@ def forbidden(anomalies: Iterable[Anomaly]) -> list[Anomaly]:
 
 
 def missing(facts: Facts) -> Iterator[Anomaly]:
-    """Lost writes and torn transactions: behind the end, or passed and never read by anybody."""
+    """Yield lost writes and torn transactions: beyond the end, or passed by readers and never
+    read.
+    """
     for send in facts.sends:
         action, known = of(send, Send), facts.known_since(send)
         if facts.fate(send) is not Fate.THERE and not facts.read_by(action.value, Level.COMMITTED):
@@ -46,8 +50,9 @@ def missing(facts: Facts) -> Iterator[Anomaly]:
 
 
 def cut_off(facts: Facts, send: Operation, known: int) -> int | None:
-    """Where a reader of all found an end before it, after it had to be there. Of a record whose
-    offset nobody was told, and which nobody read, any end is one.
+    """Yield records that were cut off: a reader came to an end before a record that had to exist.
+
+    For a record with an unknown offset that no reader got, any end counts.
     """
     places = {offset for _, offset in facts.places(of(send, Send).value)}
     for stretch in facts.stretches_of[of(send, Send).tp]:
@@ -66,7 +71,7 @@ def passed(facts: Facts, send: Operation) -> int | None:
 
 
 def is_torn(facts: Facts, send: Operation) -> bool:
-    """Whether another record of its transaction was read as committed."""
+    """Return whether another record of the same transaction was read as committed."""
     txn = of(send, Send).txn
     return txn is not None and any(
         facts.read_by(of(other, Send).value, Level.COMMITTED)
@@ -76,9 +81,7 @@ def is_torn(facts: Facts, send: Operation) -> bool:
 
 
 def fates(facts: Facts) -> Iterator[Anomaly]:
-    """Reads of what was aborted or refused, of what nobody had asked to commit, and of what nobody
-    had sent.
-    """
+    """Yield reads of aborted, refused, uncommitted and never sent records."""
     for each in facts.deliveries:
         row, read = each.row, each.poll.ended
         send = facts.sender.get(row.value)
@@ -99,7 +102,7 @@ def fates(facts: Facts) -> Iterator[Anomaly]:
 
 
 def offsets(facts: Facts) -> Iterator[Anomaly]:
-    """Two records at one offset, one record at two."""
+    """Yield two records at one offset, and one record at two offsets."""
     values: dict[tuple[TopicPartition, int], dict[str, int]] = defaultdict(dict)
     stands: dict[str, dict[tuple[TopicPartition, int], int]] = defaultdict(dict)
     for value, place, at in seen(facts):
@@ -116,7 +119,7 @@ def offsets(facts: Facts) -> Iterator[Anomaly]:
 
 
 def seen(facts: Facts) -> Iterator[tuple[str, tuple[TopicPartition, int], int]]:
-    """What stands where, as the event says."""
+    """Return the record at an offset, as the event has it."""
     for send in facts.sends:
         action = of(send, Send)
         if send.phase is Phase.OK and action.offset is not None:
@@ -126,7 +129,7 @@ def seen(facts: Facts) -> Iterator[tuple[str, tuple[TopicPartition, int], int]]:
 
 
 def polls(facts: Facts) -> Iterator[Anomaly]:
-    """Readers that go back, or pass what another one saw."""
+    """Yield readers that go back, or that skip what another reader got."""
     known: dict[TopicPartition, dict[int, tuple[str, int]]] = defaultdict(dict)
     for each in facts.deliveries:
         known[each.row.tp].setdefault(each.row.offset, (each.row.value, each.poll.ended))
@@ -148,7 +151,7 @@ def goes_back(stretch: Stretch) -> Iterator[Anomaly]:
 def skips(
     facts: Facts, stretch: Stretch, known: dict[int, tuple[str, int]], in_order: list[int]
 ) -> Iterator[Anomaly]:
-    """`known`: what anybody read, by offset, and where in the history."""
+    """Yield skipped records. `known`: by offset, the records that any reader got, and where."""
     own = {each.row.offset for each in stretch.deliveries}
     first, end = bisect_left(in_order, stretch.start), bisect_left(in_order, stretch.reached)
     for offset in in_order[first:end]:
@@ -159,8 +162,8 @@ def skips(
 
 
 def order_of_sends(facts: Facts) -> Iterator[Anomaly]:
-    """What a client sent later, and what anybody sent after another record was acknowledged, stands
-    behind it.
+    """Yield records out of order: a client's later sends, and sends after an acknowledgement, must
+    come later.
     """
     by_tp: dict[TopicPartition, list[tuple[int, Operation]]] = defaultdict(list)
     for send in facts.sends:
@@ -179,7 +182,7 @@ def order_of_sends(facts: Facts) -> Iterator[Anomaly]:
 
 
 def after_acknowledged(tp: TopicPartition, rows: list[tuple[int, Operation]]) -> Iterator[Anomaly]:
-    """Of different clients, in real time."""
+    """Yield records before one of another client that was acknowledged earlier, in real time."""
     ended = sorted((send.ended, offset, send) for offset, send in rows if send.phase is Phase.OK)
     highest, at, i, by = -1, -1, 0, ""
     for offset, send in sorted(rows, key=lambda row: row[1].began):

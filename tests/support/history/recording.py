@@ -1,7 +1,7 @@
-"""Records a history: clients at work on a broker that is killed, as they are, all by one seed.
+"""Recorder of histories: unmodified clients on a broker that is killed, all drawn by one seed.
 
-The seed says what is done to whom and when; what comes of it hangs on the machine. When the time
-is over everybody is left in peace, stops, and two readers read all that there is.
+The seed decides the faults and their times; what they cause depends on the machine. At the end no
+more faults come, the clients stop, and two readers read everything.
 """
 
 import os
@@ -66,7 +66,9 @@ DOES: dict[str, type[Action]] = {
 
 @dataclass
 class Slot:
-    """Who is at work under one identity. `frozen`: who was replaced while it stood still."""
+    """Identity and the process that has it. `frozen`: processes that were replaced while they stood
+    still.
+    """
 
     kind: str
     identity: str
@@ -75,7 +77,7 @@ class Slot:
 
 
 class Recording:
-    """A context manager; all that it has started has ended when it is left."""
+    """Recording with its processes. A context manager; all have ended when it is left."""
 
     def __init__(
         self,
@@ -88,8 +90,12 @@ class Recording:
         transaction_s: float = 4.0,
         clock: Clock | None = None,
     ) -> None:
-        """`folder`: for what clients write. `calm_s`: between two faults, at most.
-        `transaction_s`: how long a transaction may be open; better longer than the broker is away.
+        """Prepare a recording.
+
+        Args:
+            folder: Folder of the clients' journals.
+            calm_s: Longest time between two faults.
+            transaction_s: Timeout of a transaction; better longer than the broker is away.
         """
         self._broker, self._folder = broker, folder
         self._clock, self._pause = clock or SystemClock(), Moment()
@@ -113,9 +119,13 @@ class Recording:
             client.kill()
 
     def run(self, duration_s: float) -> History:
-        """All begin; then there are faults for so long, the last a kill of the broker; then all go
-        on, stop, and what is there is read. Raises AssertionError for a client that ends in a way
-        that none does, does not go on, or cannot stop; or if what is there cannot be read.
+        """Run the clients with faults for a time, then stop them and read everything.
+
+        The last fault is a kill of the broker. After it all clients have to continue.
+
+        Raises:
+            AssertionError: a client ended in an unknown way, did not continue or could not stop; or
+                not all could be read.
         """
         self._until_all_go_on()
         until = self._clock.now() + duration_s
@@ -145,14 +155,14 @@ class Recording:
         self._broker.start()
 
     def _freeze_broker(self) -> None:
-        """For longer than a session at times."""
+        """Freeze the broker, sometimes for longer than a session."""
         assert self._broker.pid is not None
         os.kill(self._broker.pid, signal.SIGSTOP)
         self._pause.wait(self._rng.choice((0.1, 0.5, 2.0)))
         os.kill(self._broker.pid, signal.SIGCONT)
 
     def _kill_client(self) -> None:
-        """Who comes in its place has not always waited for its end."""
+        """Kill a client. Its successor has not always waited for its end."""
         slot = self._rng.choice(self._slots)
         client = slot.client
         assert client is not None
@@ -163,7 +173,9 @@ class Recording:
             self._start(slot)
 
     def _freeze_client(self) -> None:
-        """For longer than a session at times; another one comes, and the first wakes up again."""
+        """Freeze a client, sometimes for longer than a session; its successor starts, and it wakes
+        up again.
+        """
         slot = self._rng.choice(self._slots)
         client = slot.client
         assert client is not None
@@ -176,7 +188,7 @@ class Recording:
         client.send(signal.SIGCONT)
 
     def _look_after(self) -> None:
-        """Who could not go on is replaced; who should be gone is ended."""
+        """Replace clients that could not continue, and end those that were replaced."""
         for slot in self._slots:
             for old in slot.frozen:
                 old.kill()
@@ -186,7 +198,7 @@ class Recording:
                 self._start(slot)
 
     def _until_all_go_on(self) -> None:
-        """Everybody has done what it is there for from now on, since nothing goes wrong."""
+        """Wait until each client has done its work again, without faults."""
         began, waiting = self._clock.now(), list(self._slots)
         while waiting:
             late = [slot.identity for slot in waiting]
@@ -217,7 +229,7 @@ class Recording:
 
     @property
     def _given(self) -> ClientArguments:
-        """What all have in common."""
+        """Return the arguments that all clients share."""
         return ClientArguments(
             kind="", name="", identity="", bootstrap=self._broker.bootstrap, seed="", journal="",
             topic=self._topic, made=f"{self._topic}-made", partitions=PARTITIONS,
@@ -244,7 +256,7 @@ class Recording:
     # -- the end
 
     def _read_all(self, level: Level) -> None:
-        """What is there, and what every group has committed."""
+        """Read all records, and all commits of groups."""
         name = f"last-{level}"
         with closing(Journal(self._folder / f"{name}.journal", name)) as journal:
             self._drain(journal, name, level)
@@ -252,7 +264,9 @@ class Recording:
                 self._ask(journal, f"{self._topic}-{kind}")
 
     def _drain(self, journal: Journal, name: str, level: Level) -> None:
-        """Who reads what is committed comes to the end of all too: what was left open ends."""
+        """Read to the end: a read_committed reader gets there too, because open
+        transactions end.
+        """
         tps = [*self._given.tps(self._given.topic), *self._given.tps(self._given.made)]
         with closing(Client(self._broker.bootstrap)) as client:
             ends = client.ends(tps)

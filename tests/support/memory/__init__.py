@@ -1,1 +1,1 @@
-"""A worker's memory beside its `memory_budget`: rows written, restarted and read."""
+"""Memory of a worker compared with its `memory_budget`: rows written, restarted and read."""

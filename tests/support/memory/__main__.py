@@ -1,8 +1,8 @@
-"""`python -m tests.support.memory`: peaks of a worker's memory beside its `memory_budget`.
+"""`python -m tests.support.memory`: peaks of a worker's memory compared with its `memory_budget`.
 
-For each budget and each shape of rows a worker writes all of them, is stopped, is started again and
-reads each of them twice. Printed is the higher peak of the two processes, beyond the budget. The
-limit of docs/running.md is 120 MiB beyond it.
+For each budget and each shape of rows a worker writes all rows, is restarted, and reads each row
+twice. Printed is the higher peak of the two processes, above the budget. The limit of
+docs/running.md is 120 MiB above it.
 
 Not here: the app (`app`).
 """
@@ -33,7 +33,7 @@ WORK = TopicPartition("work", 0)
 
 
 def main() -> None:
-    """Ends with 1 if a peak is too high."""
+    """Run all; exit with 1 if a peak is too high."""
     command = Command("memory", "Measure a worker's memory beside its budget.")
     command.prog = f"python -m {__package__}"
     add = command.add_argument

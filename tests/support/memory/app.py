@@ -1,4 +1,4 @@
-"""An app whose table is filled, and then read, by numbers: rows of a shape that is asked for.
+"""App whose table is filled and then read; records choose the shape of the rows.
 
 A record is a key, and what to do with it: "put" or "get".
 """

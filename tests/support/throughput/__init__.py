@@ -1,4 +1,5 @@
-"""Records per CPU-second of a worker, beside another program: `python -m tests.support.throughput`.
+"""Records per CPU-second of a worker compared with another program: `python -m
+tests.support.throughput`.
 
-For whoever changes the way of a record, from a checkout: no part of what is installed.
+It serves changes of the code that each record runs through, from a checkout; it is not installed.
 """

@@ -1,6 +1,6 @@
 """`python -m tests.support.throughput`: rates of ours and of a peer, and their ratios.
 
-Not here: how one is measured (`measuring`), what there is to work on (`corpora`).
+Not here: the measuring (`measuring`) and the input (`corpora`).
 """
 
 import argparse
@@ -20,7 +20,7 @@ from tests.support.throughput.measuring import CASES, CORE, rounds, summary
 
 
 def main() -> None:
-    """Prints the rates and their ratios; the last line is JSON with --json."""
+    """Print the rates and their ratios; with --json the last line is JSON."""
     command = Command("throughput", "Measure a worker's records per CPU-second beside a peer.")
     command.prog = f"python -m {__package__}"
     add = command.add_argument
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Raises UsageError and others."""
+    """Measure all rounds. Raises UsageError and others."""
     options.security = PLAINTEXT
     if options.together:
         others = os.sched_getaffinity(0) - {CORE}

@@ -1,4 +1,6 @@
-"""Totals per user, to be measured (`measuring`): an app of ours, told by the environment."""
+"""App that totals orders per user, to be measured (`measuring`); the environment has its
+settings.
+"""
 
 import os
 from typing import Any

@@ -1,6 +1,6 @@
-"""What there is to work on: lines of real text, or orders; and how far a group has come with them.
+"""Input of the measuring: lines of real text, or orders; and the progress of a group.
 
-The same for everybody and in every run: orders are drawn from one seed.
+It is the same for every program and run: orders are drawn from one seed.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ CorpusRow = tuple[bytes | None, bytes]
 
 
 def text() -> Iterator[CorpusRow]:
-    """The lines, over and over."""
+    """Yield the lines, again and again."""
     return ((None, line.encode()) for line in cycle(lines()))
 
 
 def orders() -> Iterator[CorpusRow]:
-    """Orders as JSON, 150 bytes each, by one of ORDER_KEYS users; without end."""
+    """Yield orders as JSON, 150 bytes each, by one of ORDER_KEYS users; without end."""
     rng = random.Random(1)  # no secret
     for number in count():
         user = b"user-%06d" % rng.randrange(ORDER_KEYS)
@@ -52,11 +52,13 @@ async def fill(
     rows: Iterable[CorpusRow],
     from_ms: int,
 ) -> None:
-    """Make a topic of these rows: by their keys, without keys in turn. Raises StreamsxError.
+    """Make a topic of these rows: partitioned by keys, or in turn without keys.
 
-    Ten rows share a millisecond of event time; the first has `from_ms`.
+    Ten rows share a millisecond of event time; the first has `from_ms`. The topic keeps rows of any
+    time: Kafka would delete rows older than a week during a run.
 
-    It keeps them whatever their time: Kafka deletes what is older than a week amid a run.
+    Raises:
+        StreamsxError: a broker refused.
     """
     room = asyncio.Event()
     await admin.create_topics(cluster, [NewTopic(topic, partitions, 1, {"retention.ms": "-1"})])
@@ -74,14 +76,14 @@ async def fill(
 
 
 class GroupProgress(NamedTuple):
-    """`records` of the topic that are committed; `left`: of all topics of the group."""
+    """Progress of a group. `records`: committed records of the topic; `left`: of all its topics."""
 
     records: int
     left: int
 
 
 async def progress(cluster: Cluster, topic: str, group: str) -> GroupProgress:
-    """How far a group has come: with the lines, and with what it made of them."""
+    """Return the progress of a group, with the topics that it made."""
     done = await admin.committed(cluster, group)
     ends = await admin.bounds(cluster, done) if done else {}
     left = sum(ends[tp].high_watermark - offset for tp, (offset, _) in done.items())

@@ -1,4 +1,6 @@
-"""Counts per user and 10 s, each sent to a topic once its window has closed, to be measured."""
+"""App that counts per user and 10 s, each result sent once its window has closed, to be
+measured.
+"""
 
 import os
 

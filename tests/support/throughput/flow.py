@@ -1,4 +1,4 @@
-"""Totals per user as a flow, to be measured beside the agent of `aggregate`.
+"""App that totals orders per user as a flow, to be compared with the agent of `aggregate`.
 
 CODEC=msgspec: orders and totals are models, else dicts and lists. Both are changed in place.
 """
@@ -12,7 +12,7 @@ from streamsx import App
 
 
 class Order(msgspec.Struct, gc=False):
-    """What is read of an order."""
+    """Fields of an order that are read."""
 
     order_id: str
     user_id: str

@@ -1,19 +1,18 @@
-"""How the CPU time of a worker is measured, beside another program on one broker.
+"""CPU time of a worker, measured beside another program on one broker.
 
-Topics are filled first, with real text or with orders; then each program in turn, again and again,
-counts all their words, or adds up the orders of each user, with a group and a state directory of
-its own. Measured is the CPU time of its process, user and system, until a commit leaves nothing to
-do. What a tenth of the records takes is subtracted, and with it the start; counting from a first
-commit instead gave 0.21 to 0.56 for one and the same pair, for what a program has done by then that
-it has not committed is anybody's guess. Whoever does the same work can be measured: BOOTSTRAP,
-TOPIC, GROUP, STATE_DIR, PARTITIONS, WORKLOAD=B (orders: C), STYLE=agent and CODEC=orjson in the
-environment, offsets committed to the group.
+Topics are filled first, with real text or with orders. Then each program in turn, again and again,
+counts all words, or adds up the orders of each user, with a group and a state directory of its own.
+Measured is the CPU time of its process, user and system, until a commit leaves nothing to do. The
+time of a tenth of the records is subtracted, and with it the start. Counting from a first commit
+instead gave 0.21 to 0.56 for one and the same pair, because the work done before that commit is
+unknown. Any program that does the same work can be measured: BOOTSTRAP, TOPIC, GROUP, STATE_DIR,
+PARTITIONS, WORKLOAD=B (orders: C), STYLE=agent and CODEC=orjson in the environment, offsets
+committed to the group.
 
 The machine is noisy, and one program differs by 1.5 between rounds: the ratio of a pair that ran
-one after the other is what counts. Sharper is a pair that runs at the same time on one core, with
-the broker on the others (`--together`): both have the same machine at each moment, and pairs lie
-within 2 to 4 % of each other. Their chunks are half as long, so what is paid per chunk counts
-double.
+one after the other is what counts. More exact is a pair that runs at the same time on one core,
+with the broker on the others (`--together`): both have the same machine at each moment, and pairs
+lie within 2 to 4 % of each other. Their chunks are half as long, so costs per chunk count double.
 """
 
 import argparse
@@ -56,7 +55,7 @@ CASES = {"wordcount": "B", "aggregate": "C", "flow": "C", "windows": "D", "final
 
 
 class MeasuredRun(NamedTuple):
-    """One program over all lines of a topic, from its start on."""
+    """Run of one program over all lines of a topic, from its start."""
 
     records: int
     cpu_s: float
@@ -66,8 +65,10 @@ class MeasuredRun(NamedTuple):
 
 
 def rate(run: MeasuredRun, start: MeasuredRun) -> float:
-    """Lines per CPU-second beyond `start`, a run over fewer lines. Raises UsageError if nothing of
-    it can be told from the start.
+    """Return lines per CPU-second beyond `start`, a run over fewer lines.
+
+    Raises:
+        UsageError: the run cannot be told apart from the start.
     """
     cpu = run.cpu_s - start.cpu_s
     if cpu <= 0 or run.records <= start.records:
@@ -76,7 +77,7 @@ def rate(run: MeasuredRun, start: MeasuredRun) -> float:
 
 
 def summary(rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Rates of each program, and those of ours by the peer's of the same round."""
+    """Return rates of each program, and ratios of ours to the peer's in the same round."""
     found: dict[str, Any] = {name: [round(rate) for rate in some] for name, some in rates.items()}
     if "peer" in rates:
         pairs = zip(rates["streamsx"], rates["peer"], strict=True)
@@ -85,7 +86,7 @@ def summary(rates: dict[str, list[float]]) -> dict[str, Any]:
 
 
 async def rounds(options: argparse.Namespace, root: Path) -> dict[str, list[float]]:
-    """The rates of each program, over topics of this process: the broker may have others."""
+    """Return the rates of each program, over topics of this process: the broker may have others."""
     programs = {"streamsx": WORKER.format(options.case)}
     programs |= {"peer": options.peer} if options.peer else {}
     rates: dict[str, list[float]] = {name: [] for name in programs}
@@ -135,7 +136,7 @@ async def run_all(
 
 
 async def measured(process: Child, cluster: Cluster, topic: str, records: int) -> MeasuredRun:
-    """Until the commit that leaves nothing: no line, and no word of a line. Then it is stopped."""
+    """Run until a commit leaves no line and no word of a line, then stop the program."""
     began = moved_at = CLOCK.now()
     last = None
     try:
@@ -158,13 +159,13 @@ async def measured(process: Child, cluster: Cluster, topic: str, records: int) -
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process, by the kernel."""
+    """Return user and system time of a process, by the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_mb(pid: int) -> float:
-    """Resident memory at its highest, by the kernel."""
+    """Return the highest resident memory, by the kernel."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     told = next(line for line in lines if line.startswith("VmHWM:"))
     return int(told.split()[1]) * 1024 / 1e6

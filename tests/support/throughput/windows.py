@@ -1,4 +1,6 @@
-"""Counts per user and 10 s that close and are deleted, as a flow, to be measured."""
+"""App that counts per user and 10 s in windows that close and are deleted, as a flow, to be
+measured.
+"""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The word count that is measured (`measuring`): an app of ours, told by the environment."""
+"""App that counts words, to be measured (`measuring`); the environment has its settings."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Apps in memory, each under its own id, and drivers that are closed behind the test."""
+"""Fixtures of apps in memory, each with an id of its own, and drivers that close after the test."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""app/agent.py and discovery.py: stages, sinks, and what a body is found to touch."""
+"""app/agent.py and discovery.py: stages, sinks, and the tables and topics found in a body."""
 
 import asyncio
 import functools
@@ -17,7 +17,7 @@ Drive = Callable[..., TestDriver]
 
 
 def touched(app: App, agent: str = "") -> dict[str, list[str]]:
-    """Tables by the topic that their task reads."""
+    """Return the tables by the topic that their task reads."""
     return {
         each.topics[0]: [store.name for store in each.stores]
         for each in app.topology().subtopologies
@@ -53,7 +53,7 @@ def global_function(key: Any) -> None:
 
 
 def ways_to_a_table(counts: Table[Any, int]) -> dict[str, Callable[[Any], object]]:
-    """Each counts a key in a way of its own."""
+    """Make agents that each count a key in another way."""
     PLACES["holder"] = SimpleNamespace(counts=counts)
     counter, tables = Counter(counts), {"a": [counts]}
     by_lambda = lambda key: add_to(counts, key)  # noqa: E731
@@ -105,13 +105,15 @@ def test_attribute_named_like_a_table_is_not_taken_for_the_table(app: App) -> No
     exec("async def body(stream):\n    async for word in stream:\n        word.counts()", scope)
     app.agent("words")(scope["body"])
     assert touched(app) == {"words": []}
-    assert app.topology().notes == (
-        "table without an agent: counts: no agent can write it: use it in one, or leave it out",
+    (note,) = app.topology().notes
+    assert note == (
+        "table that no agent uses: counts: nothing writes to it: use it in an agent, or leave it "
+        "out"
     )
 
 
 def test_tables_of_a_module_found_in_body_and_helper_alike(app: App) -> None:
-    """The body names the module's first table; a helper of its names the second."""
+    """The body names the first table of the module; its helper names the second one."""
     shop = ModuleType(__name__)
     shop.first, shop.second = app.Table("first"), app.Table("second")  # type: ignore[attr-defined]
 
@@ -242,7 +244,7 @@ def test_table_written_by_a_sink_belongs_to_the_agent_of_the_sink(app: App, driv
 
 def test_sinks_on_an_agent_without_yield_are_an_error(app: App) -> None:
     app.agent("words", sink=[print])(reading)
-    with pytest.raises(TopologyError, match="sinks without values"):
+    with pytest.raises(TopologyError, match="sinks of an agent that yields nothing"):
         app.topology()
 
 
@@ -329,11 +331,11 @@ def test_body_awaiting_before_the_stream_is_noted_and_derives_nothing(app: App, 
     app.agent("words")(scope["body"])
     topology = app.topology()
     assert [spec.name for spec in topology.topics] == ["words"]
-    assert "some_module.body: it waits for something" in topology.notes[0]
+    assert "some_module.body: its body waits for something" in topology.notes[0]
 
 
 def test_body_awaiting_at_the_end_is_still_discovered(app: App, drive: Drive) -> None:
-    """As a client does that is closed behind the loop."""
+    """The body closes a client after its loop."""
     counts, ended = app.Table("counts", default=int), list[str]()
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""app/app.py: settings of an app, and the whole of its topology."""
+"""app/app.py: settings of an app, and its whole topology."""
 
 from typing import Any
 

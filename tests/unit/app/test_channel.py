@@ -1,4 +1,4 @@
-"""app/channel.py: sending, inside of a task and outside; what a topic is created with."""
+"""app/channel.py: sending inside and outside of a task, and the settings of created topics."""
 
 import gc
 import weakref
@@ -149,7 +149,7 @@ def test_unserializable_value_fails_the_current_record(app: App, drive: Drive) -
 
     driver = drive(app, raises=False)
     driver.pipe("words", ["a"])
-    assert "not raw: object" in str(driver.failures[0].error)
+    assert "not text or bytes: object" in str(driver.failures[0].error)
 
 
 def test_topic_options_become_topic_config(app: App) -> None:
@@ -186,7 +186,7 @@ def test_topic_declare_need_not_be_awaited(app: App) -> None:
 
 
 def test_topic_object_made_for_each_record_is_not_kept(app: App, drive: Drive) -> None:
-    """It was, with what a body has looked up; and each wake went through all of them."""
+    """It was kept with all that a body had looked up, and each wake went through all of them."""
     words = app.topic("words", value_type=str, value_serializer="raw")
     app.topic("echoed")
     made: list[weakref.ref[Any]] = []

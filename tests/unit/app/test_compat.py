@@ -1,4 +1,4 @@
-"""app/compat.py against Faust itself: nothing of its surface is an AttributeError or ignored."""
+"""app/compat.py against Faust itself: each name of Faust works or is refused with a remedy."""
 
 import sys
 from collections.abc import Callable
@@ -40,7 +40,7 @@ async def reading(stream: Any) -> None:
 
 @pytest.fixture
 def ours(app: App) -> dict[str, Any]:
-    """One of each class, by Faust's name for it."""
+    """Return one object of each class, by Faust's name for it."""
     topic = app.topic("t")
     return {
         "App": app,
@@ -109,7 +109,7 @@ def test_each_faust_setting_is_supported_refused_or_noted() -> None:
     assert compat.SETTINGS.keys() <= Settings.SETTINGS.keys() - SETTINGS.keys()
     for name in Settings.SETTINGS.keys() - SETTINGS.keys() - compat.SETTINGS.keys():
         assert App("shop", **{name: "x"}).settled.notes == (
-            f"setting without meaning here: {name} (app shop): it does nothing",
+            f"setting without effect here: {name} (app shop): leave it out",
         )
 
 
@@ -224,7 +224,7 @@ def test_import_of_an_unsupported_name_is_refused_with_a_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Finder:
-        """A module that takes what there is not."""
+        """Importer of modules that do not exist."""
 
         def find_spec(self, name: str, *_: object) -> None:
             if name == "shop_of_faust":

@@ -1,4 +1,4 @@
-"""Apps for Faust, with nothing changed but the import: the same names, and they run."""
+"""Apps written for Faust: with nothing but the import changed they run, with the same names."""
 
 import asyncio
 import sys
@@ -107,7 +107,7 @@ Load = Callable[..., Any]
 
 @pytest.fixture
 def load() -> Iterator[Load]:
-    """The app of a module that was made of its text; `ours`: with the import changed."""
+    """Return the app of a module made from a text; `ours`: with the import changed."""
     made: list[str] = []
 
     def loaded(name: str, *, ours: bool) -> Any:
@@ -125,11 +125,11 @@ def load() -> Iterator[Load]:
 
 
 class Found(Exception):
-    """Ends a body of Faust's where it derives its topic."""
+    """Exception that ends a body of Faust's where it derives a topic."""
 
 
 def names_by_faust(app: Any) -> dict[str, Any]:
-    """What Faust itself calls them, without a broker: its own streams say what they derive."""
+    """Return the topic names that Faust itself gives, without a broker, from its own streams."""
 
     class Probe:
         def __init__(self, stream: Any) -> None:
@@ -187,7 +187,7 @@ def our_names(app: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", APPS)
 def test_topics_are_named_as_faust_names_them(load: Load, name: str) -> None:
-    """Also repartition topics, when it is asked for."""
+    """Repartition topics too, with `repartition_names=faust`."""
     expected = names_by_faust(load(name, ours=False).app)
     app = load(name, ours=True).app
     app.override(repartition_names="faust")
@@ -213,7 +213,7 @@ def test_repartition_topics_carry_app_id_and_version(load: Load) -> None:
 
 
 def test_faust_topic_names_of_the_orders_app(load: Load) -> None:
-    """So that an error in how they are asked for cannot hide."""
+    """Names written out, so that a mistake in asking Faust for them cannot hide."""
     assert names_by_faust(load("orders", ours=False).app) == {
         "agents": {
             "orders.process_order": "orders",

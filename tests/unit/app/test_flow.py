@@ -1,4 +1,4 @@
-"""app/flow.py: what flows refuse, and what becomes of records that fail."""
+"""app/flow.py: flows that are refused, and records that fail."""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,22 +36,22 @@ GRAPHS: dict[str, Callable[[Flow], object]] = {
     "final results without a grace": lambda flow: (
         flow.group_by_key().window(tumbling("10s")).count("n", emit="final")
     ),
-    "not an emit": lambda flow: flow.group_by_key().count("n", emit="final"),
+    "bad emit": lambda flow: flow.group_by_key().count("n", emit="final"),
     "sessions without merge=": lambda flow: (
         flow.group_by_key().window(session("10s")).aggregate(int, lambda k, v, n: n, "n")
     ),
     "state without a name": lambda flow: flow.group_by_key().count(),
-    "topic in between without a name": lambda flow: flow.rekey(str).join(
+    "repartition topic without a name": lambda flow: flow.rekey(str).join(
         flow.place.app.table("users"), lambda a, b: a
     ),
     "gaps between windows": lambda _flow: hopping("10s", "20s"),
-    "not a size of a window": lambda _flow: tumbling(0),
-    "not a grace of a window": lambda _flow: tumbling("1s", grace="soon"),
+    "bad size of a window": lambda _flow: tumbling(0),
+    "bad grace of a window": lambda _flow: tumbling("1s", grace="soon"),
     "left join without a grace": lambda flow: flow.join(
         flow, lambda a, b: a, within="1s", kind="left", name="j"
     ),
     "join of flows without within=": lambda flow: flow.join(flow, lambda a, b: a, name="j"),
-    "not a kind of join": lambda flow: flow.join(
+    "bad kind of join": lambda flow: flow.join(
         flow, lambda a, b: a, within=1, kind="full", name="j"
     ),
     "within=, grace=, idle= or on_late= with a table": lambda flow: flow.join(
@@ -60,25 +60,25 @@ GRAPHS: dict[str, Callable[[Flow], object]] = {
     "join with a table of windows": lambda flow: flow.join(
         flow.group_by_key().window(tumbling(1)).count("n"), lambda a, b: a
     ),
-    "state by windowed keys": lambda flow: (
+    "state by keys of windows": lambda flow: (
         flow.group_by_key().window(tumbling(1)).count("n").to_flow().group_by_key().count("m")
     ),
-    "not branches": lambda flow: flow.branch(rest=bool),
-    "two topics in between of one name": lambda flow: (
+    "bad branches": lambda flow: flow.branch(rest=bool),
+    "two repartition topics with one name": lambda flow: (
         flow.group_by(str, "user").count("n"),
         flow.group_by(str, "user").count("m"),
     ),
     "one topic, read in two ways": lambda flow: flow.place.app.flow("orders", value_type=int),
-    "a topic that passes over deletions": lambda flow: flow.place.app.table(
+    "a topic that skips deletions": lambda flow: flow.place.app.table(
         flow.place.app.topic("users", value_type=int)
     ),
-    "filter behind suppress or sliding windows": lambda flow: (
+    "filter after suppress or sliding windows": lambda flow: (
         flow.group_by_key().window(sliding(1)).count("n").filter(bool)
     ),
-    "keys of windows beside plain keys": lambda flow: flow.merge(
+    "merge of flows with keys of windows and with plain keys": lambda flow: flow.merge(
         flow.group_by_key().window(tumbling(1)).count("n").to_flow()
     ),
-    "keys of other types": lambda flow: flow.merge(flow.rekey(int, key_type=float)),
+    "key types differ": lambda flow: flow.merge(flow.rekey(int, key_type=float)),
 }
 
 
@@ -204,7 +204,7 @@ def test_records_without_key_or_value_are_counted_as_skipped(app: App) -> None:
         assert (task.counts["n"].skipped, task.counts["n"].late) == (2, 0)
 
 
-def test_record_without_a_time_is_skipped_by_what_goes_by_time(app: App) -> None:
+def test_record_without_a_time_is_skipped_by_steps_by_time(app: App) -> None:
     flow = app.flow("orders")
     groups = flow.group_by_key()
     groups.window(tumbling(10)).count("n")
@@ -229,7 +229,9 @@ ABSENT: dict[str, Callable[[Flow], object]] = {
 
 @pytest.mark.parametrize("step", ABSENT)
 def test_step_that_is_not_here_is_refused_by_name(app: App, step: str) -> None:
-    with pytest.raises(NotSupported, match=rf"no step of a {step} \(.*{HERE}\d+\): \w+ "):
+    kind, name = step.split(": ")
+    says = rf"a {kind} has no step {name} \(.*{HERE}\d+\): \w+ "
+    with pytest.raises(NotSupported, match=says):
         ABSENT[step](app.flow("orders"))
 
 

@@ -1,4 +1,4 @@
-"""Mistakes of an app are told all at once, with file and line, when a command imports it."""
+"""Mistakes of an app, reported all at once with file and line when a command imports it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ Told = Callable[[str], list[str]]
 
 @pytest.fixture
 def told(tmp_path: Path) -> Told:
-    """Lines of `streamsx topology` about a module, without its folder."""
+    """Return the lines of `streamsx topology` about a module, without its folder."""
 
     def tell(text: str) -> list[str]:
         (tmp_path / "wrong.py").write_text(f"from streamsx import App\n{text}")
@@ -37,13 +37,13 @@ def count(stream):
 app.flow("a").join(app.flow("b"), lambda a, b: a)
 """)
     assert [line.rpartition(" (")[2] for line in found[:2]] == ["wrong.py:4)", "wrong.py:6)"]
-    assert found[0].startswith("error: not a function: default=0: table totals: ")
+    assert found[0].startswith("error: bad default: default=0: table totals: ")
     assert found[1].startswith("error: not an async function: <function count ")
     assert found[2].startswith("error: join of flows without within= (wrong.py:10): ")
     assert len(found) == 3
 
 
-def test_mistakes_of_the_graph_are_told_with_those_of_declarations(told: Told) -> None:
+def test_mistakes_of_graph_and_declarations_are_reported_together(told: Told) -> None:
     found = told("""
 app = App("shop")
 wrong = app.topic(3)

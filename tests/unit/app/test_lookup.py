@@ -1,4 +1,4 @@
-"""app/lookup.py: the app of a module, or why there is none."""
+"""app/lookup.py: the app of a module, or the reason why there is none."""
 
 import sys
 from collections.abc import Callable
@@ -15,7 +15,7 @@ APP = "from streamsx import App\n"
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Modules in the current directory."""
+    """Write modules into the current directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
 

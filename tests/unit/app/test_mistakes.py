@@ -1,4 +1,4 @@
-"""What is wired wrongly is refused where it is written, and not by the first record."""
+"""Wrong declarations: refused where they are written, and not by the first record."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +51,7 @@ def plain() -> None:
         (lambda app: app.timer(1)(two), "<function two .*: let it take the app, or nothing"),
         (lambda app: app.topic(), r"not names of topics: \(\)"),
         (lambda app: app.topic(["a", "b"]), "not names of topics: .*write app.topic"),
-        (lambda app: app.Table("t", default=0), "not a function: default=0: table t"),
+        (lambda app: app.Table("t", default=0), "bad default: default=0: table t"),
     ],
 )
 def test_wrong_argument_is_a_type_error(app: App, mistake: Mistake, says: str) -> None:
@@ -104,8 +104,8 @@ def by_a_name(stream: Any) -> Any:
 @pytest.mark.parametrize(
     ("derive", "says"),
     [
-        (through_itself, "feeds what it reads: agent round: a, a: its records would go round"),
-        (twice_by_one_name, "feeds what it reads: agent round: "),
+        (through_itself, "agent would feed itself: round: a, a: its records would go round"),
+        (twice_by_one_name, "agent would feed itself: round: "),
         (by_a_name, "group_by 'user': agent round: give it a field of a Record, or a function"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Ways to send and to use a table that are not `await topic.send()` in a body: threads, tasks."""
+"""Other ways to send and to use tables than `await topic.send()` in a body: threads, tasks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -50,7 +50,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def waits_at_work(app: App, use: Use, pool: ThreadPoolExecutor) -> BaseException | None:
-    """The body's thread stands still meanwhile: what it has bound is there to be seen."""
+    """Run `use` in the pool while the body's thread stands still; return its exception."""
     return pool.submit(use, app).exception()
 
 
@@ -89,7 +89,7 @@ def test_use_from_another_thread_is_refused_during_a_body(
 def test_thread_awaited_by_a_body_is_refused_and_fails_the_record(
     app: App, drive: Drive, use: str
 ) -> None:
-    """`to_thread` copies the body's context, and an executor does not."""
+    """`to_thread` copies the context of the body; an executor does not."""
     in_a_thread(app, lambda use: asyncio.to_thread(use, app))
     driver = drive(app, partitions={"words": 1}, raises=False)
     driver.pipe("words", [use, use])
@@ -127,7 +127,7 @@ def test_thread_of_a_timer_is_refused(app: App, drive: Drive, use: str) -> None:
 def test_bound_send_kept_by_a_thread_works_after_the_turn_of_the_body(
     app: App, drive: Drive, pool: ThreadPoolExecutor
 ) -> None:
-    """The bound `send` was kept by a thread: it asks again whose turn it is."""
+    """The bound `send` was kept by a thread: it has to check again which task is current."""
     kept: list[Any] = []
     out = app.topic("out", partitions=1)
 
@@ -189,7 +189,7 @@ WAYS: dict[str, Callable[[Any], Awaitable[Any]]] = {
 def test_send_works_in_every_form_and_returns_record_metadata(
     app: App, drive: Drive, way: str, within: str
 ) -> None:
-    """Twice, since the second `send` of a body takes another way than its first."""
+    """Each form is sent twice, because the second `send` of a body takes a faster path."""
     told: list[Any] = []
     out = app.topic("out", partitions=1)
 

@@ -1,4 +1,4 @@
-"""app/services.py: timers keep their beat, and what fails ends nothing else."""
+"""app/services.py: timers keep their interval, and a failure ends no other timer or task."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""app/settings.py: which source of a setting counts, and what is said of the others."""
+"""app/settings.py: the source of a setting that wins, and the notes about the others."""
 
 import re
 import sys
@@ -158,7 +158,7 @@ def test_invalid_setting_is_an_error_with_a_remedy(code: dict[str, object], says
 
 def test_faust_setting_without_effect_gives_one_note() -> None:
     assert settle({"web_port": 8080}).notes == (
-        "setting without meaning here: web_port (app shop): it does nothing",
+        "setting without effect here: web_port (app shop): leave it out",
     )
 
 
@@ -200,7 +200,7 @@ def test_setting_is_read_by_any_of_its_names(name: str, value: object) -> None:
     ("name", "says"),
     [
         ("commit_intervall", "no such setting: did you mean commit_interval?"),
-        ("web_port", "a setting of Faust without meaning here: "),
+        ("web_port", "a setting of Faust without effect here: "),
     ],
 )
 def test_other_names_are_no_attributes_of_the_settings(name: str, says: str) -> None:
@@ -222,7 +222,7 @@ def test_settings_can_be_copied_and_hashed() -> None:
     assert hash(config) == hash(copy(config))
 
 
-def test_faust_command_line_is_told_what_to_type(
+def test_faust_command_line_is_refused_with_the_streamsx_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from faust.cli.base import prepare_app

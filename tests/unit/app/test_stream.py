@@ -118,7 +118,7 @@ def test_group_by_key_error_is_reported_and_skipped(app: App, drive: Drive) -> N
 def test_group_by_without_a_key_fails_the_record(
     user: object, says: str, app: App, drive: Drive
 ) -> None:
-    """Without a key it went to any partition: one group was counted by several tasks."""
+    """Without a key the record went to any partition, and several tasks counted one group."""
 
     @app.agent(app.topic("orders", partitions=1), name="a")
     async def body(stream: Any) -> None:
@@ -194,7 +194,7 @@ async def async_key(value: Any) -> Any:
 
 
 def test_agents_on_one_topic_derive_independently(app: App, drive: Drive) -> None:
-    """Neither the key that one of them makes is the other's, nor what it cannot do."""
+    """Each agent has its own key, and a failure of one does not affect the other."""
     orders = app.topic("orders", partitions=1)
     heard: dict[str, list[Any]] = {"users": [], "archive": [], "plain": []}
 
@@ -242,7 +242,9 @@ def test_stream_derived_too_late_is_an_error(app: App, drive: Drive) -> None:
             stream.group_by(str, name="late")
 
     driver = drive(app)
-    with pytest.raises(UsageError, match="derived too late: agent a derives shop-a-orders-late"):
+    with pytest.raises(
+        UsageError, match="group_by or through too late: agent a, topic shop-a-orders-late"
+    ):
         driver.pipe("orders", [1])
 
 
@@ -348,7 +350,9 @@ async def slow(_value: Any) -> bool:
 
 
 @pytest.mark.parametrize("condition", [slow, 3])
-def test_filter_refuses_what_is_no_plain_function(app: App, drive: Drive, condition: Any) -> None:
+def test_filter_refuses_anything_but_a_plain_function(
+    app: App, drive: Drive, condition: Any
+) -> None:
     @app.agent(app.topic("words", partitions=1))
     async def body(stream: Any) -> None:
         async for _ in stream.filter(condition):

@@ -1,4 +1,4 @@
-"""app/table.py: a dict, in a task and outside; where it refuses."""
+"""app/table.py: a dict inside of a task, refusals outside."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class Point(faust.Record):
 
 @pytest.fixture
 def inside(app: App, drive: Drive) -> Inside:
-    """Run functions of a table within an agent, each on a record of its own; their results."""
+    """Run functions of a table in an agent, each on a record of its own; return their results."""
     drivers: dict[int, TestDriver] = {}
 
     def run(table: Table[Any, Any], *steps: Callable[[Any], Any]) -> list[Any]:
@@ -244,7 +244,7 @@ def test_table_of_another_agent_names_its_agents_and_the_line(app: App, drive: D
 
     driver = drive(app)
     line = rf"{re.escape(__file__)}:\d+"
-    says = rf"bills, task 1_\d \({line}\): it belongs to biller, and this code reaches it in a way"
+    says = rf"bills, task 1_\d \({line}\): it belongs to biller, and the app was not seen to use it"
     with pytest.raises(TableNotInTask, match=says) as told:
         driver.pipe("words", ["a"])
     assert isinstance(told.value, TaskStopped)

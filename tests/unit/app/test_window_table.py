@@ -1,4 +1,4 @@
-"""app/window_table.py: beside Faust's own tables, and by a plain reference where windows expire."""
+"""app/window_table.py against Faust's own tables, and against plain Python where windows expire."""
 
 import operator
 import random
@@ -21,7 +21,7 @@ Use = Callable[[Any], Any]
 
 
 class FaustEvent:
-    """Event at hand of Faust's table."""
+    """Current event of Faust's table."""
 
     def __init__(self, at: float) -> None:
         self.message = Message("words", 0, 0, at, 0, {}, b"", b"", None)
@@ -44,7 +44,7 @@ class FaustTable:
         self.log[faust.serializers.codecs.dumps("json", key)] = value
 
     def at(self, at: float, use: Use) -> Any:
-        """Return what a body does with the record of a time."""
+        """Return the result of a body for a record of this time."""
         event = FaustEvent(at)
         self.table._partition_latest_timestamp[0] = max(
             at,
@@ -85,7 +85,7 @@ def late_records(driver: TestDriver) -> int:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_tables_by_window_do_what_fausts_do(seed: int) -> None:
+def test_windowed_tables_behave_as_in_faust(seed: int) -> None:
     draw = random.Random(seed)
     size, step = draw.choice([(10, 10), (10, 5), (9, 3)])
     theirs = FaustTable(size, step)
@@ -253,7 +253,7 @@ def test_windows_go_by_a_field_of_the_value() -> None:
         values = [{"at": BASE + 5}, {"at": BASE + 15}, {"at": "2023-11-14T22:13:26+00:00"}]
         driver.pipe("words", [(None, value, 1.0) for value in values])
         assert driver.table("views") == {("k", BASE * 1000): 2, ("k", BASE * 1000 + 10_000): 1}
-        with pytest.raises(RuntimeError, match=r"no record at hand: table views"):
+        with pytest.raises(RuntimeError, match=r"no current record: table views"):
             views["k"].value()
         driver.advance(0)
         assert views["k"].now() == 1 or views["k"].now() == 2
@@ -277,7 +277,7 @@ def test_wrong_uses_are_refused_with_file_and_line() -> None:
     app = App("ours")
     table = app.Table("views")
     here = Path(__file__).name
-    with pytest.raises(ValueError, match=rf"not a window: size 5, step 10.*{here}"):
+    with pytest.raises(ValueError, match=rf"bad window: size 5, step 10.*{here}"):
         table.hopping(5, 10)
     table.tumbling(10)
     with pytest.raises(TopologyError, match=rf"two windows for one table: views .*{here}"):

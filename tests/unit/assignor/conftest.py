@@ -1,13 +1,13 @@
-"""Groups and plans in a line each.
+"""Groups and plans written in one line each.
 
 `group("0_0 0_1 | 9_0", m1="owns 0_0 9_0", m2="learner 0_1=500 leaving")`: tasks with state, then
-those without; per member what it says. After owns, restoring, ran (not claimed; with a lag it was
-restoring), learner, standby, disk, promised, wanted, stalled come tasks, with a lag behind =
-(?: unknown).
-Further words: leaving, leaving=MS, capacity=N, knows=N,N, zone=Z, fresh, opaque, observer.
+those without; then the words of each member. After owns, restoring, ran (not claimed; with a lag it
+was restoring), learner, standby, disk, promised, wanted, stalled come tasks, with a lag behind =
+(?: unknown). Further words: leaving, leaving=MS, capacity=N, knows=N,N, zone=Z, fresh, opaque,
+observer.
 
-`tell(plan)`: per member its tasks, + before what it learns, ~ before what it follows as a standby,
-! before one of those that is wanted, ^ before what it is promised.
+`tell(plan)`: the tasks of each member, with + before those it learns, ~ before its standbys, !
+before standbys it shall get, ^ before tasks that are promised to it.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whose claim counts, and who cannot be read."""
+"""Claims: which of them count, and members that cannot be read."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def test_claims_of_highest_generation_win() -> None:
 
 
 def test_older_undisputed_claim_counts() -> None:
-    """Its SyncGroup failed: it is in the group and runs what it had."""
+    """The SyncGroup of the member failed: it is in the group and still runs its tasks."""
     assert claims(old=said(A, generation=4), new=said(generation=9))["old"] == {A}
 
 

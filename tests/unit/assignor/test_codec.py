@@ -1,4 +1,4 @@
-"""Numbers, task lists, and fields that a reader does not know."""
+"""Numbers, task lists, and unknown fields in user data."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What must be released first, and for whom."""
+"""Tasks that must be released first, and the members that get them."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""assignor/document.py and tools/assign.py: groups as JSON, plans as JSON, and what is refused."""
+"""assignor/document.py and tools/assign.py: groups and plans as JSON, and input that is refused."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def told(error: str, document: object) -> None:
 
 
 def settled(tasks: int, members: int) -> Told:
-    """A group that has begun together."""
+    """Return a group whose members have started together."""
     ids = [{"id": f"0_{n}", "stateful": True} for n in range(tasks)]
     names = [f"m{n:03}" for n in range(members)]
     first = planned({"tasks": ids, "members": [{"id": name} for name in names]})
@@ -41,7 +41,7 @@ def settled(tasks: int, members: int) -> Told:
 
 @pytest.mark.parametrize(("restoring", "withheld"), [({}, []), ({"0_0": 90_000}, ["0_0"])])
 def test_restoring_owner_does_not_run_the_task(restoring: Told, withheld: list[str]) -> None:
-    """Who is nearer by half need not wait for it."""
+    """A member whose copy is nearer by half does not wait for the owner."""
     owner = {"id": "a", "owned": ["0_0"], "restoring": restoring, "leaving": True}
     learner = {"id": "b", "learner": {"0_0": 40_000}}
     plan = planned({"tasks": [{"id": "0_0"}], "members": [owner, learner]})
@@ -49,7 +49,7 @@ def test_restoring_owner_does_not_run_the_task(restoring: Told, withheld: list[s
 
 
 def test_copies_listed_beside_ownership_do_not_change_the_plan() -> None:
-    """Of an owner: it runs what it follows too, and need not be told so."""
+    """An owner's own learner and standby copies are left out."""
     owner = {"id": "a", "owned": ["0_0"], "leaving": True}
     other = {"id": "b", "learner": {"0_0": 40_000}}
     plans = [
@@ -69,7 +69,7 @@ def test_mark_ends_when_the_marked_instance_joins_fresh(fresh: bool) -> None:
 
 
 def test_task_kind_listed_twice_is_balanced_once() -> None:
-    """Twice with state was taken for once without."""
+    """A kind of task listed twice as stateful was taken for one without state."""
     group = settled(6, 1)
     group["members"].append({"id": "new"})
     inside = {"imbalance_percentage": 1}
@@ -150,8 +150,8 @@ def with_member(**changes: Any) -> Told:
         ({"tasks": [], "members": [], "membres": []}, "no such field: membres: there are config,"),
         ({"tasks": [{"id": "0"}], "members": []}, "a task: id: cannot be '0'"),
         ({"tasks": [{"id": "0_-1"}], "members": []}, "expected SUBTOPOLOGY_PARTITION"),
-        ({"tasks": [{"id": "0_0"}] * 2, "members": []}, "tasks: one of them twice"),
-        ({"tasks": [], "members": [{"id": "a"}] * 2}, "members: one of them twice"),
+        ({"tasks": [{"id": "0_0"}] * 2, "members": []}, "tasks: one is named twice"),
+        ({"tasks": [], "members": [{"id": "a"}] * 2}, "members: one is named twice"),
         (with_member(owned=["0_1"]), "member 'a': no such task: 0_1: name it in tasks"),
         (with_member(on_disk={"0_1": 3}), "no such task: 0_1"),
         (with_member(learner={"0_0": -1}), "learner: cannot be {'0_0': -1}: expected 0 or more"),
@@ -163,8 +163,14 @@ def with_member(**changes: Any) -> Told:
         ({**with_member(), "config": {"standby": -1}}, "config: standby: cannot be -1: expected 0"),
         ({**with_member(), "config": {"max_learners": -1}}, "max_learners: cannot be -1"),
         ({**with_member(), "memory": {"balancing": ["X"]}}, "memory: cannot be"),
-        ({**with_member(), "config": {"imbalance_percentage": math.inf}}, "0 or more, and an end"),
-        ({**with_member(), "config": {"imbalance_percentage": math.nan}}, "0 or more, and an end"),
+        (
+            {**with_member(), "config": {"imbalance_percentage": math.inf}},
+            "0 or more, and finite",
+        ),
+        (
+            {**with_member(), "config": {"imbalance_percentage": math.nan}},
+            "0 or more, and finite",
+        ),
     ],
 )
 def test_invalid_group_is_reported_with_line_and_field(document: object, error: str) -> None:
@@ -176,7 +182,7 @@ def test_help_example_is_a_valid_group() -> None:
 
 
 def test_assign_command_with_bad_lines_reports_each_and_exits_2(tmp_path: Path) -> None:
-    """In a process, whatever its hashes are."""
+    """The command runs as a process, with random hashes."""
     good = json.dumps(settled(12, 5))
     deep = "[" * 100_000
     lines = good, "", deep, "\xe9", good

@@ -1,4 +1,4 @@
-"""Who leaves, until when, and what if nobody stays."""
+"""Leaving members: which ones leave, until when, and groups in which all leave."""
 
 from collections.abc import Callable
 
@@ -104,7 +104,7 @@ def test_marked_instance_is_evicted_five_seconds_after_the_deadline() -> None:
 
 
 def test_member_back_after_the_deadline_gets_five_seconds_before_eviction() -> None:
-    """Removed at once it joined again, was removed again, and so for ever."""
+    """The member was removed at once, joined again and was removed again, for ever."""
     member, marks = MemberMetadata("1", instance="a"), {"a": asked(MarkState.LEAVING, 1000)}
 
     assert evictions([member], Memory(marks=marks), now_ms=9000) == {"1": 14_000}

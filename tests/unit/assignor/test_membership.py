@@ -1,4 +1,4 @@
-"""News of a group's members, as its leaders tell them."""
+"""News about the members of a group, as the leader reports them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ def made(
 
 @dataclass
 class Process:
-    """Worker, with what it has said and got."""
+    """Worker with its last Subscription and assignment."""
 
     assignor: StreamsPartitionAssignor
     owned: tuple[TopicPartition, ...] = ()
@@ -46,7 +46,7 @@ class Process:
 
 
 class GroupOfWorkers:
-    """Workers by member id; the first one leads, as long as it is there."""
+    """Workers by member id; the first one leads while it is there."""
 
     def __init__(self) -> None:
         self.all: dict[str, Process] = {}
@@ -76,7 +76,7 @@ class GroupOfWorkers:
         return Subscription(tuple(COUNTS), data, each.owned, self.generation).write()
 
     def round(self, partitions: Mapping[str, int] = COUNTS) -> Outcome:
-        """Play one round; each member releases at once what it is asked to release."""
+        """Play one round; each member releases revoked tasks at once."""
         if self.leader not in self.all:
             self.leader = next(iter(self.all))
         metadata = [(member, self.said(member)) for member in self.all]
@@ -95,7 +95,7 @@ class GroupOfWorkers:
         return outcome
 
     def news(self, rounds: int = 4) -> list[MemberNews]:
-        """Play rounds until all is done, and return their news."""
+        """Play rounds until no task moves; return the news."""
         return [news for _ in range(rounds) for news in self.round().news]
 
 
@@ -134,7 +134,7 @@ def test_worker_that_leaves_has_left_when_it_is_gone_and_not_before() -> None:
 
 
 def test_worker_without_tasks_is_no_loss_when_it_is_gone() -> None:
-    """It has nothing to hand over, leaves at once, and so says nothing ahead."""
+    """A worker without tasks has none to hand over: it leaves at once, without a round before."""
     group = group_of(*"abcde")
     (idle_one,) = (member for member, each in group.all.items() if not each.tasks)
     group.go(idle_one)
@@ -261,7 +261,7 @@ def test_member_that_cannot_be_read_has_no_name() -> None:
 
 
 def idle(group: GroupOfWorkers) -> dict[str, str]:
-    """Return why members have no tasks, and will not have any."""
+    """Return the reasons why members have no tasks and will not get any."""
     outcome = group.round()
     views = {m: Assignment.read(data).user_data for m, data in outcome.assignments.items()}
     return {m: why for m, data in views.items() if (why := read_assignment(data).idle)}

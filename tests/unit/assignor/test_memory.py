@@ -1,4 +1,4 @@
-"""What is recalled from members, what is handed on, when a mark ends."""
+"""Memory of the leader: what it takes from members, what it passes on, and the end of a mark."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,9 @@ def test_new_leader_takes_the_memory_of_the_members() -> None:
 
 
 def test_newest_memory_wins_over_an_older_one_of_the_leader() -> None:
-    """ "y restarts and its mark ends in round 8; z, whose last plan was 7, still tells of it"."""
+    """Member y restarts, and its mark ends in round 8. Member z has not seen a plan since round 7,
+    and still reports the mark.
+    """
     own = Memory(7, TaskKind.STATEFUL, {"y": LEAVE})
 
     memory = said(
@@ -34,7 +36,7 @@ def test_newest_memory_wins_over_an_older_one_of_the_leader() -> None:
 
 
 def test_member_back_from_an_earlier_life_of_the_group_brings_no_marks() -> None:
-    """w4 is cut off in round 13 and comes back to a group that began anew."""
+    """Member w4 is cut off in round 13, and comes back to a group that was started again."""
     begun = said(MemberMetadata("1", fresh=True), now_ms=100_000)
     back = MemberMetadata("4", round=13, marks={"x": LEAVE})
 
@@ -110,7 +112,7 @@ def test_mark_of_an_absent_instance_ends_after_ten_minutes() -> None:
 
 
 def test_mark_of_an_absent_instance_is_kept_past_the_deadline() -> None:
-    """`leave --timeout 7d`: whoever comes back on the third day leaves."""
+    """`leave --timeout 7d`: an instance that is back on the third day leaves."""
     late = replace(LEAVE, deadline_ms=10 * MARK_KEPT_MS)
     other = MemberMetadata("2", round=3, marks={"x": late})
 

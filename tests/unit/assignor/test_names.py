@@ -1,4 +1,4 @@
-"""Names that are not one worker's, and what to call each of those who have one."""
+"""Names that several workers share, and the names that people see instead."""
 
 from dataclasses import replace
 

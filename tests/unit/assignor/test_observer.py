@@ -1,4 +1,4 @@
-"""How a tool is heard, and what it sees."""
+"""Observers: how a tool passes a request to the group, and what it sees."""
 
 from streamsx.assignor.model import (
     Copy,

@@ -1,4 +1,4 @@
-"""Topics and bytes outside, tasks inside."""
+"""The adapter between Kafka's protocol (topics, bytes) and the assignor (tasks)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -49,7 +49,7 @@ NOTHING = MemberMetadata("", nonce=1)
 def assignor(
     instance: str = "a", signature: int = 7, rules: Rules | None = None, process: str = ""
 ) -> StreamsPartitionAssignor:
-    """Sub-topology 0 merges two topics without state, 1 counts."""
+    """Return an assignor: sub-topology 0 merges two topics without state, 1 counts."""
     return StreamsPartitionAssignor(
         MemberMetadata(
             "",
@@ -161,7 +161,7 @@ def test_join_repeats_the_last_assignment_of_the_leader() -> None:
 
 
 def test_wanted_standby_is_reported_by_the_role_in_the_plan() -> None:
-    """The group hears what it is to the group, whatever its worker calls it by then."""
+    """The group sees the role of the last plan, whatever the worker has made of the copy since."""
     me, (t, u) = assignor(), (TaskId(1, 0), TaskId(1, 1))
     word = AssignmentView(Memory(6), learners=frozenset({u}), standbys=frozenset({t}))
     me.on_assignment(write_assignment(replace(word, wanted=frozenset({t}))))
@@ -213,7 +213,7 @@ def test_leader_receives_withheld_tasks_and_topics_for_tools() -> None:
     assert (mine.more, other.more) == (True, True)
 
 
-def test_leader_passes_on_its_last_plans_with_who_came_and_went() -> None:
+def test_leader_passes_on_its_last_plans_with_joins_and_leaves() -> None:
     a, b = assignor("a"), assignor("b")
     mine = ("1", said(a.user_data(replace(NOTHING, fresh=True))))
     other = ("2", said(b.user_data(replace(NOTHING, fresh=True))))
@@ -252,7 +252,7 @@ def test_leader_of_a_full_record_passes_on_no_past_plans(monkeypatch: pytest.Mon
 
 
 def test_rounds_continue_while_a_member_learns_or_an_observer_is_present() -> None:
-    """At rest each of these rounds took a heartbeat interval: a leave took 6 to 9 s, not 1 to 3."""
+    """Each of these rounds waited for a heartbeat: a leave took 6 to 9 s, not 1 to 3 s."""
     a, b = assignor("a"), assignor("b")
     both = ("1", said(a.user_data(NOTHING), "left-0 right-0 left-1 right-1 counts-0 counts-1"))
     other = ("2", said(b.user_data(NOTHING), "left-2"))
@@ -301,7 +301,7 @@ def test_unknown_source_topic_freezes_the_assignment() -> None:
 
 
 def test_tasks_of_a_deleted_topic_are_dropped_and_others_planned() -> None:
-    """Every plan was refused instead, once every few seconds, for as long as it was away."""
+    """Every plan was refused, once every few seconds, for as long as the topic was away."""
     a = assignor()
     claims = "left-0 right-0 left-1 right-1 left-2 counts-0 counts-1"
     metadata = [("1", said(a.user_data(NOTHING), claims))]
@@ -355,7 +355,7 @@ def test_illegal_plan_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_eager_member_keeps_undisputed_tasks_without_a_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It claims nothing: all that it ran stood still, round after round."""
+    """The member claims nothing: all its tasks stood still, round after round."""
 
     def illegal(group: Group, rules: Rules) -> Plan:
         raise IllegalPlan("the story")
@@ -382,7 +382,7 @@ def test_eager_member_keeps_undisputed_tasks_without_a_plan(
 def test_group_too_large_for_a_record_moves_nothing_with_a_remedy(
     members: int, near: bool, too_large: bool
 ) -> None:
-    """Else the coordinator refuses the plan, and all join again, for ever."""
+    """The coordinator refused the plan, and all members joined again, for ever."""
     long = tuple(f"topic-{n}-{'x' * 100}" for n in range(64))
     me = assignor()
     said_ = [
@@ -403,7 +403,9 @@ def test_group_too_large_for_a_record_moves_nothing_with_a_remedy(
 
 @pytest.mark.parametrize("instance", [None, "p" * 20, "p" * 249], ids=["none", "short", "long"])
 def test_record_size_estimate_is_an_upper_bound(instance: str | None) -> None:
-    """As Kafka writes it; a static member's id begins with its instance id, which is there too."""
+    """The estimate counts as Kafka writes; the id of a static member begins with its
+    instance id.
+    """
     me = assignor()
     ids = [f"{instance or 'aiokafka-0.14.0'}-{UUID(int=n)}" for n in range(20)]
     said_ = [(member, said(me.user_data(NOTHING))) for member in ids]
@@ -431,7 +433,7 @@ def test_claims_of_no_task_are_returned_unless_their_topic_is_deleted() -> None:
     assert given_to(outcome, "1") & tps("counts-2 foreign-0 deleted-0") == tps("counts-2 foreign-0")
     (note,) = outcome.notes
     assert note.startswith(
-        "Worker a keeps partitions that are of no task here: counts-2, foreign-0;"
+        "Worker a keeps partitions that belong to no task of this app: counts-2, foreign-0;"
     )
 
 
@@ -453,7 +455,7 @@ def test_member_with_another_signature_gets_no_task_of_the_subtopology() -> None
 
 
 def test_leader_continues_balancing_begun_by_the_last_plan() -> None:
-    """Two on one and none on the other are within the tolerance of a group that is at rest."""
+    """Two tasks on one member and none on the other are within the tolerance of a group at rest."""
     rules = Rules(imbalance_percentage=1)
     a, b = assignor("a", rules=rules), assignor("b", rules=rules)
     metadata = [
@@ -504,7 +506,7 @@ def test_damaged_member_bytes_do_not_stop_the_leader(choose: st.DataObject) -> N
 
 
 def test_workers_sharing_a_name_across_directories_are_notified() -> None:
-    """And nobody else; a process that died and its successor have one directory."""
+    """Other workers are not notified; a process that died and its successor have one directory."""
     members = [("a", "p1"), ("b", "p2"), ("a", "p3"), ("c", "p4"), ("c", "p4")]
     made = [assignor(instance, process=process) for instance, process in members]
     metadata = [(str(n), said(it.user_data(NOTHING))) for n, it in enumerate(made, 1)]

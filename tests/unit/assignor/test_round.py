@@ -1,4 +1,4 @@
-"""Each row of the rules, and who of those that should learn may."""
+"""Rows of the rules of a round, and the limits of learners."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Where standbys are, and that they neither wander nor stand in anybody's way."""
+"""Standbys: where they are placed, that they stay there, and that they hold up no move."""
 
 import time
 from collections.abc import Callable
@@ -243,7 +243,7 @@ def test_thousand_tasks_are_spread_evenly_over_zones(group: Build) -> None:
 
 @pytest.mark.perf
 def test_planning_time_grows_little_with_one_zone_per_member(group: Build) -> None:
-    """15 times as long, while each place was asked for each task."""
+    """It was 15 times as long, because each place was asked for each task."""
     tasks = " ".join(f"0_{p}" for p in range(3000))
 
     def cpu_s(word: str) -> float:

@@ -1,4 +1,4 @@
-"""Quotas, who gives, who receives."""
+"""Quotas: members that give tasks, and members that get them."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,7 +12,7 @@ Build = Callable[..., Group]
 
 
 def target(group: Group, imbalance: float = 0) -> dict[str, str]:
-    """Per member what shall end there."""
+    """Return the target tasks of each member."""
     view = look(group, Rules(acceptable_recovery_lag=10, imbalance_percentage=imbalance))
     found: dict[str, list[str]] = {str(member.instance): [] for member in view.members}
     for task, seat in sorted(target_assignment(view).items()):
@@ -100,7 +100,7 @@ def test_pending_move_furthest_behind_is_given_back_first(group: Build) -> None:
 
 
 def test_pending_moves_are_given_back_before_running_tasks(group: Build) -> None:
-    """The promised one last, else the furthest first."""
+    """A promised task is given last, else the task with the largest lag first."""
     shape = group(
         "0_0 0_1 0_2 0_3 0_4",
         a="owns 0_0 0_1 0_2",
@@ -117,7 +117,7 @@ def test_donor_gives_from_the_subtopology_held_most(group: Build) -> None:
 
 
 def test_equally_near_copies_spread_a_subtopology(group: Build) -> None:
-    """A cold start with all state everywhere."""
+    """All workers start with all state on disk."""
     disk = "disk 0_0 0_1 1_0 1_1"
 
     assert target(group("0_0 0_1 1_0 1_1", a=disk, b=disk)) == {"a": "0_0 1_0", "b": "0_1 1_1"}
@@ -132,7 +132,7 @@ def test_nothing_moves_within_the_tolerance(group: Build) -> None:
 
 
 def test_default_tolerance_allows_a_sixth_over_share_but_not_a_quarter(group: Build) -> None:
-    """Without a word of the user's."""
+    """The default of imbalance_percentage."""
     config, rules = Config(id="a"), Rules()
     names = {"standby": "num_standby_replicas"}
     told = {name: getattr(config, names.get(name, name)) for name in rules.__slots__}
@@ -148,7 +148,7 @@ def test_default_tolerance_allows_a_sixth_over_share_but_not_a_quarter(group: Bu
 
 
 def test_one_overloaded_member_starts_balancing(group: Build) -> None:
-    """The others are within 30 % of 4.5, it is not."""
+    """The other members are within 30 % of 4.5, this one is not."""
     owned = {
         name: f"owns {' '.join(f'{number}_{p}' for p in range(count))}"
         for number, (name, count) in enumerate([("a", 6), ("b", 4), ("c", 4), ("d", 4)])
@@ -224,7 +224,7 @@ def test_tolerance_for_stateless_tasks_counts_all_tasks(group: Build) -> None:
 
 
 def test_stateless_tasks_stay_when_the_total_is_within_the_tolerance(group: Build) -> None:
-    """4 and 8 in all: each a third from its share."""
+    """Members have 4 and 8 tasks: each is a third from its share."""
     a, b = "owns 0_0 0_1 9_0 9_1", "owns 0_2 0_3 0_4 0_5 9_2 9_3 9_4 9_5"
     tasks = "0_0 0_1 0_2 0_3 0_4 0_5 | 9_0 9_1 9_2 9_3 9_4 9_5"
     found = target(group(tasks, a=a, b=b), imbalance=0.4)

@@ -1,4 +1,4 @@
-"""Every invariant notices what it is for; every decision has its sentence."""
+"""Invariants: each finds a plan that breaks it; decisions: each has its sentence."""
 
 from collections.abc import Callable
 from dataclasses import replace

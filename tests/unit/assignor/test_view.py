@@ -1,4 +1,4 @@
-"""Who stays, who owns what, who could take it."""
+"""View of a group: members that stay, owners of tasks, and members that could take over."""
 
 from collections.abc import Callable
 
@@ -55,7 +55,7 @@ def test_first_claimant_owns_a_task_claimed_twice(group: Build) -> None:
 
 
 def test_unclaimed_task_belongs_to_the_most_advanced_last_runner(group: Build) -> None:
-    """So it is with members that let go of everything before they join."""
+    """Eager members release everything before they join."""
     assert facts(group("0_0", a="disk 0_0", b="ran 0_0")).owner == 1
     assert facts(group("0_0", a="disk 0_0", b="ran 0_0=8", c="ran 0_0=7")).owner == 2
     assert facts(group("0_0", a="disk 0_0", b="disk 0_0")).owner is None

@@ -1,4 +1,4 @@
-"""What is said arrives as it was said, whoever reads it."""
+"""Join data and plans as bytes: read as written, by any reader."""
 
 import zlib
 from contextlib import suppress
@@ -148,7 +148,7 @@ def test_reasons_are_bounded_and_survive_any_text() -> None:
 
 
 def test_join_bytes_are_stable() -> None:
-    """Members of other versions read them: a change here is a change of the format."""
+    """Members of other versions read the bytes: a change here is a change of the format."""
     member = MemberMetadata(
         "",
         instance="a",
@@ -271,7 +271,7 @@ def test_decisions_are_bounded_when_written() -> None:
 
 
 def test_decisions_with_long_names_are_cut_to_the_readable_size() -> None:
-    """All of them, and the leader could not read its own assignment."""
+    """With all decisions the leader could not read its own assignment."""
     name = "w" * 249
     why = f"{name} is 9 records behind and restores; {name} is 7 records behind and goes on"
     told = tuple(

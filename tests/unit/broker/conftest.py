@@ -1,4 +1,4 @@
-"""A broker on the test's own loop, and a client that asks it byte by byte."""
+"""A broker on the test's own event loop, and a client that sends bytes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -18,7 +18,7 @@ Run = Callable[..., None]
 
 
 class Client:
-    """One connection; `broker` for a look inside."""
+    """Connection of a client; `broker` lets a test look inside."""
 
     def __init__(self, broker: BrokerServer) -> None:
         self.broker = broker
@@ -66,7 +66,7 @@ def produced(
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """It becomes true by itself."""
+    """Wait until a condition holds."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110  # of things that tell nobody
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Rows as bytes: what is written is read, Kafka's part of it lies where Kafka looks."""
+"""Rows of metadata as bytes: read as written, with Kafka's part where Kafka looks."""
 
 import pytest
 from hypothesis import given
@@ -116,7 +116,7 @@ def test_foreign_row_raises_store_corrupt(key: bytes) -> None:
 
 
 def test_topic_row_format_is_unchanged() -> None:
-    """A directory outlives the broker that made it."""
+    """A directory outlives the broker that wrote it."""
     value = TopicValue(bytes(range(16)), 3, (ConfigValue("a", "b"),))
     key, data = row_bytes(TopicKey("t"), value)
     assert key == b"T\0t"
@@ -124,13 +124,15 @@ def test_topic_row_format_is_unchanged() -> None:
 
 
 def test_keys_of_different_kinds_are_distinct() -> None:
-    """Of one member they have the same parts."""
+    """The keys have the same parts."""
     keys = [ConsumerMemberKey("g", "m"), TargetKey("g", "m"), CurrentKey("g", "m")]
     assert len({*keys, ConsumerGroupKey("g"), GroupKey("g")}) == 5
 
 
 def test_partition_epochs_written_where_kafka_reads_them() -> None:
-    """Version, epoch, epoch before, state, one topic with one partition, tag 0: one epoch."""
+    """The bytes: version, epoch, epoch before, state, one topic with one partition, tag 0: one
+    epoch.
+    """
     places = (PlacesValue(b"i" * 16, (7,), (5,)),)
     _, data = row_bytes(CurrentKey("g", "m"), CurrentValue(6, 4, 1, places, ()))
     assert data == (

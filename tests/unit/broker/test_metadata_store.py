@@ -1,4 +1,4 @@
-"""The broker's database: rows in their order, ids that are never given twice, a format."""
+"""Database of the broker: rows in order, ids that are given once, a format version."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +49,7 @@ def test_producer_id_is_never_given_twice(tmp_path: Path) -> None:
 def test_producer_id_not_given_before_persisted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk was full when the next thousand were to be set aside, and then it was not."""
+    """The disk was full when the next thousand ids were reserved, and later had room."""
     meta = MetadataStore(tmp_path / "meta", sync=False)
     with monkeypatch.context() as full:
         full.setattr("streamsx.broker.metadata_store.WriteBatch", failing)
@@ -84,7 +84,7 @@ def test_store_of_newer_format_refused_and_unlocked(
 def test_producer_ids_always_written_with_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An id that is given twice would make records of two producers one."""
+    """An id that is given twice would mix the records of two producers."""
     written = list[WriteOptions]()
 
     def noted(*about: Any) -> WriteOptions:
@@ -108,7 +108,7 @@ def test_file_in_place_of_database_raises_store_corrupt(tmp_path: Path) -> None:
 
 
 class Refusing:
-    """A database that does, or does not, what it says that it cannot do."""
+    """Database that does some of the writes that it refuses."""
 
     def __init__(self, meta: MetadataStore, *, all_the_same: bool) -> None:
         self._db, self._all_the_same = meta._db, all_the_same
@@ -126,7 +126,7 @@ class Refusing:
 
 
 def test_failed_write_leaves_rows_as_restart_would_find(tmp_path: Path) -> None:
-    """RocksDB refuses everything then; its log may hold what it has refused."""
+    """RocksDB refuses everything then; its log may hold a refused write."""
     meta = MetadataStore(tmp_path / "meta", sync=True)
     meta._db = cast("Any", Refusing(meta, all_the_same=False))
     with pytest.raises(OSError, match="planted"):
@@ -157,7 +157,7 @@ def test_unsynced_write_announced_for_next_flush(tmp_path: Path) -> None:
 def test_failing_close_of_database_raises_os_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written is there, but a new file finds no room."""
+    """Written rows are safe, but a new file finds no room."""
     meta = MetadataStore(tmp_path / "meta", sync=False)
     meta.close()
 

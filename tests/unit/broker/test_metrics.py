@@ -1,4 +1,4 @@
-"""A broker's metrics: what is counted, under which names, and that it is told."""
+"""Metrics of a broker: their counts, names and log line."""
 
 import asyncio
 import logging

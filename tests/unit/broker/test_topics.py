@@ -1,4 +1,4 @@
-"""Topics: their rows, folders and configurations come and go together."""
+"""Topics: their rows, folders and configs are created and deleted together."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from streamsx.protocol.record_batch import Builder
 
 
 class Places:
-    """One directory, opened again and again."""
+    """Directory that is opened again and again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ def test_deleted_topic_leaves_nothing(places: Places) -> None:
 
 
 def test_topic_changes_of_one_step_reported_once(places: Places) -> None:
-    """Each time all committed offsets are looked at."""
+    """Each report looks at all committed offsets."""
     store, changes = places.open(), list[Mapping[str, tuple[bytes, int] | None]]()
     made = [StoredTopic(name, name.encode() * 16, {}) for name in "ab"]
     store.changed = changes.append
@@ -88,7 +88,7 @@ def test_topic_changes_of_one_step_reported_once(places: Places) -> None:
 
 @pytest.mark.perf
 def test_topic_creation_time_does_not_grow_with_number_of_topics(places: Places) -> None:
-    """What is told of one topic does not grow with the others. The fastest of a hundred."""
+    """The report of one topic does not depend on the others. The fastest of a hundred counts."""
     store, took = places.open(), list[float]()
     machine = Coordinator()
     store.changed = lambda topics: machine.step(0, TopicsChanged(topics))
@@ -197,7 +197,7 @@ def test_failed_log_refuses_requests_until_reopened(
 def test_failed_last_flush_leaves_unflushed_note(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next start took for flushed what the system had given up to write."""
+    """The next start took pages for flushed that the system had given up."""
     store = places.open()
     log = store.create("t", b"1" * 16, 1, {}).log(0)
     appending.append(log, batch(), 1000)
@@ -231,8 +231,8 @@ def test_log_failing_to_reopen_does_not_keep_others_failed(
 def test_deleted_log_leaves_folder_of_recreated_topic_alone(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of that name was flushed for it, and the note of a failure was of its end: at the
-    next start the new log was cut there.
+    """The file of that name was flushed for the old log, and the note of a failure named its end:
+    at the next start the new log was cut there.
     """
     store = places.open()
     deleted = store.create("t", b"1" * 16, 1, {}).log(0)
@@ -263,7 +263,7 @@ def test_folders_awaiting_removal_obstruct_no_topic_and_go_at_next_start(
 
 
 def test_folder_of_longest_topic_name_is_removed(places: Places) -> None:
-    """Its folder stayed, with all that was in it: what it was to be called was too long."""
+    """Its folder stayed with all its files: the name of the renamed folder was too long."""
     store, name = places.open(), "n" * 249
     appending.append(store.create(name, b"1" * 16, 1, {}).log(0), batch(), 1000)
     taken = places.folder / "logs" / f"1{REMOVED}"

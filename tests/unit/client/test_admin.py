@@ -1,4 +1,4 @@
-"""Topics, bounds and groups: what is tried again and what is not, against a scripted broker."""
+"""Admin calls for topics, bounds and groups, with their retries, against a scripted broker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -43,7 +43,7 @@ def run(
 
 
 def codes(*given: int) -> Iterator[int]:
-    """These, then NONE for ever."""
+    """Yield these codes, then NONE for ever."""
     return chain(given, repeat(0))
 
 
@@ -145,7 +145,7 @@ def test_created_topic_awaited_with_limited_tries() -> None:
 def test_metadata_polls_for_created_topic_pause_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Told by what is slept: on a busy machine the questions alone take longer."""
+    """The sleeps are counted: on a busy machine the requests alone take longer."""
     rests: list[float] = []
     sleep = asyncio.sleep
 
@@ -229,7 +229,7 @@ def test_topic_configs_returned_for_existing_topics() -> None:
 
 
 def offsets(code: Iterator[int]) -> Answer:
-    """A partition p begins at p and ends at 100 + p."""
+    """Answer that partition p begins at p and ends at 100 + p."""
 
     def answer(asked: Asked) -> wire.Body:
         def one(p: Any) -> wire.Body:

@@ -1,4 +1,4 @@
-"""The version of a request, chosen from ours, the caller's and the broker's."""
+"""Version of a request, chosen from ours, the caller's and the broker's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""client/batched_lookup.py: many small questions are asked together until they are answered."""
+"""client/batched_lookup.py: many small requests are sent together until they are answered."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,7 +14,7 @@ TPS = [TopicPartition("log", number) for number in range(60)]
 
 
 class Oracle:
-    """It knows a number for each partition that is not `lost`, and answers when it may."""
+    """Source of a number for each partition that is not `lost`; it answers when it may."""
 
     def __init__(self) -> None:
         self.asked: list[list[TopicPartition]] = []

@@ -26,7 +26,7 @@ def run(
     topics: dict[str, int] | None = None,
     timeout_s: float = 5.0,
 ) -> None:
-    """The story with a scripted broker and a cluster that has found it."""
+    """Run a story with a scripted broker and a cluster that has found it."""
 
     async def told() -> None:
         async with asyncio.timeout(10), ScriptedBroker(answers, topics) as broker:
@@ -133,7 +133,7 @@ def test_absent_cluster_logged_and_raised_after_timeout(
 
 
 def test_reconnects_back_off_after_hang_ups() -> None:
-    """As a client without SASL is by a broker that wants it: 25 times a second for 10 s."""
+    """A broker that demands SASL hung up on a client without it 25 times a second for 10 s."""
 
     async def story() -> int:
         dialled = 0
@@ -289,7 +289,7 @@ def test_unresponsive_broker_given_up_after_timeout() -> None:
 
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "not connected"])
 def test_vanished_broker_does_not_delay_refresh_until_timeout(*, connected: bool) -> None:
-    """Its time-outs came one after the other, 5 s each: longer than a session."""
+    """Its timeouts of 5 s came one after the other, which took longer than a session."""
 
     async def told() -> None:
         async with ScriptedBroker() as alive, ScriptedBroker() as vanishes:

@@ -11,7 +11,7 @@ PATIENCE_S = 0.05
 
 
 def race(*stories: float | Exception) -> tuple[int, list[int]]:
-    """Each attempt takes so long, or fails with that: which has succeeded, which were cancelled."""
+    """Race attempts that take so long or fail; return the winner and the cancelled ones."""
     cancelled: list[int] = []
 
     async def attempt(number: int) -> int:

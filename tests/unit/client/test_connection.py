@@ -1,4 +1,6 @@
-"""A connection that was taken over: replies in pieces, losses, lies; against a scripted broker."""
+"""Connection taken over from aiokafka: replies in pieces, losses, bad replies; with a scripted
+broker.
+"""
 
 import asyncio
 import itertools
@@ -26,7 +28,7 @@ Story = Callable[[ScriptedBroker, Connection], Coroutine[Any, Any, None]]
 
 
 def run(story: Story, answers: dict[int, Answer], security: Security = PLAINTEXT) -> None:
-    """The story with a scripted broker and a connection to it."""
+    """Run a story with a scripted broker and a connection to it."""
 
     async def told() -> None:
         async with asyncio.timeout(10), ScriptedBroker(answers) as broker:
@@ -40,7 +42,7 @@ def run(story: Story, answers: dict[int, Answer], security: Security = PLAINTEXT
 
 
 def beat_with_generation(asked: Asked) -> wire.Body:
-    """A heartbeat whose error code is the generation that was asked with: tells replies apart."""
+    """Return a heartbeat whose error code is its generation, so that replies can be told apart."""
     return {"error_code": asked.body.generation_id}
 
 
@@ -152,7 +154,7 @@ def test_waiting_and_later_requests_fail_when_broker_closes() -> None:
 
 
 async def until(true: Callable[[], object]) -> None:
-    """A few turns of the loop; the time-out of `run` ends what never comes true."""
+    """Let the loop turn until a condition holds; the timeout of `run` ends a wait in vain."""
     while not true():  # noqa: ASYNC110  # no event tells what a socket will bring
         await asyncio.sleep(0)
 
@@ -211,7 +213,7 @@ def test_cancelled_request_does_not_disturb_others() -> None:
 
 
 def test_silent_connection_closed_after_timeout_though_request_cancelled() -> None:
-    """Each question after it took all of its own limit, on the same connection."""
+    """Each later request waited for all of its own timeout, on the same connection."""
 
     async def story(broker: ScriptedBroker, opened: Connection) -> None:
         with pytest.raises(TimeoutError):
@@ -337,7 +339,7 @@ def test_newest_version_common_to_client_and_broker_is_used() -> None:
     asyncio.run(told())
 
 
-def test_each_request_has_the_newest_version_of_those_it_allows() -> None:
+def test_each_request_has_the_newest_allowed_version() -> None:
     async def story() -> None:
         async with ScriptedBroker(BEATS) as broker:
             broker.ranges = {Api.HEARTBEAT: (1, 4)}
@@ -383,7 +385,7 @@ def test_silent_broker_raises_unreachable() -> None:
 
 
 def names(monkeypatch: pytest.MonkeyPatch, name: str, *addresses: str) -> None:
-    """Have the machine's resolver know a name with several addresses."""
+    """Make the resolver of the machine return several addresses for a name."""
     real = socket.getaddrinfo
 
     def found(host: Any, *about: Any, **more: Any) -> Any:

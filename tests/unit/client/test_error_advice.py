@@ -1,4 +1,4 @@
-"""The words for what Kafka refuses for good."""
+"""Advice for errors that Kafka returns for good."""
 
 import pytest
 
@@ -15,7 +15,7 @@ T, P = TaskId(0, 1), TopicPartition("orders", 1)
         (29, "let the user of this worker read the topic"),
         (12, "raise offset.metadata.max.bytes of the brokers to 4096"),
         (28, "raise max.message.bytes of __consumer_offsets"),
-        (999, "see what the broker's log says of it"),
+        (999, "see the log of the broker"),
         (3, "no action needed if it is gone"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is asked for, kept and handed on, answer by answer."""
+"""State of fetches: requests, waiting records and taken records, answer by answer."""
 
 from collections.abc import Iterable
 
@@ -30,7 +30,7 @@ SIZE = 1000
 
 
 def one(offset: int) -> bytes:
-    """A batch of one record, of SIZE bytes."""
+    """Return a batch of one record, of SIZE bytes."""
     builder = Builder(1 << 20)
     builder.append(1, b"%d" % offset, bytes(SIZE - 70 - len(b"%d" % offset)))
     data = builder.close()
@@ -40,7 +40,7 @@ def one(offset: int) -> bytes:
 
 
 def many(offset: int, records: int) -> bytes:
-    """A batch of so many records."""
+    """Return a batch of this many records."""
     builder = Builder(1 << 24)
     for number in range(records):
         builder.append(1, b"%d" % (offset + number), None)
@@ -50,12 +50,14 @@ def many(offset: int, records: int) -> bytes:
 
 
 def torn(data: bytes) -> bytes:
-    """Its checksum is wrong."""
+    """Return a batch with a wrong checksum."""
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
 class Lane:
-    """A machine, its clock, and one broker that leads all partitions unless it is said which."""
+    """State machine, its clock, and one broker that leads all partitions unless a test says
+    otherwise.
+    """
 
     def __init__(self, *tps: TopicPartition, **limits: int) -> None:
         self.now = 100.0
@@ -67,7 +69,7 @@ class Lane:
         return self.machine.wanted(self.now, lambda tp: not of or tp in of)[0]
 
     def asked(self) -> dict[TopicPartition, int]:
-        """Positions."""
+        """Return the positions of a request."""
         return {tp: asked.offset for tp, asked in self.ask().items()}
 
     def answer(
@@ -84,7 +86,7 @@ class Lane:
         return self.machine.answered(self.now, tp, asked or self.ask()[tp], found)
 
     def take(self, tp: TopicPartition) -> list[int] | Damaged | None:
-        """Offsets."""
+        """Take records, and return their offsets."""
         found = self.machine.take(self.now, tp)
         return list(found.offsets) if isinstance(found, Batch) else found
 
@@ -231,7 +233,7 @@ def test_fetch_stops_at_held_limit_of_all_partitions() -> None:
 
 
 def test_empty_partition_is_fetched_even_at_total_held_limit() -> None:
-    """A task waits for B, whose broker was away; A's records fill all there is."""
+    """A task waits for B, whose broker was away; the records of A fill all room."""
     lane = Lane(A, B, held_bytes_all=2 * SIZE)
     lane.answer(A, one(0), one(1))
     assert lane.asked() == {B: 0}
@@ -327,7 +329,7 @@ def test_offset_out_of_range_is_reported_once_and_not_fetched_again() -> None:
 
 
 def test_late_answer_for_later_offset_is_dropped_after_damage() -> None:
-    """The next request is out while the damaged batch is looked at."""
+    """The next request is on its way while the damaged batch is looked at."""
     lane = Lane(A)
     lane.answer(A, torn(many(0, 100)))
     asked = lane.ask()[A]
@@ -424,7 +426,7 @@ def test_batch_with_odd_header_name_is_not_damaged() -> None:
 
 @pytest.mark.parametrize("unreadable", [True, False])
 def test_unreadable_record_is_handed_on_only_where_allowed(unreadable: bool) -> None:
-    """A store's lane stands still there: it cannot pass over a row."""
+    """The lane of a store stands still there: it cannot skip a row."""
     odd = odd_batch([odd_record(0), odd_record(1, headers=[(None, b"1")])])
     lane = Lane()
     lane.machine = FetchState(FetchLimits(unreadable=unreadable))

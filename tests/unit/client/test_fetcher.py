@@ -1,4 +1,4 @@
-"""Fetch loops against scripted brokers: who leads what changes under them, and answers are bad."""
+"""Fetch loops against scripted brokers, with changes of leaders and bad answers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +24,7 @@ SOON_S = 5.0
 
 
 class Scene:
-    """A broker whose only partition has `leader`; questions are events; fetches find nothing."""
+    """Broker whose only partition has `leader`; fetches find no records."""
 
     def __init__(self) -> None:
         self.leader = NODE
@@ -48,7 +48,7 @@ class Scene:
 
 
 async def soon(event: asyncio.Event) -> None:
-    """Once more, from now on."""
+    """Return a deadline soon after now."""
     event.clear()
     async with asyncio.timeout(SOON_S):
         await event.wait()
@@ -63,7 +63,7 @@ def damaged(tp: TopicPartition, offset: int, why: str) -> None:
 
 
 def test_partition_without_a_leader_for_a_while_is_fetched_again() -> None:
-    """Also where somebody else's question has found that out."""
+    """Also if another request has found out that it has no leader."""
 
     async def story() -> None:
         scene = Scene()
@@ -128,7 +128,7 @@ RECORDS = 10
 
 
 def written(offset: int) -> bytes:
-    """A batch of ten records."""
+    """Return a batch of ten records."""
     builder = Builder(1 << 20)
     for number in range(offset, offset + RECORDS):
         builder.append(1, b"%d" % number, None)
@@ -142,7 +142,7 @@ def torn(data: bytes) -> bytes:
 
 
 class Node:
-    """A broker; what it has of a partition is a list of batches; a fetch gives one of each."""
+    """Broker with a list of batches for each partition; a fetch returns one of each."""
 
     def __init__(self, lane: "Lane", number: int) -> None:
         self.number, self._lane = number, lane
@@ -192,7 +192,7 @@ class Node:
 
 
 class Lane:
-    """A fetcher, its brokers, and what it tells."""
+    """Fetcher with its brokers and its log."""
 
     def __init__(self, brokers: int, batches: int) -> None:
         self.batches = batches
@@ -221,7 +221,7 @@ class Lane:
         self.told.set()
 
     async def take(self, tp: TopicPartition, records: int) -> list[int]:
-        """The next offsets."""
+        """Return the next offsets."""
         offsets: list[int] = []
         while len(offsets) < records:
             self.arrived.clear()
@@ -232,7 +232,7 @@ class Lane:
         return offsets
 
     async def request(self) -> Any:
-        """The next one that arrives."""
+        """Return the next request that arrives."""
         self.asked.clear()
         await self.asked.wait()
         return self.requests[-1][1]
@@ -308,7 +308,7 @@ def test_fetch_request_carries_offsets_and_limits() -> None:
 
 
 def test_empty_fetch_answer_wakes_no_reader() -> None:
-    """Each poll of an idle source is answered with nothing."""
+    """Each poll of a topic without new records gets an empty answer."""
 
     async def story(lane: Lane) -> None:
         lane.logs = {A: [], B: []}
@@ -334,7 +334,7 @@ class HandClock:
 
 
 def test_polls_before_the_first_assignment_are_long() -> None:
-    """Also where the clock has just begun."""
+    """Also if the clock has just started."""
     clock = HandClock()
     clock.time = 0.0
 
@@ -347,7 +347,7 @@ def test_polls_before_the_first_assignment_are_long() -> None:
 
 
 def test_polls_after_an_assignment_are_short_for_a_while() -> None:
-    """What is added while a poll waits, waits for its end."""
+    """A partition that is added during a poll has to wait for its end."""
     clock = HandClock()
 
     async def story(lane: Lane) -> None:
@@ -368,7 +368,7 @@ def test_polls_after_an_assignment_are_short_for_a_while() -> None:
 def test_batch_damaged_in_transit_is_fetched_again_with_later_batches(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The answer to the next request comes after it was found out."""
+    """The answer to the next request arrives after the damage was found."""
 
     async def story(lane: Lane) -> None:
         lane.logs = {A: [torn(written(0)), written(10)]}
@@ -478,7 +478,7 @@ def test_moved_leader_is_found_at_once() -> None:
 
 
 def looked_up(lane: Lane) -> int:
-    """How often somebody asked who leads what."""
+    """Return the number of requests for the leaders."""
     return sum(len(node.broker.asked_for(Api.METADATA)) for node in lane.nodes)
 
 

@@ -1,4 +1,4 @@
-"""Numbers of batches, partition by partition, and what each answer does to them."""
+"""Sequence numbers of batches, by partition, and the effect of each answer on them."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Batches out: against a broker that loses them, refuses them, answers late or not at all."""
+"""Producer against a broker that loses batches, refuses them, answers late or not at all."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,7 +34,7 @@ WAIT_S = 10.0
 
 
 class Sent(NamedTuple):
-    """A batch that arrived."""
+    """Batch that arrived."""
 
     tp: TopicPartition
     epoch: int
@@ -43,7 +43,7 @@ class Sent(NamedTuple):
 
 
 class Log:
-    """A broker's logs, and what it says to the next requests; None: it hangs up without a word."""
+    """Logs of a broker and its next answers; None: it closes the connection without an answer."""
 
     def __init__(self) -> None:
         self.arrived: list[Sent] = []
@@ -105,7 +105,7 @@ class Log:
 
 
 class Told(NamedTuple):
-    """Of a record that was refused for good."""
+    """Record that was refused for good."""
 
     tp: TopicPartition
     code: int
@@ -113,7 +113,7 @@ class Told(NamedTuple):
 
 
 class Play(NamedTuple):
-    """`leased` and `failures` are looked into by the test."""
+    """Producer with its broker; tests look into `leased` and `failures`."""
 
     producer: Producer
     log: Log
@@ -211,7 +211,7 @@ def test_bound_send_works_inside_and_outside_the_running_body() -> None:
 
 
 def test_bound_send_from_another_thread_takes_the_slow_path() -> None:
-    """It goes the long way, which names the thread."""
+    """The slow path names the thread."""
 
     async def story(play: Play) -> None:
         long_way: list[Any] = []
@@ -239,7 +239,7 @@ def test_bound_send_from_another_thread_takes_the_slow_path() -> None:
 
 
 def test_acknowledgement_has_partition_and_offset_of_the_record() -> None:
-    """Records ahead of it and behind it lie in the same batch, and in others."""
+    """The same batch, and other batches, hold records before it and after it."""
 
     async def story(play: Play) -> None:
         play.send(b"ahead")
@@ -273,7 +273,9 @@ def test_acknowledgement_asked_after_a_later_batch_has_no_offset() -> None:
 
 
 def test_body_awaiting_acknowledgements_gets_offsets_from_then_on() -> None:
-    """The first `send` of a body goes the long way, and is exact; the fast path is left at once."""
+    """The first `send` of a body takes the slow path, which is exact; the fast path
+    ends at once.
+    """
 
     async def story(play: Play) -> None:
         app = App("t", producer_linger="1ms")
@@ -401,7 +403,7 @@ def test_producer_without_a_lease_sends_nothing_and_resumes_without_loss() -> No
 
 
 def test_process_resumed_after_the_lease_sends_nothing_from_a_timer() -> None:
-    """A batch waits for its linger; SIGSTOP; the lease runs out; SIGCONT: the timer is first."""
+    """A batch waits for its linger; SIGSTOP; the lease ends; SIGCONT: the timer fires first."""
 
     async def story(play: Play) -> None:
         play.send(b"a")
@@ -446,7 +448,7 @@ def test_dropped_records_never_arrive_and_are_not_waited_for() -> None:
 def test_unknown_topic_or_partition_is_refused_at_send(
     topic: str, partition: int | None, error: type[Exception], says: str
 ) -> None:
-    """As in the test driver; a negative partition is not the last one."""
+    """As in the test driver; a negative partition does not mean the last one."""
 
     async def story(play: Play) -> None:
         with pytest.raises(error, match=says):
@@ -518,7 +520,8 @@ def test_record_named_by_the_broker_is_left_out_and_others_arrive() -> None:
         ((tp, code, record),) = play.failures
         assert refusal_message(tp, code, record, "") == (
             "record refused: t-0, key b'k', sent by task 0_0 at in-0 offset 7: INVALID_TIMESTAMP "
-            "(bad is bad): mend its time, or raise message.timestamp.after.max.ms of the topic"
+            "(bad is bad): correct its timestamp, or raise message.timestamp.after.max.ms of the "
+            "topic"
         )
 
     play(story)
@@ -670,7 +673,7 @@ def test_record_outside_topic_limits_fails_at_send() -> None:
 
 
 def test_full_batch_leaves_as_soon_as_the_previous_one_is_acknowledged() -> None:
-    """It need not wait for its linger, and nobody flushes."""
+    """The batch need not wait for its linger or for a flush."""
 
     async def story(play: Play) -> None:
         play.log.gate.clear()
@@ -723,7 +726,7 @@ def test_starting_broker_is_asked_again_for_a_producer_id() -> None:
 
 
 def leaders(play: Play, *, of_p: int, of_q: int = NODE, other: int = 0) -> None:
-    """What the broker says from now on; `other`: the port of node 2."""
+    """Return the answer of the broker from now on; `other`: the port of node 2."""
 
     def metadata(_: Asked) -> dict[str, Any]:
         ports = {NODE: play.broker.port, **({2: other} if other else {})}
@@ -917,7 +920,9 @@ def test_remembered_keys_of_all_topics_share_one_byte_limit(
 def test_closed_producer_sends_nothing_when_connections_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A worker that ends of a failure has batches on their way; its group takes no more jobs."""
+    """A worker that ends with an error has batches on their way; its task group starts no more
+    jobs.
+    """
 
     async def story(play: Play) -> None:
         play.producer._warned_at = -100.0

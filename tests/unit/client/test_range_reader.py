@@ -1,4 +1,4 @@
-"""Ranges of partitions, each read to its end and no further; and what keeps one from its end."""
+"""Ranges of partitions, each read to its end and no further, and reasons why one cannot be."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -20,7 +20,7 @@ A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 @pytest.fixture
 def bootstrap() -> Iterator[str]:
-    """100 records in A in batches of ten, 3 in B."""
+    """Return a broker with 100 records in A, in batches of ten, and 3 in B."""
     with Broker(topics={"t": 2}) as broker:
         client = Client(broker.bootstrap)
         for ten in range(10):

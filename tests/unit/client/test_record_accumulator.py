@@ -1,4 +1,4 @@
-"""What is batched, sent, acknowledged, sent again and dropped, request by request."""
+"""Batches: filled, sent, acknowledged, sent again and dropped, request by request."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ PRODUCER_ID = 7
 
 
 class Outbox:
-    """A machine, its clock, and the leaders of its partitions."""
+    """State machine, its clock, and the leaders of its partitions."""
 
     def __init__(
         self, *tps: TopicPartition, buffer_bytes: int = 1 << 20, compression: str = "none"
@@ -61,7 +61,7 @@ class Outbox:
         }
 
     def send(self) -> list[Sent]:
-        """All that is due, in one request."""
+        """Send all that is due, in one request."""
         found, _ = self.machine.due(self.now, self.leaders.get)
         ((partitions),) = found.values()
         (request,) = self.machine.requests(partitions)
@@ -74,7 +74,7 @@ class Outbox:
     def answer(
         self, request: list[Sent], code: int = 0, base: int = 0, tps: Sequence[TopicPartition] = ()
     ) -> list[SendRefused]:
-        """To all of a request, or to some."""
+        """Answer all partitions of a request, or some."""
         wanted = tps or [sent.partition.tp for sent in request]
         return self.machine.answered(
             self.now, request, dict.fromkeys(wanted, Acknowledged(code, base))
@@ -82,7 +82,7 @@ class Outbox:
 
 
 def told(sent: Sent) -> tuple[TopicPartition, int, int, list[bytes | None]]:
-    """Partition, epoch, first number, values."""
+    """Return partition, epoch, first sequence number and values."""
     ((_, _, header),) = scan(sent.batch.data, check=True)
     assert header.producer_id == PRODUCER_ID
     values = columns(sent.batch.data, 0).values
@@ -169,7 +169,7 @@ def test_partition_without_leader_pauses_and_others_are_sent() -> None:
 
 
 def test_produce_request_is_split_at_size_limit() -> None:
-    """Kafka hangs up on one of 100 MiB, however often it comes."""
+    """Kafka closes the connection on a request of 100 MiB, at each retry."""
     count = REQUEST_BYTES_MAX // 900_000 + 2
     tps = [TopicPartition("t", number) for number in range(count)]
     box = Outbox(*tps)
@@ -502,7 +502,9 @@ def test_unsent_batches_are_dropped_without_reconnect_or_new_epoch() -> None:
 
 
 def test_dropped_batch_awaiting_retry_renews_epoch() -> None:
-    """ "It arrived, and its answer did not; it is dropped": its numbers may be used."""
+    """The batch arrived, its answer did not, and it is dropped: its numbers may be used on the
+    broker.
+    """
     box = Outbox(A)
     box.put(A, b"old")
     box.machine.answered(box.now, box.after(1), {})
@@ -538,7 +540,7 @@ def test_keyless_records_fill_a_batch_then_move_to_next_partition() -> None:
 
 
 def test_keyless_records_avoid_partition_without_leader() -> None:
-    """Until it has taken what waits for it; it is not made up to for what it was not given."""
+    """It gets none until it has taken what waits for it, and no extra records later."""
     box = Outbox(A, B)
     partitions = [box.machine.partition(A), box.machine.partition(B)]
     box.leaders[A] = None

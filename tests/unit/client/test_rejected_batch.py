@@ -1,4 +1,6 @@
-"""client/rejected_batch.py: what is left of a batch, and what people are told of the rest."""
+"""client/rejected_batch.py: the rest of a rejected batch, and the message about the refused
+records.
+"""
 
 import pytest
 
@@ -98,10 +100,13 @@ def test_rows_refused_for_timestamp_are_retimed_once() -> None:
     ("code", "advice"),
     [
         (ErrorCode.MESSAGE_TOO_LARGE, "send less, or raise max.message.bytes of the topic"),
-        (ErrorCode.INVALID_TIMESTAMP, "mend its time, or raise message.timestamp.after.max.ms"),
-        (ErrorCode.INVALID_RECORD, "mend what sends it"),
+        (
+            ErrorCode.INVALID_TIMESTAMP,
+            "correct its timestamp, or raise message.timestamp.after.max.ms",
+        ),
+        (ErrorCode.INVALID_RECORD, "fix the code that sends it"),
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "let user alice write to topic out"),
-        (ErrorCode.UNKNOWN_SERVER_ERROR, "see the broker's log"),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, "see the log of the broker"),
     ],
 )
 def test_refused_record_message_names_place_code_and_remedy(code: ErrorCode, advice: str) -> None:

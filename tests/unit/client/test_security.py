@@ -1,4 +1,4 @@
-"""Faust's credentials as aiokafka's settings; and what we use of aiokafka that is not public."""
+"""Faust's credentials as settings of aiokafka, and the private names of aiokafka that we use."""
 
 import asyncio
 import inspect
@@ -22,7 +22,7 @@ OTHER = ssl.create_default_context()
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]  # has no types
-    """Of somebody who is let in, or whose server is away."""
+    """Token provider, whose server may be away."""
 
     def __init__(self, token: str | None = None) -> None:
         self._token = token
@@ -70,7 +70,7 @@ def test_kerberos_credentials_passed_on_if_library_is_installed(
 
 
 def authenticated(token: str | None, says: bytes = b"") -> tuple[list[bytes], Exception | None]:
-    """What a broker that takes tokens was told, and how it ended."""
+    """Return what a broker with OAUTHBEARER received, and how the login ended."""
     told: list[bytes] = []
 
     def authenticate(asked: Asked) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def test_missing_oauth_token_raises_retriable_error() -> None:
 
 
 def test_refused_oauth_token_raises_retriable_error() -> None:
-    """As Kafka says so: without an error code."""
+    """Kafka reports a refused token without an error code."""
     told, error = authenticated("old", b'{"status":"invalid_token"}')
     assert isinstance(error, BrokerUnreachable)
     assert str(error).endswith('the token is refused: {"status":"invalid_token"}')
@@ -117,12 +117,12 @@ def test_refused_oauth_token_raises_retriable_error() -> None:
 
 
 def test_aiokafka_accepts_all_security_settings() -> None:
-    """Else one of them was renamed: mend `Security`."""
+    """A failure means that aiokafka has renamed a setting: adapt `Security`."""
     assert set(Security.__slots__) <= set(inspect.signature(create_conn).parameters)
 
 
 def test_aiokafka_has_private_attributes_needed_for_takeover() -> None:
-    """When this fails, `client.connection.taken_over` is all that has to be mended."""
+    """A failure means that `client.connection.taken_over` has to be adapted, and nothing else."""
 
     async def story() -> None:
         async with ScriptedBroker() as broker:
@@ -152,5 +152,5 @@ def test_aiokafka_without_needed_attribute_raises_bug(name: str) -> None:
     opened = SimpleNamespace(**{**names, "_writer": writer})
     assert tuple(taken_over(opened)) == (1, 2, {})
     delattr(opened, name)
-    with pytest.raises(Bug, match=f"is not the one that we know: .*{name}"):
+    with pytest.raises(Bug, match=f"does not fit this streamsx: .*{name}"):
         taken_over(opened)

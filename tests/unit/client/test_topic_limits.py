@@ -1,4 +1,4 @@
-"""client/topic_limits.py: what a topic takes, by its configs."""
+"""client/topic_limits.py: records that a topic accepts, by its configs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Limits and growth of the topics that are sent to: a worker follows those of the broker."""
+"""Limits and growth of output topics: a worker follows those of the broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL_CONFIGS = 10
 
 
 def sending(size: int, **settings: Any) -> App:
-    """Passes on so many bytes for each word, and keeps them."""
+    """Return an app that sends and keeps this many bytes for each word."""
     app = app_of(**settings)
     out = app.topic("out", value_serializer="raw", key_type=str)
     kept = app.Table("kept", key_type=str, value_type=str)
@@ -46,7 +46,7 @@ def sending(size: int, **settings: Any) -> App:
 
 
 def make(bench: VirtualCluster, topic: str, partitions: int = 1, **configs: str) -> None:
-    """A topic with such configs, dots as underscores."""
+    """Create a topic with such configs, with underscores in place of dots."""
     service = bench.broker.service
     given = {name.replace("_", "."): value for name, value in configs.items()}
     topic_id = service.fresh_id().bytes
@@ -73,7 +73,7 @@ def committed(bench: VirtualCluster) -> int:
 
 
 def out(bench: VirtualCluster, partitions: int = 1) -> list[list[bytes | None]]:
-    """The keys in each partition."""
+    """Return the keys in each partition."""
     rows = [bench.read(TopicPartition("out", n)) for n in range(partitions)]
     return [[key for key, _ in found] for found in rows]
 
@@ -84,7 +84,7 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_topics_with_small_limits_get_small_batches_from_the_start(bench: VirtualCluster) -> None:
-    """An output, and a changelog: each record fits, all of them do not."""
+    """An output and a changelog: each record fits, but not all of them in one batch."""
     make(bench, "out", max_message_bytes="20000")
     make(bench, CHANGELOG, 3, cleanup_policy="compact", max_message_bytes="20000")
     station = begun(bench, sending(1000))
@@ -128,7 +128,7 @@ def test_large_records_pass_where_topics_allow_them(
 def test_row_over_the_changelog_limit_fails_only_one_record(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture, limit: int, good: int, bad: int
 ) -> None:
-    """Where the records of a refused row were done again, 1 MB was the limit of all topics."""
+    """In a rerun after a refused row all topics had a limit of 1 MB."""
     make(bench, CHANGELOG, 3, cleanup_policy="compact", max_message_bytes=f"{limit}")
     app = app_of()
     table = app.Table("kept", key_type=str, value_type=str)

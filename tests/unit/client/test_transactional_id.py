@@ -1,4 +1,4 @@
-"""One transactional id: its gate, its requests, and what each answer means."""
+"""Transactional id: its gate, its requests, and the effect of each answer."""
 
 from types import SimpleNamespace
 from typing import Any

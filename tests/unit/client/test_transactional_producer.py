@@ -1,4 +1,4 @@
-"""A producer with a transactional id, against a coordinator that refuses, fences or hangs up."""
+"""Producer with a transactional id, against a coordinator that refuses, fences or hangs up."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +27,7 @@ WAIT_S = 10.0
 
 @dataclass
 class Coordinator:
-    """What a coordinator says to the next requests of each kind; it grants all others."""
+    """Answers of a coordinator to the next requests of each kind; it grants all others."""
 
     codes: dict[int, list[int | None]] = field(default_factory=dict)
     """Codes by API; None hangs up."""
@@ -366,7 +366,9 @@ def test_worker_that_ends_leaves_no_transaction_open() -> None:
 
 
 def test_partition_without_the_right_to_write_is_refused_to_its_senders_alone() -> None:
-    """The transaction goes on; its owner stops the senders. It was begun anew without end."""
+    """The transaction was aborted and begun again without end. Now its owner stops the senders
+    alone.
+    """
 
     async def story(play: Play) -> None:
         play.send(b"a")

@@ -1,4 +1,4 @@
-"""client/unreachable.py: what is told of addresses that cannot be reached, and when."""
+"""client/unreachable.py: log lines about addresses that cannot be reached."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def unreached() -> UnreachableAddresses:
 
 
 def fail(unreached: UnreachableAddresses, *times: float, takes_s: float = 0.5) -> None:
-    """Attempts that end at these times."""
+    """Play attempts that fail at these times."""
     for now in times:
         unreached.failed(ADDRESS, now - takes_s, now, TROUBLE)
 
@@ -50,7 +50,7 @@ def test_short_broker_restart_is_not_logged(
 def test_rarely_tried_address_is_not_logged(
     unreached: UnreachableAddresses, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of several brokers is away, and looked for whenever metadata are wanted."""
+    """One of several brokers is away, and tried whenever metadata is needed."""
     fail(unreached, *(n * (FORGET_AFTER_S + 1) for n in range(9)))
     assert caplog.messages == []
 

@@ -12,7 +12,7 @@ from streamsx.model import TopicPartition
 
 
 class Play:
-    """`sent` holds what is unanswered; `armed` the timers."""
+    """Member with its unanswered requests in `sent` and its timers in `armed`."""
 
     def __init__(self, **config: Any) -> None:
         self.member = Member(MemberConfig(**config))
@@ -22,7 +22,7 @@ class Play:
         self.effects: list[e.Effect] = []
 
     def feed(self, *events: e.Event) -> list[e.Effect]:
-        """What the last event asks for, timers left out."""
+        """Feed an event; return its effects without timers."""
         for event in events:
             self.effects = self.member.step(self.now, event)
             for effect in self.effects:
@@ -43,7 +43,7 @@ class Play:
                 del self.armed[timer]
 
     def flying(self, lane: e.ConnectionName, kind: type[e.Request]) -> list[e.SendRequest]:
-        """What must be answered before more of this may be sent."""
+        """Return the requests that must be answered before more may be sent."""
         same_lane = [send for send in self.sent if send.lane is lane]
         return [s for s in same_lane if lane is e.ConnectionName.JOIN or isinstance(s.body, kind)]
 
@@ -52,7 +52,7 @@ class Play:
         assert mine.to_be_revoked <= mine.revoking.keys() <= mine.owned
 
     def tick(self, timer: e.Timer) -> list[e.Effect]:
-        """When it is due."""
+        """Fire a timer when it is due."""
         self.now = max(self.now, self.armed.pop(timer))
         return self.feed(e.Tick(timer))
 
@@ -69,23 +69,23 @@ class Play:
         return self.feed(e.Disconnected(lane))
 
     def begin(self, predecessor: str | None = None) -> None:
-        """OUT -> JOINING."""
+        """Go from OUT to JOINING."""
         self.feed(e.Start(predecessor), e.Found(1))
 
     def joined(self, generation: int, *, leader: bool = False) -> list[e.Effect]:
-        """JOINING -> SYNCING."""
+        """Go from JOINING to SYNCING."""
         body = e.Joined(generation, "m1", "m1" if leader else "m0", ())
         return self.answer(e.JoinGroup, 0, body)
 
     def synced(
         self, *tps: TopicPartition, deadline: float | None = None, **view: Any
     ) -> list[e.Effect]:
-        """SYNCING -> STABLE."""
+        """Go from SYNCING to STABLE."""
         said = e.Synced(frozenset(tps), AssignmentView(**view), deadline)
         return self.answer(e.SyncGroup, 0, said)
 
     def stable(self, *tps: TopicPartition, generation: int = 1) -> list[e.Effect]:
-        """-> STABLE, owning these, with no heartbeat in flight."""
+        """Go to STABLE, owning these partitions, without a heartbeat in flight."""
         if self.member.nonce == 0:
             self.begin()
         else:

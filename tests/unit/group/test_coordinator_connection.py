@@ -1,4 +1,4 @@
-"""A lane to the coordinator, against scripted brokers of which one after the other is it."""
+"""A lane to the coordinator, against scripted brokers that are coordinator in turn."""
 
 import asyncio
 from typing import Any, Self
@@ -13,7 +13,7 @@ BEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 
 
 class TwoNodes:
-    """Node 1 is found first and names `coordinator`, which both can be."""
+    """Two brokers: node 1 is found first and names `coordinator`, which both can be."""
 
     def __init__(self) -> None:
         self.coordinator = 1
@@ -51,7 +51,9 @@ class TwoNodes:
         return lambda _: {"error_code": 0 if node == self.coordinator else 16}
 
     async def asked(self) -> tuple[int, int]:
-        """Who answered a heartbeat to the coordinator as it is known now, and what."""
+        """Send a heartbeat to the current coordinator; return the node that answered, and its
+        answer.
+        """
         node = await self.cluster.coordinator("g")
 
         async def ask(connection: Connection) -> None:
@@ -64,7 +66,7 @@ class TwoNodes:
 
 
 def test_lane_follows_coordinator_while_old_broker_lives() -> None:
-    """It went on with the connection that stood: 16 for ever, on three brokers 3 of 3 times."""
+    """The lane kept its open connection: error 16 for ever, in 3 of 3 runs on three brokers."""
 
     async def story() -> None:
         async with TwoNodes() as world:
@@ -85,7 +87,7 @@ async def hangs(_: Asked) -> None:
 
 
 def test_closed_lane_drops_connection_and_waiting_requests() -> None:
-    """A join that the broker has parked would be answered on it, to a member that gave it up."""
+    """A parked join would be answered to a member that has given it up."""
 
     async def story() -> None:
         async with TwoNodes() as world:

@@ -1,4 +1,4 @@
-"""An eager member lets go of everything before it joins, and says what it ran until then."""
+"""Eager members: they release everything before a join, and report what they ran."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ BOTH = frozenset({P, Q})
 
 
 def eager(play: Plays) -> Play:
-    """Stable, with both."""
+    """Return an eager member in STABLE, with both partitions."""
     group = play(eager=True)
     group.stable(P, Q)
     return group
@@ -26,7 +26,7 @@ def revoked(effects: list[e.Effect]) -> e.Revoke:
 
 
 def begins(group: Play) -> e.JoinGroup:
-    """Another round, whose join is on its way."""
+    """Begin another round; the join is on its way."""
     asked = revoked(group.feed(e.Want("a new round")))
     group.feed(e.Released(BOTH, asked.number))
     body = group.last(e.JoinGroup).body
@@ -50,7 +50,7 @@ def test_eager_member_releases_all_and_joins_without_claims(play: Plays) -> None
 
 
 def test_returned_partition_is_assigned_anew(play: Plays) -> None:
-    """R429-21."""
+    """Requirement R429-21 of tests/requirements.md."""
     group = eager(play)
     begins(group)
     group.joined(2)
@@ -65,7 +65,9 @@ def test_returned_partition_is_assigned_anew(play: Plays) -> None:
 
 
 def test_broken_off_round_rejoins_with_partitions_run_before(play: Plays) -> None:
-    """ "m lets go of t and joins; the coordinator begins another round": t would be anybody's."""
+    """The member releases t and joins; the coordinator starts another round, in which t had no
+    owner.
+    """
     group = eager(play)
     begins(group)
     group.joined(2)
@@ -110,7 +112,9 @@ def test_fenced_member_rejoins_with_nothing_run(play: Plays) -> None:
 
 
 def test_leaving_member_stays_until_assigned_nothing(play: Plays) -> None:
-    """Between its release and the answer it holds nothing, and nobody has learned anything."""
+    """Between its release and the answer the member holds nothing, and no worker has learned its
+    tasks.
+    """
     group = eager(play)
     asked = revoked(group.feed(e.Leave(60.0)))
     group.feed(e.Released(BOTH, asked.number))
@@ -134,8 +138,9 @@ def test_halting_member_leaves_though_partitions_ran(play: Plays) -> None:
 
 @pytest.mark.parametrize("says", [0, 27])
 def test_refused_last_commit_is_resent_while_generation_counts(play: Plays, says: int) -> None:
-    """It joins behind its release, that waits for the commit, and that waited for the next
-    generation: all of it was lost when the revoke was overdue (seed 99097)."""
+    """The member joined after its release, which waited for the commit, and the commit waited for
+    the next generation: all was lost when the revoke was overdue (seed 99097).
+    """
     group = eager(play)
     group.feed(e.Want("a new round"))
     group.feed(e.Commit(1, {P: OffsetAndMetadata(3, "")}, 1))

@@ -1,4 +1,4 @@
-"""What error codes mean, by request."""
+"""Error codes and their meaning, by request."""
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_error_code_verdict_is_from_table_or_retriable(
 def test_refusal_between_generations_is_not_held_against_member(
     code: int, beat: Verdict, commit: Verdict
 ) -> None:
-    """The answer to JoinGroup says whether it was."""
+    """The answer to JoinGroup decides."""
     told = verdict(BEAT, code, stayed=False), verdict(COMMIT, code, stayed=False)
     assert told == (beat, commit)
     assert verdict(JOIN, code, stayed=False) is verdict(JOIN, code)

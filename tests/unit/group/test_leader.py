@@ -1,4 +1,4 @@
-"""group/leader.py: what a plan is made with, while topics come, grow and go."""
+"""group/leader.py: the input of a plan, while topics appear, grow and disappear."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Steps:
-    """A clock that each look at it moves on: seconds pass by what is done, not by how fast."""
+    """Clock that each look moves on: seconds pass by the steps done."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -48,7 +48,7 @@ class Steps:
 
 
 class Group:
-    """One leader, what it was told and what it said."""
+    """Group with one leader, its input and its plans."""
 
     def __init__(self, broker: ScriptedBroker, cluster: Cluster) -> None:
         self.broker = broker
@@ -74,7 +74,7 @@ class Group:
         self.events.append((event, fields))
 
     async def given(self) -> set[str]:
-        """What the only member gets by a plan of now."""
+        """Return what the only member gets by a plan made now."""
         plan = await self.plan()
         assert not plan.failed
         return {str(tp) for tp in Assignment.read(plan.assignments["m1"]).partitions}
@@ -171,7 +171,7 @@ def test_partition_counts_stay_while_broker_is_away() -> None:
 
 
 def test_plan_refreshes_partition_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody watches yet: what has grown since the last look is planned."""
+    """No watch runs yet: growth since the last look is planned."""
     monkeypatch.setattr(leader, "TOPICS_EVERY_S", 60.0)
 
     async def story(group: Group) -> None:
@@ -185,7 +185,7 @@ def test_plan_refreshes_partition_counts(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_plan_looks_again_for_just_created_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is there behind the first look."""
+    """The topic appears after the first look."""
     monkeypatch.setattr(leader, "TOPICS_EVERY_S", 60.0)
 
     async def story(group: Group) -> None:
@@ -201,7 +201,7 @@ def test_plan_looks_again_for_just_created_topic(
 
 
 def test_plan_gives_eviction_time_on_leader_clock() -> None:
-    """Its clock shows 0 at the unix second 1e9."""
+    """The leader's clock shows 0 at the unix second 1e9."""
     marks = {"m": Mark(MarkState.LEAVING, 1_000_000_020_000, epoch_ms=3)}
     told = Assignment((), write_assignment(AssignmentView(Memory(1, marks=marks)))).write()
 
@@ -215,7 +215,7 @@ def test_plan_gives_eviction_time_on_leader_clock() -> None:
 
 
 def test_overdue_eviction_is_planned_a_few_seconds_ahead() -> None:
-    """Its deadline was 20 seconds before the leader's clock showed 0."""
+    """The deadline was 20 seconds before the leader's clock showed 0."""
     marks = {"m": Mark(MarkState.LEAVING, 999_999_980_000, epoch_ms=3)}
     told = Assignment((), write_assignment(AssignmentView(Memory(1, marks=marks)))).write()
 

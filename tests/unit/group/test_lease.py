@@ -1,4 +1,4 @@
-"""Until when tasks may run, and when heartbeats are due."""
+"""Lease: how long tasks may run, and when heartbeats are due."""
 
 from streamsx.group import member_events as e
 from streamsx.group.lease import HURRY_INTERVAL_S, HURRY_S, Lease
@@ -40,7 +40,7 @@ def test_lease_ends_when_round_may_have_closed_without_member() -> None:
 
 
 def test_rebalance_time_counts_from_newest_contact() -> None:
-    """A JoinGroup that waited for a minute: until it was answered nothing was closed."""
+    """A JoinGroup waited for a minute: no round was closed before its answer."""
     lease = Lease(Effects(), 45.0, 60.0, 3.0)
     lease.contact(58.0, steady=False)
     lease.contact(1.0, steady=True)
@@ -70,7 +70,7 @@ def test_lease_end_is_counted_and_early_timer_is_not() -> None:
 
 
 def due(box: Effects, lease: Lease, now: float) -> e.Effect:
-    """When the next one is, as of now."""
+    """Return the time of the next heartbeat."""
     out = box.open(now)
     lease.beat()
     (armed,) = out

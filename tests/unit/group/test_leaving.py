@@ -1,4 +1,4 @@
-"""Whether and until when a member is on its way out, by its process and by marks."""
+"""Leaving members: whether and until when, by signals and by marks."""
 
 import pytest
 
@@ -69,7 +69,7 @@ def test_newer_mark_cancels_leaving_asked_by_mark(box: Effects, leaving: Leaving
 
 
 def test_mark_does_not_cancel_drain_of_own_process(box: Effects, leaving: Leaving) -> None:
-    """The leader that planned so is to hear that it leaves all the same."""
+    """The leader that planned this still has to learn that the process leaves."""
     leaving.drain(e.Leave(25.0))
     box.taken()
     leaving.heed(*stay(6))

@@ -63,7 +63,7 @@ def test_leader_plans_before_sync(play: Plays) -> None:
 
 
 def test_plan_request_carries_member_id_and_generation(play: Plays) -> None:
-    """Fresh metadata may take 2 s; fenced meanwhile, the member has no id to plan under."""
+    """Fresh metadata may take 2 s; a member that is fenced meanwhile has no id to plan under."""
     group = play()
     group.begin()
     assign = only(group.joined(7, leader=True), e.Assign)[0]
@@ -72,7 +72,7 @@ def test_plan_request_carries_member_id_and_generation(play: Plays) -> None:
 
 
 def test_join_and_sync_timeout_exceeds_rebalance_timeout(play: Plays) -> None:
-    """With 2 s everybody joined again, for ever, before the slowest member had come (seed 82)."""
+    """With 2 s all members joined again, for ever, before the slowest one had joined (seed 82)."""
     group = play(rebalance_timeout_s=60.0)
     group.begin()
     assert group.last(e.JoinGroup).timeout_s == 65.0
@@ -105,7 +105,7 @@ def test_plan_for_finished_round_changes_nothing(play: Plays) -> None:
 
 
 def test_refused_join_counts_the_error_name(play: Plays) -> None:
-    """A group that takes nobody more was tried every 10 s, and the log had no word of it."""
+    """A full group was tried every 10 s, without a line in the log."""
     group = play()
     group.begin()
     assert e.Count("failed-rebalance-total", "GROUP_MAX_SIZE_REACHED") in group.answer(
@@ -114,7 +114,7 @@ def test_refused_join_counts_the_error_name(play: Plays) -> None:
 
 
 def test_broken_join_connection_resends_same_join(play: Plays) -> None:
-    """The coordinator takes the same claims and the same nonce for the same member."""
+    """For the coordinator it is the same member, with the same claims and the same nonce."""
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -127,7 +127,7 @@ def test_broken_join_connection_resends_same_join(play: Plays) -> None:
 
 
 def test_not_coordinator_answers_are_retried_with_growing_pauses(play: Plays) -> None:
-    """After a restart FindCoordinator succeeds at once; JoinGroup says 16 for up to 4 s."""
+    """After a restart FindCoordinator succeeds at once; JoinGroup returns 16 for up to 4 s."""
     group = play()
     group.begin()
     pauses = []
@@ -148,7 +148,7 @@ def test_unknown_coordinator_is_looked_up_again(play: Plays) -> None:
 
 
 def test_dead_predecessor_is_removed_before_first_join(play: Plays) -> None:
-    """It would hold up every round until its session ends: 42 s instead of 0.3."""
+    """The old member held up every round until its session ended: 42 s instead of 0.3 s."""
     group = play()
     group.begin(predecessor="dead")
     farewell = group.last(e.LeaveGroup)
@@ -194,7 +194,7 @@ def test_answer_to_abandoned_request_changes_nothing(play: Plays) -> None:
 
 
 def test_broken_beat_lane_does_not_disturb_round_on_join_lane(play: Plays) -> None:
-    """The coordinator is looked for again; SyncGroup goes where JoinGroup was answered."""
+    """The coordinator is looked up again; SyncGroup goes to the broker that answered JoinGroup."""
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -205,8 +205,9 @@ def test_broken_beat_lane_does_not_disturb_round_on_join_lane(play: Plays) -> No
 
 @pytest.mark.parametrize("node", [1, 2])
 def test_parked_join_is_resent_to_found_coordinator(play: Plays, node: int) -> None:
-    """The coordinator moves, or its machine starts anew and knows of no round; the connection on
-    which JoinGroup waits says nothing of it for 65 s, and heartbeats are answered well."""
+    """The coordinator moves, or restarts and forgets the round. The connection on which JoinGroup
+    waits stays silent for 65 s, while heartbeats are answered well.
+    """
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -256,8 +257,9 @@ def test_broken_idle_join_connection_changes_nothing(play: Plays) -> None:
 def test_commit_to_unavailable_coordinator_backs_off_to_one_second(
     play: Plays,
 ) -> None:
-    """The topic of offsets lacks a replica: commits hear 15, heartbeats that all is well; each of
-    them began the pauses anew, and 10 commits a second were sent, with JoinGroup if it waited."""
+    """The topic of offsets lacks a replica: commits get 15, heartbeats no error. Each heartbeat
+    reset the pauses, and 10 commits a second were sent, with JoinGroup if it waited.
+    """
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1))
@@ -278,7 +280,7 @@ OVERSTAYS = e.LeaveGroup(("slow",), "it did not leave by its deadline")
 
 
 def led(group: Any, generation: int, evictions: Any = MappingProxyType({})) -> None:
-    """A round that it leads, whose plan says who is to be removed when."""
+    """Return a round that the member leads, whose plan has deadlines of removals."""
     assign = only(group.joined(generation, leader=True), e.Assign)[0]
     assert isinstance(assign, e.Assign)
     group.feed(e.Planned(assign.request, {}, evictions=evictions))
@@ -300,7 +302,7 @@ def test_overstaying_member_is_removed_by_leader_once(play: Plays) -> None:
 
 
 def test_removal_waits_for_coordinator_and_for_earlier_removal(play: Plays) -> None:
-    """The coordinator is being looked for, or the removal of another one is under way."""
+    """The coordinator is being looked up, or another removal is under way."""
     group = play()
     group.begin()
     led(group, 1, EVICTION | {"slower": 35.5})
@@ -317,8 +319,9 @@ def test_removal_waits_for_coordinator_and_for_earlier_removal(play: Plays) -> N
 def test_returning_leader_removes_no_member_before_heartbeat_answer(
     play: Plays,
 ) -> None:
-    """Its session ended in an outage; others planned, and a tool took back what was asked of slow:
-    its LeaveGroup followed the heartbeat that was to tell it so."""
+    """The leader's session ended in an outage; others planned, and a tool took the leave of `slow`
+    back. The leader's LeaveGroup followed the heartbeat that was to report this.
+    """
     group = play()
     group.begin()
     led(group, 1, EVICTION)
@@ -343,7 +346,7 @@ def test_removal_follows_answer_that_renews_session(play: Plays) -> None:
 
 
 def test_removal_timeout_leaves_time_for_heartbeat(play: Plays) -> None:
-    """Both go over one connection, in order: 5 s for the one were the end of a session of 6 s."""
+    """Both use one connection, in order: 5 s for the removal would end a session of 6 s."""
     group = play(session_timeout_s=6.0, heartbeat_interval_s=2.0)
     group.begin()
     led(group, 1, {"slow": 1.0})
@@ -353,7 +356,7 @@ def test_removal_timeout_leaves_time_for_heartbeat(play: Plays) -> None:
 
 
 def test_eviction_deadline_unknown_to_newer_plan_is_dropped(play: Plays) -> None:
-    """Told to leave within 30 s, told to stay at 10 s, removed at 35 s."""
+    """A worker was asked to leave within 30 s, asked to stay at 10 s, and removed at 35 s."""
     group = play()
     group.begin()
     led(group, 1, EVICTION)
@@ -363,8 +366,9 @@ def test_eviction_deadline_unknown_to_newer_plan_is_dropped(play: Plays) -> None
 
 
 def test_eviction_deadline_ends_with_leadership(play: Plays) -> None:
-    """m1 leads and arms it; m2 leads and hears that it is taken back; m1 leads again and waits for
-    fresh metadata when the time comes."""
+    """m1 leads and sets the timer; m2 leads and gets the cancellation; m1 leads again, and waits
+    for fresh metadata when the time comes.
+    """
     group = play()
     group.begin()
     led(group, 1, EVICTION)
@@ -376,7 +380,7 @@ def test_eviction_deadline_ends_with_leadership(play: Plays) -> None:
 
 
 def test_eviction_deadline_stands_while_next_round_gathers(play: Plays) -> None:
-    """That round may be waiting for the very member that is to be removed."""
+    """The round may wait for the very member that is to be removed."""
     group = play()
     group.begin()
     led(group, 1, EVICTION)
@@ -399,7 +403,7 @@ def test_fenced_leader_removes_no_member(play: Plays) -> None:
 def test_join_answer_extends_lease_from_sending_and_heartbeat_follows(
     play: Plays,
 ) -> None:
-    """Counted at its arrival, an answer that was held up gave a lease to an expired member."""
+    """Counted from its arrival, a late answer gave a lease to an expired member."""
     group = play(session_timeout_s=10.0)
     group.begin()
     group.now = 9.0
@@ -438,7 +442,7 @@ def test_lease_is_extended_only_by_session_extending_answers(
 
 
 def test_lease_is_not_extended_by_staged_offsets(play: Plays) -> None:
-    """The coordinator of a classic group counts no TxnOffsetCommit as a sign of life."""
+    """TxnOffsetCommit does not renew the session in a classic group."""
     group = play(session_timeout_s=10.0)
     group.stable(P)
     group.now = 5.0
@@ -465,7 +469,7 @@ def test_member_without_assignment_suspends_before_removal(
     play: Plays,
 ) -> None:
     """Its SyncGroup does not arrive, its heartbeats do: at the sync deadline the coordinator
-    removes it, and those who are left may close the next round at once.
+    removes it, and the others may close the next round at once.
     """
     group = play(session_timeout_s=15.0, rebalance_timeout_s=20.0)
     group.stable(P)
@@ -501,7 +505,7 @@ def test_only_accepted_commit_extends_lease(play: Plays, code: int, lease: float
 
 
 def test_silent_broker_suspends_member_without_loss(play: Plays) -> None:
-    """Broker away for 9.7 s, session 6 s: losing on silence did 3,600 records twice."""
+    """Broker away for 9.7 s, session 6 s: treating silence as a loss repeated 3,600 records."""
     group = play(session_timeout_s=10.0)
     group.stable(P)
     group.cut(e.ConnectionName.BEAT)
@@ -581,7 +585,7 @@ def test_unknown_member_is_fenced_and_forgets_member_id(play: Plays) -> None:
 
 
 def test_fenced_member_rejoins_despite_unanswered_sync(play: Plays) -> None:
-    """Kafka mutes the connection of a member that was removed while its SyncGroup was parked."""
+    """Kafka stops reading from a member that was removed while its SyncGroup was parked."""
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -594,7 +598,7 @@ def test_fenced_member_rejoins_despite_unanswered_sync(play: Plays) -> None:
 
 @pytest.mark.parametrize("code", [22, 27])
 def test_failed_sync_member_claims_under_last_assignment(play: Plays, code: int) -> None:
-    """It is still in the group and still holds p; its claim must not be cut as an old one."""
+    """The member is still in the group and still holds p; its claim must not be dropped as old."""
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -650,7 +654,7 @@ def test_heartbeat_hurry_ends_with_next_round(play: Plays) -> None:
 
 
 def test_immediate_round_replaces_collected_reasons(play: Plays) -> None:
-    """A plan that is tried again, learners that are ready: one more round for nothing."""
+    """A retried plan and ready learners asked for one more round, for nothing."""
     group = play()
     group.begin()
     group.joined(1, leader=True)
@@ -688,7 +692,7 @@ def test_revoke_precedes_assignment_and_kept_partitions_stay(
 
 
 def revoking(group: Any, *kept: TopicPartition) -> int:
-    """P, Q and R are owned; all but these are asked for. Returns the number."""
+    """Revoke all but these of P, Q and R; return the number of the revoke."""
     group.stable(P, Q, R)
     group.stable(*kept, generation=2)
     return int(next(iter(group.member.holding.revoking.values())).number)
@@ -702,7 +706,7 @@ def test_last_release_starts_next_round_at_once(play: Plays) -> None:
 
 
 def test_single_releases_are_collected_into_one_round(play: Plays) -> None:
-    """Else three rounds where two do."""
+    """They would take three rounds where two are enough."""
     group = play()
     number = revoking(group, R)
     assert group.feed(e.Released(frozenset({P}), number)) == []
@@ -711,7 +715,7 @@ def test_single_releases_are_collected_into_one_round(play: Plays) -> None:
 
 
 def test_release_during_join_makes_another_round(play: Plays) -> None:
-    """The leader saw the claim, and withholds p from everybody until it is gone."""
+    """The leader saw the claim, and withholds p from all members until it is released."""
     group = play()
     number = revoking(group, Q, R)
     group.feed(e.Want("a reason"))
@@ -775,7 +779,7 @@ def test_only_leader_replans_when_topics_grow(play: Plays) -> None:
 
 
 def test_topic_growth_before_plan_needs_no_further_round(play: Plays) -> None:
-    """The leader looks at them for each plan: its first one would be followed by another."""
+    """The leader looks at the counts for each plan: a second round would follow its first one."""
     group = play()
     group.begin()
     asked = group.joined(1, leader=True)[-1]
@@ -793,7 +797,7 @@ def test_topic_growth_before_plan_needs_no_further_round(play: Plays) -> None:
 
 
 def committing(group: Any) -> tuple[str, int, Any]:
-    """Who commits what, and in which generation."""
+    """Commit for an owner in a generation."""
     send = group.last(e.OffsetCommit)
     return send.member_id, send.generation, send.body.offsets
 
@@ -807,7 +811,7 @@ def test_commit_is_sent_under_current_generation(play: Plays) -> None:
 
 
 def test_next_commit_waits_for_commit_in_flight(play: Plays) -> None:
-    """So that a partition's offsets arrive in the order of asking."""
+    """So the offsets of a partition arrive in order."""
     group = play()
     group.stable(P)
     assert len(group.feed(e.Commit(1, OFFSETS, 1))) == 1
@@ -817,7 +821,7 @@ def test_next_commit_waits_for_commit_in_flight(play: Plays) -> None:
 
 
 def test_commits_continue_while_joining_and_wait_while_syncing(play: Plays) -> None:
-    """Kafka takes them in PreparingRebalance and answers 27 in CompletingRebalance."""
+    """Kafka accepts commits in PreparingRebalance and returns 27 in CompletingRebalance."""
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -833,7 +837,9 @@ def test_commits_continue_while_joining_and_wait_while_syncing(play: Plays) -> N
 def test_commit_refused_by_moving_group_is_resent_in_next_generation(
     play: Plays, code: int
 ) -> None:
-    """m1 commits at 1; the group moves to 2; the commit arrives. As a fence: a livelock."""
+    """m1 commits at 1; the group moves to 2; the commit arrives. Treated as a fence, this was a
+    livelock.
+    """
     group = play()
     group.stable(P)
     group.feed(e.Commit(1, OFFSETS, 1))
@@ -923,7 +929,7 @@ def test_leaving_member_with_nothing_leaves_during_round(play: Plays) -> None:
 def test_leaving_member_without_takers_stops_at_once_with_deadline(
     play: Plays, deadline: float | None, until: float
 ) -> None:
-    """Bodies may be at work: the record of one that awaited 4 s was done twice."""
+    """Bodies may still run: a record whose body awaited 4 s was processed twice."""
     group = play()
     group.stable(P)
     group.feed(e.Leave(deadline))
@@ -1004,7 +1010,7 @@ def test_mark_does_not_soften_a_stop(play: Plays) -> None:
 
 
 def marked(group: Any, *tps: TopicPartition, deadline: float = 30.0) -> None:
-    """It is to leave, because a tool said so."""
+    """Mark the member as leaving, as a tool does."""
     group.begin()
     group.joined(1)
     group.synced(*tps, deadline=deadline, mark=Mark(MarkState.LEAVING, epoch_ms=1))
@@ -1023,7 +1029,7 @@ def test_cancelled_leaving_member_announces_staying(play: Plays) -> None:
 
 
 def test_mark_does_not_cancel_a_signal(play: Plays) -> None:
-    """SIGTERM, then `leave --cancel`: the worker stayed, was given tasks, and killed with them."""
+    """After SIGTERM and `leave --cancel` the worker stayed, got tasks, and was killed with them."""
     group = play()
     marked(group, P)
     group.feed(e.Leave(20.0))
@@ -1035,7 +1041,7 @@ def test_mark_does_not_cancel_a_signal(play: Plays) -> None:
 
 
 def test_stop_during_rebalance_keeps_membership_until_commit(play: Plays) -> None:
-    """Leaving at once dropped what was not committed: 900-3,000 records came twice."""
+    """Leaving at once dropped the uncommitted records: 900-3,000 records came twice."""
     group = play()
     group.stable(P)
     group.feed(e.Want("a reason"))
@@ -1062,7 +1068,9 @@ def test_stopping_member_takes_nothing_new_and_does_not_rejoin(play: Plays) -> N
 
 
 def test_stopping_member_rejoins_to_complete_commit(play: Plays) -> None:
-    """A coordinator that came back between JoinGroup and SyncGroup refuses it until we join."""
+    """A coordinator that restarted between JoinGroup and SyncGroup refuses commits until the member
+    joins.
+    """
     group = play()
     group.stable(P)
     group.feed(e.Stop(20.0), e.Commit(1, OFFSETS, 1))
@@ -1074,7 +1082,7 @@ def test_stopping_member_rejoins_to_complete_commit(play: Plays) -> None:
 
 
 def test_repeated_stop_moves_deadline_closer(play: Plays) -> None:
-    """Each further Ctrl-C gave it five seconds more."""
+    """Each further Ctrl-C gave five seconds more."""
     group = play()
     group.stable(P)
     for again, until in ((20.0, 20.0), (5.0, 5.0), (9.0, 5.0)):
@@ -1083,7 +1091,7 @@ def test_repeated_stop_moves_deadline_closer(play: Plays) -> None:
 
 
 def test_fence_during_release_does_not_block_stop(play: Plays) -> None:
-    """A hand-over is data in the machine: nothing that a fence could cancel waits for it."""
+    """A hand-over is data in the state machine: a fence finds no waiting code to cancel."""
     group = play()
     group.stable(P)
     group.feed(e.Stop(20.0))
@@ -1099,7 +1107,7 @@ def test_member_never_in_group_leaves_silently(play: Plays) -> None:
 
 
 def test_member_leaving_mid_join_waits_for_id_and_leaves_group(play: Plays) -> None:
-    """The group waits for everybody whom it has given one, until a session ends."""
+    """The group waits for each member with an id, until its session ends."""
     group = play()
     group.begin()
     assert group.feed(e.Leave(30.0)) == [e.IsLeaving(30.0)]

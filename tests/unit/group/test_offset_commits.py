@@ -1,4 +1,4 @@
-"""group/offset_commits.py: what a rebalance does to a commit."""
+"""group/offset_commits.py: effects of a rebalance on a commit."""
 
 import pytest
 
@@ -14,7 +14,7 @@ P, Q = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 class Owner:
-    """Who commits what it owns; `told` is what it hears of that."""
+    """Owner of partitions that commits; `told`: outcomes of its commits."""
 
     def __init__(self, *tps: TopicPartition, generation: int = 1) -> None:
         self.box, self.since = Effects(), dict.fromkeys(tps, generation)
@@ -22,7 +22,7 @@ class Owner:
 
     @property
     def told(self) -> list[e.Effect]:
-        """Since it was looked at last."""
+        """Return the outcomes since the last look."""
         out = self.box.out
         self.box.open(0.0)
         return out
@@ -49,7 +49,7 @@ def test_a_commit_of_nothing_owned_fails() -> None:
 
 
 def test_commit_from_older_ownership_is_not_sent() -> None:
-    """m loses p and is given p again, and the worker has heard of neither."""
+    """The member loses p and gets p again before the worker knows of either."""
     m = Owner(P, generation=3)
     m.commits.ask(e.Commit(7, offsets(p=1), generation=1))
     assert m.told == [e.CommitDone(7, {P: e.NOT_OURS}, e.Refusal.NOT_OWNED)]
@@ -161,7 +161,9 @@ def test_staged_offsets_with_a_lost_partition_are_not_sent() -> None:
 
 
 def test_staged_offsets_are_sent_in_the_next_generation_if_nothing_is_lost() -> None:
-    """A revoke in between: the group has moved, and asks for nothing of these (KAFKA-18943)."""
+    """A revoke comes in between: the group has moved, and takes none of these partitions
+    (KAFKA-18943).
+    """
     m = Owner(P, Q)
     staged(m, p=1, q=2)
     assert m.commits.next(stable=True) == e.TxnOffsetCommit(offsets(p=1, q=2), OPEN)

@@ -1,4 +1,4 @@
-"""What is told of a group that cannot be reached."""
+"""Log lines about a group that cannot be reached."""
 
 import pytest
 
@@ -7,12 +7,13 @@ from streamsx.group.outage import Outage
 
 AWAY = BrokerUnreachable("no broker answers: b:1")
 AWAY_LINE = (
-    "The group is out of reach for {} s: no broker answers: b:1. Asking until a broker answers."
+    "The group is out of reach for {} s: no broker answers: b:1. Trying again until a broker "
+    "answers."
 )
 
 
 class Told:
-    """Time as the test sets it, and what was said when."""
+    """Clock that the test sets, and the log lines with their times."""
 
     def __init__(self) -> None:
         self.at = 100.0
@@ -26,7 +27,7 @@ def told() -> Told:
 
 
 def test_absent_broker_is_logged_every_30_s_and_on_return(told: Told) -> None:
-    """A line each second, and none when it was over."""
+    """There was a line each second, and none at the end."""
     for _ in range(37):
         told.outage.failed(told.at, AWAY)
         told.at += 1
@@ -46,9 +47,9 @@ def test_suspended_member_is_logged_and_resumption_too(told: Told) -> None:
         told.at = at
         told.outage.leased(at, until, "silence")
     assert [(at, text.partition(":")[0]) for at, text in told.lines] == [
-        (110, "Processing is paused"), (118, "Processing goes on"),
+        (110, "Processing is paused"), (118, "Processing continues"),
     ]  # fmt: skip
-    assert told.lines[0][1].startswith("Processing is paused: silence. It goes on when the group")
+    assert told.lines[0][1].startswith("Processing is paused: silence. It continues when the group")
     assert told.lines[1][1].endswith("after 8 s more.")
 
 

@@ -1,4 +1,4 @@
-"""Who has what, by the algebra; what the worker hears of its partitions and its commits."""
+"""Owned partitions: the sets of an assignment, and the events for the worker."""
 
 import pytest
 from hypothesis import given as drawn
@@ -23,7 +23,7 @@ def box() -> Effects:
 
 @pytest.fixture
 def mine(box: Effects) -> OwnedPartitions:
-    """P and Q, of generation 1."""
+    """Assign P and Q, in generation 1."""
     made = OwnedPartitions(box, TIMEOUT_S)
     given(made, 1, P, Q)
     box.open(10.0)
@@ -42,7 +42,7 @@ def offsets(*tps: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def asked(mine: OwnedPartitions) -> int:
-    """The number of a revoke of all that is owned."""
+    """Return the number of a revoke of all owned partitions."""
     mine.release_all()
     return next(iter(mine.revoking.values())).number
 
@@ -150,7 +150,7 @@ def owner(*owned: TopicPartition, generation: int = 1) -> OwnedPartitions:
 
 
 def revoked(mine: OwnedPartitions) -> tuple[e.Partitions, int]:
-    """What was asked for last, and by which number."""
+    """Return the partitions of the last revoke, and its number."""
     (*_, revoke) = (effect for effect in mine._box.out if isinstance(effect, e.Revoke))
     return revoke.tps, revoke.number
 

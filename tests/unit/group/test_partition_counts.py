@@ -1,4 +1,4 @@
-"""group/partition_counts.py: growth at once, less only when nothing else is heard for a while."""
+"""group/partition_counts.py: growth counts at once, a loss only after a while."""
 
 from streamsx.group.partition_counts import PartitionCounts
 from streamsx.topology.presence import GONE_AFTER_S
@@ -17,7 +17,7 @@ def test_first_partition_counts_and_growth_are_reported() -> None:
 
 
 def test_unseen_topic_has_no_count_until_gone_delay() -> None:
-    """It was just created, and not every broker knows."""
+    """The topic was just created, and not every broker knows it."""
     counts = PartitionCounts()
     assert update(counts, 0.0, a=0) == {}
     assert counts.known == {}

@@ -1,4 +1,4 @@
-"""What a member has under way, where its coordinator is, and how long it waits to ask again."""
+"""Pending requests of a member, its coordinator, and the pauses of retries."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def calls(box: Effects) -> PendingRequests:
 
 
 def test_pending_coordinator_lookup_is_not_postponed(box: Effects, calls: PendingRequests) -> None:
-    """Both lanes break: the look that was due would move on, by a pause twice as long."""
+    """Both lanes break: the pending lookup would be delayed by a pause twice as long."""
     calls.find()
     box.now = 0.05
     calls.find()

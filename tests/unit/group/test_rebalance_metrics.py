@@ -1,4 +1,4 @@
-"""The metrics of KIP-429, by their names and to the number, of a member that is played by hand."""
+"""Metrics of KIP-429 by name and value, for a member played by hand."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Watched:
-    """A member with its metrics."""
+    """Member with its metrics."""
 
     def __init__(self, play: Play) -> None:
         self.play, self.metrics = play, RebalanceMetrics(MetricRegistry(), 0.0)
@@ -75,7 +75,7 @@ def test_revoke_latency_lasts_until_release(play: Plays) -> None:
 
 
 def test_revoke_released_after_a_newer_one_counts(play: Plays) -> None:
-    """A callback takes its time, and nobody waits for it: the longest of all was left out."""
+    """A callback takes its time, while no member waits: the longest time was left out."""
     group = play()
     watched = Watched(group)
     group.stable(P, Q)

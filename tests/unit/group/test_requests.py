@@ -1,4 +1,4 @@
-"""Answers as the codec has them, in the member's words."""
+"""Answers of the codec in the terms of the member."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from streamsx.protocol.wire import Api
 
 
 def answer(**codes: int) -> Any:
-    """Of a commit: per topic the code of its one partition."""
+    """Return the answer to a commit: by topic the code of its one partition."""
     return SimpleNamespace(
         topics=[
             SimpleNamespace(
@@ -25,7 +25,9 @@ def answer(**codes: int) -> Any:
 
 
 def test_staged_offsets_name_the_member_and_its_generation() -> None:
-    """Without them the coordinator would take offsets of partitions that others own by now."""
+    """Without them the coordinator would take offsets of partitions that other members own by
+    now.
+    """
     transaction = TransactionIdentity("app-1", 7, 3, 1)
     body = e.TxnOffsetCommit({TopicPartition("a", 0): OffsetAndMetadata(5, "x")}, transaction)
     send = e.SendRequest(1, 0, e.ConnectionName.BEAT, 1.0, body, 0.0, "m", 4, stable=True)
@@ -36,7 +38,9 @@ def test_staged_offsets_name_the_member_and_its_generation() -> None:
 
 
 def test_denied_partitions_do_not_affect_the_other_partitions() -> None:
-    """One topic that may not be read failed the commits of all others, which Kafka had taken."""
+    """One topic without a read permission failed the commits of all others, which Kafka had
+    taken.
+    """
     denied = {TopicPartition("a", 0): 29, TopicPartition("c", 0): 3}
     assert committed(7, answer(a=29, b=0, c=3)) == e.Reply(7, 0, denied)
 

@@ -1,4 +1,4 @@
-"""A member on real connections, and a coordinator that says what a test wants."""
+"""A member on real connections, and a coordinator that answers by script."""
 
 import asyncio
 import logging
@@ -29,8 +29,11 @@ WHOLE = Assignment((TopicPartition("in", 0),)).write()
 
 
 class Group:
-    """`assignments`: what SyncGroup is answered, the last one for ever; `codes`: LeaveGroup, on the
-    whole and for each member."""
+    """Coordinator with scripted answers.
+
+    `assignments`: answers of SyncGroup, the last one for ever; `codes`: of LeaveGroup, for the
+    whole and for each member.
+    """
 
     def __init__(self) -> None:
         self.assignments, self.codes = [WHOLE], [0]
@@ -93,7 +96,7 @@ class Group:
 
 
 def play(group: Group, story: Coroutine[Any, Any, None]) -> None:
-    """Beside a session that ends behind it."""
+    """Run a story beside a session, then end the session."""
 
     async def played() -> None:
         async with asyncio.timeout(10), group.broker:
@@ -121,7 +124,7 @@ def test_message_posted_before_start_is_handled() -> None:
 
 
 def test_unreadable_plan_counts_as_failed(caplog: pytest.LogCaptureFixture) -> None:
-    """Of a leader of another program or version: it ended the worker as a bug of its own."""
+    """A plan of another program or version ended the worker as a bug of ours."""
     group = Group()
     group.assignments = [WHOLE, WHOLE[:-3], b"\x00", WHOLE]
 
@@ -167,7 +170,7 @@ def test_member_id_is_kept_until_member_has_left() -> None:
 def test_removal_is_logged_as_coordinator_answered(
     codes: list[int], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where it answered 16 and named no member, the log said that one was evicted."""
+    """The coordinator answered 16 and named no member, and the log said that one was evicted."""
 
     group = Group()
 
@@ -219,13 +222,13 @@ def test_round_that_is_not_answered_is_told_now_and_then(
 
 
 def marked(state: MarkState, epoch_ms: int) -> bytes:
-    """All of it is given, and the only member is marked so."""
+    """Return a plan that gives everything and marks the only member so."""
     view = AssignmentView(Memory(1, marks={"m": Mark(state, epoch_ms=epoch_ms)}))
     return Assignment((TopicPartition("in", 0),), write_assignment(view)).write()
 
 
 def test_leaving_then_staying_are_each_reported_once() -> None:
-    """A data loop that hears only the first lets its tasks wait no longer than a leaver may."""
+    """A data loop that gets only the first lets its tasks wait as long as a leaving worker may."""
     group = Group()
     group.assignments = [marked(MarkState.LEAVING, 1), marked(MarkState.CANCELLED, 2)]
     told: list[e.ControlMessage] = []

@@ -1,4 +1,4 @@
-"""A static member: what the coordinator knows of it outlives its process."""
+"""Static members: the coordinator's knowledge outlives their processes."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def static(play: Plays) -> Play:
-    """Stable, with both, and the coordinator has seen what it says."""
+    """Return a static member in STABLE, with both partitions, known to the coordinator."""
     group = play(group_instance_id="a")
     group.begin()
     group.joined(4)
@@ -69,7 +69,7 @@ def test_static_member_keeps_partitions_and_rejoins_once_after_return(play: Play
 def test_static_member_cut_off_before_assignment_rejoins_once_too(
     play: Plays,
 ) -> None:
-    """It asks again under the id that it was given, with the same words: no round."""
+    """It asks again with its id and the same data: no round starts."""
     group = play(group_instance_id="a")
     group.begin()
     group.joined(7)
@@ -84,7 +84,7 @@ def test_static_member_cut_off_before_assignment_rejoins_once_too(
 
 
 def test_new_static_member_known_to_leader_joins_once(play: Plays) -> None:
-    """Each start made two rounds; an eager member let go of everything in both (seed 53)."""
+    """Each start made two rounds; an eager member released everything in both (seed 53)."""
     group = play(group_instance_id="a", nonce=1_700_000_000_000)
     group.begin()
     group.joined(7)
@@ -101,7 +101,7 @@ def test_dynamic_member_joins_once(play: Plays) -> None:
 
 
 def test_static_member_that_missed_a_round_loses_all_and_claims_nothing(play: Plays) -> None:
-    """The leader of 6 saw no claim of Q, which was assigned in 5, and gave it away."""
+    """The leader of generation 6 saw no claim of Q, which was assigned in 5, and gave it away."""
     group = static(play)
     group.feed(e.Commit(1, {Q: OffsetAndMetadata(3, "")}, 5))
     group.answer(e.OffsetCommit, 27)
@@ -127,7 +127,7 @@ def test_static_member_that_missed_no_round_keeps_all(play: Plays) -> None:
 
 
 def test_round_with_failed_sync_is_not_missed(play: Plays) -> None:
-    """What it said in it the leader has heard."""
+    """The leader has the member's data of that round."""
     group = static(play)
     group.feed(e.Want("a new round"))
     group.joined(6)

@@ -1,4 +1,4 @@
-"""What one step asks for, the timers that are armed behind it, and what the leader must hear."""
+"""Effects of one step, timers after it, and news for the leader."""
 
 from streamsx.group import member_events as e
 from streamsx.group.step_effects import Effects

@@ -1,4 +1,4 @@
-"""What a member says and is told, between its own time and the group's."""
+"""Subscriptions and assignments of a member, in its own time and in the group's."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def test_join_data_has_latest_report_and_unix_deadline(
 def test_eager_member_reports_partitions_run_before_join_as_running(
     builder: SubscriptionBuilder,
 ) -> None:
-    """Its worker has closed it by then, and a task that nobody runs is given to anybody."""
+    """The worker has closed the task by then, and an unclaimed task goes to any member."""
     round_ = replace(join(1), ran=(P,))
     for told in ({}, {T: Copy(CopyRole.DORMANT, 3)}):
         builder.report = MemberMetadata("", copies=told)
@@ -71,7 +71,7 @@ def test_eager_member_reports_partitions_run_before_join_as_running(
 
 
 def test_repeated_round_writes_identical_join_data(builder: SubscriptionBuilder) -> None:
-    """Else a broker takes it for news, and the round begins anew."""
+    """A broker would take it for a change, and start the round again."""
     first = builder.subscription(join(1), ZERO)
     builder.report = MemberMetadata("", stopped=frozenset({T: "why"}), reasons={T: "why"})
     assert builder.subscription(join(1), ZERO + 1) == first

@@ -1,4 +1,4 @@
-"""Every cell of membership's tables, and any order of events."""
+"""Tables of the membership: every cell, and random orders of events."""
 
 import random
 from collections.abc import Callable
@@ -153,7 +153,7 @@ CELLS = [
 
 
 def asked(play: Plays, api: type[e.Request]) -> Any:
-    """A member that owns P and has sent this request."""
+    """Return a member that owns P and has sent this request."""
     group = play()
     group.stable(P)
     if api in (e.JoinGroup, e.SyncGroup):
@@ -212,7 +212,7 @@ def test_each_error_code_has_expected_consequence(
 
 
 class Chaos:
-    """A coordinator that says anything and a worker that is slow; what must hold, holds."""
+    """Coordinator with random answers and a slow worker; the invariants are checked."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

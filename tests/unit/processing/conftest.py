@@ -1,4 +1,4 @@
-"""A task by hand: lists for topics, memory for stores, no broker; a loop that a test lets turn."""
+"""A task played by hand: lists as topics, stores in memory, no broker, a loop that a test turns."""
 
 import asyncio
 from collections import defaultdict
@@ -26,7 +26,7 @@ Row = tuple[bytes | None, bytes | None]
 
 
 class Sent(Outbox):
-    """An outbox that keeps what it is given, per topic."""
+    """Outbox that keeps sent records by topic."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, list[Row]] = defaultdict(list)
@@ -62,9 +62,9 @@ COUNTS = StoreNode("counts", "app-counts-changelog", JSON, JSON)
 
 
 class TaskHarness:
-    """One task over memory; `again` makes it anew from what was committed.
+    """Task over memory; `again` rebuilds it from its last commit.
 
-    A test stands within a turn of the loop; with `turn` the loop does what is ready.
+    A test stands within a turn of the loop; `turn` runs what is ready.
     """
 
     def __init__(self, plan: SubTopology, policy: Policy, loop: DriverLoop) -> None:
@@ -105,7 +105,7 @@ class TaskHarness:
 
 
 def process(task: Task, batch: Batch) -> int:
-    """Offer and run to the end."""
+    """Offer a batch and run the task to its end."""
     task.offer(batch)
     return task.run(len(batch.offsets) or 1, task.plan.topics)
 

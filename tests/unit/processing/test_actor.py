@@ -1,4 +1,4 @@
-"""processing/actor.py: bodies in asyncio tasks, whose input comes within a turn."""
+"""processing/actor.py: bodies in asyncio tasks, which get their input within a turn."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -145,7 +145,7 @@ def test_asyncio_task_group_works_within_a_record(bench: Benches) -> None:
 
 
 def test_stream_can_be_read_from_another_asyncio_task(bench: Benches) -> None:
-    """As `asyncio.wait_for` does it before Python 3.12."""
+    """`asyncio.wait_for` does so before Python 3.12."""
     seen: list[str] = []
 
     async def body(stream: AsyncIterator[str]) -> None:
@@ -162,8 +162,8 @@ def test_stream_can_be_read_from_another_asyncio_task(bench: Benches) -> None:
 
 
 def test_cancellation_racing_with_new_input_cancels_once(bench: Benches) -> None:
-    """A body is cancelled where it waits; before that gets through, there is input: the cancelled
-    wait must end once, and not the next one too.
+    """A waiting body is cancelled, and input comes before the cancellation reaches it. The
+    cancelled wait must end once, and the next one must not.
     """
     seen: list[str] = []
     tasks: list[asyncio.Task[Any]] = []
@@ -188,7 +188,7 @@ def test_cancellation_racing_with_new_input_cancels_once(bench: Benches) -> None
 
 
 def test_cancelled_reader_ends_and_the_agent_body_goes_on(bench: Benches) -> None:
-    """Its body waits for input before the reader hears of it: the body was cancelled instead."""
+    """The body waits for input before the reader notices: the body was cancelled instead."""
     seen: list[str] = []
     readers: list[asyncio.Task[Any]] = []
 
@@ -208,7 +208,7 @@ def test_cancelled_reader_ends_and_the_agent_body_goes_on(bench: Benches) -> Non
 
 
 def test_second_concurrent_reader_of_a_stream_is_refused(bench: Benches) -> None:
-    """The first one would never have gone on."""
+    """The first reader would have waited for ever."""
 
     async def read(stream: AsyncIterator[str]) -> None:
         async for _ in stream:
@@ -219,7 +219,7 @@ def test_second_concurrent_reader_of_a_stream_is_refused(bench: Benches) -> None
 
     made = bench(source(body))
     made.turn()
-    with pytest.raises(UsageError, match="two tasks wait for one stream"):
+    with pytest.raises(UsageError, match="two asyncio tasks read one stream"):
         process(made.task, batch("a"))
 
 

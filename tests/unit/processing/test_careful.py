@@ -1,4 +1,4 @@
-"""processing/careful.py: a record that fails is undone by itself, its outputs too."""
+"""processing/careful.py: a failed record is undone alone, with its outputs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -196,7 +196,7 @@ def test_failure_told_before_going_back_is_not_told_again(bench: Benches) -> Non
 
 
 def test_agents_of_one_topic_do_not_undo_each_other(bench: Benches) -> None:
-    """The first one waits in the middle of its record, and the second one would go on."""
+    """The first agent waits in the middle of its record, and the second one could continue."""
     wait: list[asyncio.Future[None]] = []
 
     async def slow(stream: AsyncIterator[Any]) -> None:
@@ -261,7 +261,9 @@ def at_times(topic: str, times: list[int], *words: str) -> Batch:
 
 
 def test_output_that_has_left_is_that_of_the_careful_run(bench: Benches) -> None:
-    """A row that is earlier in time than a record, and comes after it, comes after it again."""
+    """A row that is earlier in time than a record but arrives after it has to arrive after it
+    again.
+    """
     made = bench(*rows_and_reads(), undoes=True)
     words = at_times("words", [10], "a")
     rows = at_times("rows", [4, 5], "1!", "2")
@@ -331,8 +333,8 @@ def test_care_ends_behind_many_records_without_a_failure(bench: Benches) -> None
         process(again, at_work("d!", first=at + 1))
 
 
-def test_seal_refuses_what_a_failed_record_has_changed(bench: Benches) -> None:
-    """A body of a revoked task fails behind its await, and nobody runs the task any more."""
+def test_seal_refuses_changes_of_a_failed_record(bench: Benches) -> None:
+    """The body of a revoked task fails after its await, and no code runs the task any more."""
     wait: list[asyncio.Future[None]] = []
 
     async def slow(stream: AsyncIterator[Any]) -> None:
@@ -432,7 +434,7 @@ def test_wait_for_an_output_of_a_failed_record_lets_none_of_the_next_record_leav
 
 
 def test_body_that_waits_for_kafka_lets_nothing_leave_in_a_transaction() -> None:
-    """The acknowledgement says nothing there, and the record may fail behind it."""
+    """The acknowledgement means nothing there: the record may fail after it."""
     sent = Sent()
     held = HeldOutbox(sent, whole=True)
     held.to("out")(None, b"a", 0, None)
@@ -454,7 +456,7 @@ class Strict(Sent):
 
 
 def test_outputs_of_a_record_leave_all_or_none() -> None:
-    """A topic refuses the second one: the first one has not left."""
+    """A topic refuses the second output: the first one must not leave."""
 
     sent = Strict()
     held = HeldOutbox(sent)
@@ -470,7 +472,7 @@ def late(value: bytes) -> UnroutedRecord:
 
 
 def test_output_to_a_topic_found_behind_its_record_is_none_of_the_next_record() -> None:
-    """A sends and ends, B begins, the topic is found, B fails. Nor does B mute it."""
+    """A sends and ends, B begins, the topic is found, B fails. B keeps its own outputs apart."""
     sent = Sent()
     care = Care([], {}, sent, {})
     record = late(b"a")

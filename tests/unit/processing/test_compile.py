@@ -16,7 +16,7 @@ Sent = list[tuple[str, bytes | None, bytes | None, int]]
 
 
 def rekey(place: int, *then: Operator) -> Operator:
-    """By the nth letter of the value."""
+    """Return an operator that rekeys by the nth letter of the value."""
     return replace(rekey_by(lambda value: value[place], str.encode), then=then)
 
 
@@ -40,7 +40,7 @@ TREE = Source(
 
 
 def ran(source: Source, *words: bytes) -> tuple[Sent, list[tuple[int, str, int | None]]]:
-    """What was sent, and what failed."""
+    """Run the loop; return sent records and failures."""
     sent: Sent = []
     failures: list[tuple[int, str, int | None]] = []
 
@@ -113,7 +113,7 @@ def test_traceback_shows_the_line_of_the_generated_loop() -> None:
     assert source_text(TREE).splitlines()[frame.tb_lineno - 1].strip().startswith("key_0 = ")
 
 
-def test_value_nobody_uses_is_not_decoded() -> None:
+def test_unused_value_is_not_decoded() -> None:
     def decode_nothing(raw: bytes | None) -> Any:
         raise AssertionError(raw)
 

@@ -11,7 +11,7 @@ from streamsx.processing.failure_policy import Failure, FailureAction, FailureSt
 
 
 def failed(streak: FailureStreak, *records: tuple[int, int]) -> list[bool]:
-    """Each at a stream time of ten times its offset."""
+    """Return failed records, each at a stream time of ten times its offset."""
     return [streak.failed(ordinal, offset, 10 * offset) for ordinal, offset in records]
 
 

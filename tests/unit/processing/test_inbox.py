@@ -1,4 +1,4 @@
-"""processing/inbox.py: what an inbox hands out, and what of it is done."""
+"""processing/inbox.py: values that an inbox hands out, and records that are done."""
 
 from collections.abc import AsyncIterator, Generator
 from typing import Any
@@ -29,7 +29,7 @@ def batch(first: int, *words: bytes) -> Batch:
 
 
 class Empty:
-    """A gate that nobody opens."""
+    """Gate that never opens."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -43,7 +43,7 @@ def inbox_of(*chunks: Chunk) -> tuple[Inbox, AsyncIterator[Any]]:
 
 
 def step(stream: AsyncIterator[Any]) -> object:
-    """The next value; None when the inbox is used up."""
+    """Return the next value; None at the end of the inbox."""
     try:
         stream.__anext__().__await__().send(None)
     except StopIteration as given:
@@ -102,8 +102,9 @@ LETTERS = [(b"%d" % n, letter) for n, letter in enumerate((b"a", b"b", b"c", b"d
 def test_loop_after_an_abandoned_loop_continues_behind_the_record(
     items: bool,
 ) -> None:
-    """Nothing twice, nothing missing; also where the second begins within the first, which then
-    goes on behind what the second one took."""
+    """No record is repeated or missing, also if the second loop begins within the first, which then
+    continues after the second's records.
+    """
 
     def loop(values: Values) -> AsyncIterator[Any]:
         return values.items() if items else aiter(values)
@@ -127,7 +128,7 @@ def test_loop_after_an_abandoned_loop_continues_behind_the_record(
 
 
 def strict(raw: bytes | None) -> str:
-    """As a codec may be written that reads the first field of a line."""
+    """Decode like a codec that reads the first field of a line."""
     assert raw is not None, "a codec that knows no None"
     return next(iter(raw.decode()))
 
@@ -160,7 +161,7 @@ def test_outer_loop_decodes_no_keys_taken_by_an_inner_loop() -> None:
 
 @pytest.mark.parametrize("items", [False, True])
 def test_codec_raising_stop_iteration_fails_only_the_record(items: bool) -> None:
-    """It ends the loop over a chunk as its end does: the rest was taken for read."""
+    """StopIteration ended the loop over a chunk like its end: the rest counted as read."""
     errors: list[Exception] = []
     source = Source("t", coded(strict), coded(strict))
     inbox, _ = inbox_of(Chunk(batch(0, b"", b"a", b"", b"", b"b", b""), 0, 6))
@@ -174,8 +175,8 @@ def test_codec_raising_stop_iteration_fails_only_the_record(items: bool) -> None
 
 @pytest.mark.parametrize("items", [False, True])
 def test_internal_error_type_from_a_codec_fails_only_the_record(items: bool) -> None:
-    """It was taken for the end of the task: the body failed, with the record before or none, and
-    so did each one after it, at the same record.
+    """The error was taken for the end of the task: the body failed with the record before, and so
+    did each body after it at the same record.
     """
 
     def ours(raw: bytes | None) -> bytes | None:
@@ -202,7 +203,7 @@ def test_internal_error_type_from_a_codec_fails_only_the_record(items: bool) -> 
 def test_body_catching_the_terminating_failure_goes_on_behind_the_record(
     quick: Quick | None,
 ) -> None:
-    """It is over already, and must come to its next wait: nothing else runs until then."""
+    """The body is over already, and must reach its next wait: nothing else runs until then."""
 
     def unknown(raw: Any) -> Any:
         if b"bad" in raw:
@@ -244,13 +245,13 @@ def test_record_that_is_taken_back_comes_again_with_all_behind_it() -> None:
 
 
 class Known:
-    """As a table is: what its class says holds for whoever is not at work."""
+    """Object like a table, whose class knows which thread may use it."""
 
     store = "none"
 
 
 def test_values_bound_for_a_body_are_restored_when_resumed() -> None:
-    """Each wake looked all of it up again."""
+    """Each wake looked all of them up again."""
     known = Known()
     running = TaskContext(TaskId(0, 0), {}, Sent(), Inbox(0, refuse))
     running.resumed()

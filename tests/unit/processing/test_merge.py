@@ -1,4 +1,4 @@
-"""processing/merge.py: the order over several sources does not depend on where batches are cut."""
+"""processing/merge.py: the order over several sources does not depend on the cuts of batches."""
 
 import random
 from collections import deque
@@ -49,7 +49,7 @@ def test_merge_order_does_not_depend_on_batch_cuts(seed: int) -> None:
     topics = {t: [draw.randrange(50) for _ in range(draw.randrange(1, 40))] for t in "abc"}
 
     def heads() -> list[tuple[str, int]]:
-        """By the rule, one record at a time."""
+        """Merge by the rule, one record at a time."""
         at, top, order = dict.fromkeys(topics, 0), dict.fromkeys(topics, -1), []
         while left := [t for t in topics if at[t] < len(topics[t])]:
             best = min(left, key=lambda t: (max(top[t], topics[t][at[t]]), t))
@@ -70,7 +70,7 @@ def test_merge_order_does_not_depend_on_batch_cuts(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_merge_order_continues_in_a_new_merge_from_taken_counts(seed: int) -> None:
-    """As when each batch of the input has a task of its own: what is behind it is unknown to it."""
+    """Each batch of the input has a task of its own, which does not know the batches before it."""
     draw = random.Random(seed)
     records = {t: [draw.randrange(50) for _ in range(40)] for t in "ab"}
     whole = {t: deque([chunk(t, times)]) for t, times in records.items()}

@@ -1,4 +1,4 @@
-"""processing/reader.py: each reader of a topic has a position of its own, beyond its task."""
+"""processing/reader.py: each reader of a topic has a position of its own."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ SLOW, FAST = reader_name("slow"), reader_name("fast")
 
 
 class Seen:
-    """Offsets that each agent has done, and stream times that it found."""
+    """Offsets that each agent has processed, and the stream times that it found."""
 
     def __init__(self) -> None:
         self.offsets: defaultdict[str, list[int]] = defaultdict(list)
@@ -48,7 +48,7 @@ class Seen:
 
 
 def restart(made: Any) -> Any:
-    """Commit, end the task, and go on with another one."""
+    """Commit, end the task, and continue with another one."""
     made.commit()
     made.task.close()
     made.turn()
@@ -262,7 +262,7 @@ def test_task_is_dirty_when_a_faster_reader_advances(bench: Benches) -> None:
 
 
 def test_branch_ahead_skips_records_already_sent(bench: Benches) -> None:
-    """Of two branches one fails on the last record: the other one sends it once."""
+    """One of two branches fails on the last record: the other one sends it once."""
     heard: list[Failure] = []
     source = Source(
         "orders",

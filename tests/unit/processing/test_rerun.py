@@ -1,4 +1,4 @@
-"""processing/rerun.py: what the task that ends leaves to the one that begins at its last commit."""
+"""processing/rerun.py: data that an ending task leaves to the next one at the last commit."""
 
 import pytest
 

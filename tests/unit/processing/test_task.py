@@ -1,4 +1,4 @@
-"""processing/task.py: a word count as a task, and what becomes of records that fail."""
+"""processing/task.py: a word count as a task, and records that fail."""
 
 import random
 from collections import Counter
@@ -256,7 +256,7 @@ def test_stopped_task_commits_work_before_the_failures(bench: Benches) -> None:
 
 
 def test_body_catching_the_stop_of_the_task_moves_no_position(bench: Benches) -> None:
-    """Nothing from 1 on is committed, its last words were; and then 5 was."""
+    """Nothing from 1 on was committed but the body's last words; and then 5 was committed."""
     seen: list[str] = []
 
     async def catches(stream: AsyncIterator[str]) -> None:
@@ -274,7 +274,7 @@ def test_body_catching_the_stop_of_the_task_moves_no_position(bench: Benches) ->
 
     source = Source("words", coded(refuses), coded(refuses), agents=(AgentNode("count", catches),))
     made = bench(source, consecutive_failures_max=1)
-    with pytest.raises(TaskStopped, match="nothing from 1 on is committed"):
+    with pytest.raises(TaskStopped, match="records from 1 on are not committed"):
         process(made.task, batch("words", ["a", "boom", "b", "boom", "c"]))
     made.task.close()
     assert seen == ["a", "caught", "b", "caught", "c"]
@@ -372,7 +372,7 @@ def test_returning_agent_body_ends_the_task(bench: Benches) -> None:
 
 
 async def keep(stream: AsyncIterator[Any]) -> None:
-    """Each word as it is, but for those that no codec takes."""
+    """Return each word as it is, but for those that no codec takes."""
     async for word in stream:
         counts = RUNNING.get().stores["counts"]
         kept: Any = {"object": [object()], "large": "x" * RECORD_BYTES_MAX}.get(word, [word])
@@ -467,7 +467,7 @@ REFUSED = ValueRefused("no")
 
 
 def left_behind(made: Any) -> Rerun:
-    """Go back behind a commit and a seal that was never committed."""
+    """Go back to the last commit, behind a seal that was never committed."""
     process(made.task, batch("words", ["a", "b"]))
     made.commit()
     return overtaken(made, "b", "c")
@@ -489,7 +489,7 @@ def overtaken(made: Any, *interval: str) -> Rerun:
 def test_rows_that_left_without_a_commit_are_put_back_before_the_interval_runs_again(
     bench: Benches,
 ) -> None:
-    """They were counted twice: a restore reads them, and the offsets are those before them."""
+    """They counted twice: a restore reads them, and the committed offsets are before them."""
     made = bench(COUNT)
     rerun = left_behind(made)
     process(made.again(rerun), batch("words", ["b", "c"], first=2))
@@ -506,7 +506,7 @@ def test_rows_that_left_without_a_commit_are_put_back_before_the_interval_runs_a
 
 
 def test_rows_are_put_back_without_any_record(bench: Benches) -> None:
-    """So a task that stops at its last commit has that commit's state, also after a restart."""
+    """A task that stops at its last commit has that commit's state, also after a restart."""
     made = bench(COUNT)
     task = made.again(left_behind(made))
     assert task.dirty
@@ -529,7 +529,7 @@ def test_rows_of_a_commit_that_arrived_after_all_are_not_put_back(bench: Benches
 
 
 def test_rows_to_put_back_outlive_a_second_way_back(bench: Benches) -> None:
-    """Below them lies what the first run has left."""
+    """Below them are the rows of the first run."""
     made = bench(COUNT)
     made.again(left_behind(made))
     again = overtaken(made, "b", "d")
@@ -637,7 +637,9 @@ def test_ended_or_closed_task_is_not_busy(bench: Benches) -> None:
 def test_task_seals_and_resumes_the_highest_timestamp_of_each_topic(
     bench: Benches,
 ) -> None:
-    """ "b is ahead at 9, and a record of 1 comes late": it still follows what a has up to 9."""
+    """Topic b is ahead at 9, and a record of time 1 comes late: it must still follow the records of
+    a up to 9.
+    """
     lines = Source("lines", TEXT, TEXT, agents=(AgentNode("lines", count),))
     made = bench(COUNT, lines)
     made.task.offer(batch("words", ["a"], timestamps=[9]))
@@ -656,7 +658,7 @@ def test_task_seals_and_resumes_the_highest_timestamp_of_each_topic(
 
 
 def unread(topic: str, values: Sequence[str], *odd: int, first: int = 0) -> Batch:
-    """Return a batch in which the records of these indices could not be read."""
+    """Return a batch in which the records at these indices cannot be read."""
     made = batch(topic, values, first)
     raw = [DecodeFailed("odd") if at in odd else value for at, value in enumerate(made.values)]
     return made._replace(values=raw, unreadable=True)  # type: ignore[arg-type]  # as it comes
@@ -682,7 +684,9 @@ def test_branch_skips_an_unreadable_record(bench: Benches) -> None:
 
 
 def test_raw_values_and_items_skip_an_unreadable_record(bench: Benches) -> None:
-    """A raw value is handed on without any codec, and an item's key is decoded before its value."""
+    """A raw value is handed on without a codec, and the key of an item is decoded before its
+    value.
+    """
     seen: list[Any] = []
 
     async def values(stream: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a task tells of its time, and when."""
+"""Event times that a task sends to the tasks behind it."""
 
 from streamsx.model import Headers
 from streamsx.processing.inbox import Outbox, Send, SendRows
@@ -11,7 +11,7 @@ TOPIC = "between"
 
 
 class Sent(Outbox):
-    """Keeps the times that are sent, with the partition of each."""
+    """Sent times, with the partition of each."""
 
     def __init__(self) -> None:
         self.times: list[tuple[int | None, Told | None]] = []
@@ -72,7 +72,7 @@ def test_task_that_has_not_told_that_it_is_idle_tells_nothing_when_it_gets_input
 
 
 def test_task_that_begins_with_input_tells_that_it_is_not_idle() -> None:
-    """The task before it may have told that it is."""
+    """The task before it may have sent that it is idle."""
     teller, sent = made()
     teller.awake([TOPIC])
     teller.awake([TOPIC])

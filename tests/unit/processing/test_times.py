@@ -1,6 +1,6 @@
-"""Stream time: what each record finds does not depend on where batches are cut.
+"""Stream time: each record finds the same time, whatever the cuts of batches.
 
-Nor does what a commit says of it: a task that goes on from there finds every record as it was.
+The same holds for commits: a task that continues from one finds every record as it was.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def store(name: str) -> StoreNode:
 
 
 def agent(name: str) -> AgentNode:
-    """Keeps the stream time of each word, and sends it on; "boom" fails."""
+    """Agent that keeps the stream time of each word, and sends it on; "boom" fails."""
 
     async def body(stream: AsyncIterator[Any]) -> None:
         async for word in stream:
@@ -83,7 +83,7 @@ STORES = tuple(map(store, "abc"))
 
 
 def drawn(draw: random.Random, records: int) -> Log:
-    """Mostly in order; some are late, some far ahead."""
+    """Draw times mostly in order; some are late, some far ahead."""
     words = ["w", "wa", "wb", "xa", "boom", "boom"]
     late = [0] * 8 + [-50, 200]
     return [
@@ -101,7 +101,7 @@ def batches(log: Log, topic: str, draw: random.Random) -> Iterator[Batch]:
 
 
 def cut(bench: Benches, sources: Iterable[Source], logs: dict[str, Log], seed: int) -> Any:
-    """All records through one task, cut by `seed`; it may be made anew behind a commit."""
+    """Run all records through one task, cut by `seed`; it may be rebuilt after a commit."""
     SEEN.clear()
     draw = random.Random(seed)
     made = bench(*sources, stores=STORES, consecutive_failures_max=None)
@@ -133,7 +133,7 @@ def test_stream_times_sends_and_stores_do_not_depend_on_batch_cuts(
 
 @pytest.mark.parametrize("seed", range(15))
 def test_reread_record_finds_the_same_stream_time(bench: Benches, seed: int) -> None:
-    """Also what a streak holds back: at each commit the task is thrown away."""
+    """Also with uncommitted failures: at each commit the task is thrown away."""
     draw, log = random.Random(seed), drawn(random.Random(seed), 80)
     SEEN.clear()
     made = bench(TWO[0], stores=STORES, consecutive_failures_max=60)

@@ -1,4 +1,4 @@
-"""protocol/commit_metadata.py: the bytes beside each offset, as every release has to read them."""
+"""protocol/commit_metadata.py: bytes beside each offset, which every release has to read."""
 
 import base64
 import struct
@@ -38,7 +38,7 @@ def test_offset_metadata_golden_texts_encode_and_decode(text: str) -> None:
 
 
 def read_by_version_one(text: str) -> tuple[int, str | None]:
-    """Do what the release before the table did: return stream time and Spark's place."""
+    """Read as the first release did: return stream time and Spark's place."""
     place = text.split(" ", 2)[2] if text.startswith("spark ") else None
     word = text.removeprefix("spark ").partition(" ")[0]
     try:

@@ -1,4 +1,4 @@
-"""Subscription and Assignment: what other clients write is read, what we write they read."""
+"""Subscription and Assignment: compatible with other clients in both directions."""
 
 import pytest
 from aiokafka.coordinator.protocol import ConsumerProtocol  # type: ignore[import-untyped]  # no types

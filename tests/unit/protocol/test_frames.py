@@ -1,4 +1,4 @@
-"""The cutter gives the same frames however the network cuts what it sends."""
+"""Cutter of frames: the same frames, however the network cuts the bytes."""
 
 import os
 import random
@@ -18,7 +18,7 @@ def sent(frames: list[bytes]) -> bytes:
 
 
 def feed(cutter: Frames, data: bytes) -> list[bytes]:
-    """What a transport does."""
+    """Feed bytes as a transport does."""
     found: list[bytes] = []
     while data:
         buffer = cutter.buffer()
@@ -79,7 +79,7 @@ def test_huge_frame_holds_only_bytes_received(size: int) -> None:
 
 
 def test_idle_frame_buffers_take_no_memory() -> None:
-    """Of 512 that are accepted at once, most may be too many."""
+    """Most of 512 connections that are accepted at once may exceed the limit."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

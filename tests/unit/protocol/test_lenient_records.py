@@ -1,4 +1,4 @@
-"""protocol/lenient_records.py: what is odd in a batch costs one record, and the others are read."""
+"""protocol/lenient_records.py: odd data in a batch costs one record, and the others are read."""
 
 import random
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def read(data: bytes, start: int = 0) -> Columns:
 
 
 def told(found: Columns) -> Sequence[object]:
-    """Return values, and of each error the text behind its first colon."""
+    """Return values, and the text of each error after its first colon."""
     values: list[object] = [*found.values]
     return [
         str(value).partition(": ")[2] if isinstance(value, DecodeFailed) else value
@@ -148,7 +148,7 @@ def test_tolerant_parser_agrees_with_fast_parser(attributes: int) -> None:
 
 
 def test_flipped_bits_with_valid_checksum_raise_nothing() -> None:
-    """Fuzz: whatever a producer wrote, offsets rise within their batch and the log goes on."""
+    """Fuzz: whatever a producer wrote, offsets rise within their batch and the log continues."""
     draw = random.Random(7)
     builder = Builder(1 << 20)
     for n in range(4):

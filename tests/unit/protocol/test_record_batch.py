@@ -1,4 +1,4 @@
-"""Record batches: what was put in comes out as columns; what is damaged is named by its offset."""
+"""Record batches: read as columns, as written; damage is named by its offset."""
 
 import struct
 from collections.abc import Callable
@@ -31,7 +31,9 @@ def at(base_offset: int, closed: bytearray) -> bytearray:
 
 
 def numbers(base: int, count: int, compression: str = "none") -> bytearray:
-    """A batch of `count` records from offset `base` on, each with its offset as key and value."""
+    """Return a batch of `count` records from offset `base` on, each with its offset as key and
+    value.
+    """
     builder = Builder(LIMIT, compression=compression)
     for i in range(base, base + count):
         assert builder.append(NOW + i, b"k%d" % i, b"v%d" % i)
@@ -39,7 +41,7 @@ def numbers(base: int, count: int, compression: str = "none") -> bytearray:
 
 
 def resealed(data: bytearray) -> bytearray:
-    """With the checksum that fits, as if it had been written so."""
+    """Return the batch with the checksum that fits, as if it had been written so."""
     struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
     return data
 
@@ -287,7 +289,7 @@ def test_rows_split_over_batches() -> None:
 def told(
     data: bytearray, aborted: list[tuple[int, int]], records_max: int
 ) -> list[list[bytes | None]]:
-    """The values of each piece, as a reader of committed records sees them."""
+    """Return the values of each piece, as a read_committed reader gets them."""
     cut = record_batch.pieces(data, 0, aborted=aborted, records_max=records_max)
     return [columns(piece.data, piece.start, aborted=piece.aborted).values for piece in cut]
 
@@ -319,7 +321,7 @@ def test_invalid_batch_raises_after_last_sound_piece() -> None:
 
 
 def test_abort_in_earlier_piece_does_not_hide_next_transaction() -> None:
-    """With the list of the whole slice nothing ends it there, and the committed one is lost."""
+    """With the list of the whole slice no marker ended it there, and the committed one was lost."""
     data = (
         transactional(0, 7, b"aborted")
         + marker(1, 7, ABORTS)
@@ -379,7 +381,7 @@ def test_rebuilt_batch_keeps_append_time() -> None:
 
 
 def test_batch_that_begins_without_a_time_takes_only_records_without_a_time() -> None:
-    """aiokafka would give the records ahead of the first time that very time."""
+    """aiokafka would give the records before the first time that very time."""
     builder = Builder(LIMIT)
     assert [builder.append(at_ms, None, b"v") for at_ms in (-1, -1, 5, -1)] == [
         True, True, False, True,

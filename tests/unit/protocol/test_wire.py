@@ -1,4 +1,4 @@
-"""Frames: written once for all versions, refused when they lie."""
+"""Frames: written once for all versions, refused when malformed."""
 
 import subprocess
 import sys
@@ -95,7 +95,7 @@ def test_unknown_tagged_fields_of_body_are_skipped() -> None:
 
 
 def offset_fetch(tail: bytes) -> bytes:
-    """An OffsetFetch v1 request of group `g` whose topics are these bytes."""
+    """Return an OffsetFetch v1 request of group `g` whose topics are these bytes."""
     return bytes.fromhex("0009 0001 00000001 ffff 0001 67") + tail
 
 
@@ -117,7 +117,7 @@ def test_inconsistent_frame_is_malformed(tail: str, complaint: str) -> None:
 
 
 def test_string_length_limit_equal_in_old_and_new_versions() -> None:
-    """Else there were names that answers of old versions could not tell."""
+    """Names could exist that answers of old versions could not hold."""
     asked = [bytes(wire.request_encoder(16, 4)(1, {"states_filter": ["\u00e9" * n + "s"]}))[4:]
              for n in ((1 << 14) - 1, 1 << 14)]  # fmt: skip
     assert len(wire.request_decoder(16, 4)(asked[0])[1].states_filter[0].encode()) == 32767
@@ -214,7 +214,7 @@ def test_record_of_newer_version_is_malformed_unless_allowed() -> None:
 
 
 def test_wire_does_not_import_hypothesis(tmp_path: Path) -> None:
-    """It would leave a folder where it runs, and it is there for whoever asks later."""
+    """hypothesis would leave a folder where it runs."""
     pytest.importorskip("hypothesis")
     code = (
         "import os, sys; from streamsx.protocol.wire import request_encoder; request_encoder(3, 9);"

@@ -1,4 +1,4 @@
-"""serde/codec.py: what is written and read, byte for byte; beyond what Faust can."""
+"""serde/codec.py: bytes that are written and read, also beyond Faust's codecs."""
 
 import dataclasses
 import datetime
@@ -86,7 +86,7 @@ def test_numbers_can_be_raw_keys(kind: Any, value: float) -> None:
 
 
 def test_non_raw_value_raises_type_error_with_remedy() -> None:
-    with pytest.raises(TypeError, match="not raw: dict: give the topic a serializer"):
+    with pytest.raises(TypeError, match="not text or bytes: dict: give the topic a serializer"):
         codec(None, "raw").encode({})
 
 

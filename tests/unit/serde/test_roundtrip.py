@@ -1,4 +1,4 @@
-"""serde/roundtrip.py: values that a table takes, and those that it refuses, with their path."""
+"""serde/roundtrip.py: values that a table accepts, and refusals with their path."""
 
 import collections
 import copy
@@ -100,7 +100,7 @@ AT = datetime.datetime(2024, 1, 1, 12, 30, tzinfo=UTC)
 
 
 def taken(kind: Any, value: Any) -> bool:
-    """Whether a table of that type takes a value; one that it takes must come back."""
+    """Return whether a table of that type accepts a value; an accepted value must come back."""
     made = table_codec(kind)
     check = made.check
     assert check is not None

@@ -1,4 +1,4 @@
-"""Two hosts, and protocols that write down what happens to them."""
+"""Two hosts, and protocols that record their events."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -30,7 +30,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def run(scheduler: Scheduler, net: Network) -> Run:
-    """Runs a coroutine as the main one of a process, to its end; gives its result."""
+    """Run a coroutine as the main one of a process; return its result."""
 
     def ran(main: Main, *, name: str = "a", limit_s: float = 1000.0) -> Any:
         thread = Process(net, name).start(main)

@@ -1,4 +1,4 @@
-"""Virtual time, turns and threads: as asyncio and the kernel have them, from one seed."""
+"""Virtual time, turns and threads, drawn by one seed, as asyncio and the kernel have them."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ def heard(scheduler: Scheduler) -> "Heard":
 
 
 class Heard(list[tuple[str, float]]):
-    """What was called, and when."""
+    """Calls with their times."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -66,7 +66,7 @@ def test_time_advances_within_a_turn(run: Run) -> None:
 def test_call_from_other_thread_is_queued_at_once_and_wakes_loop_late(
     scheduler: Scheduler, process: Process, heard: Heard
 ) -> None:
-    """The other thread's own timer comes first, and takes along what was called before."""
+    """The other thread's own timer fires first, and runs the earlier call too."""
     scheduler.hop_s = 50.0
 
     async def beside() -> None:
@@ -154,7 +154,7 @@ def test_frozen_process_runs_nothing_and_timers_fire_late(
 def test_killed_process_never_continues(
     scheduler: Scheduler, process: Process, heard: Heard, how: str
 ) -> None:
-    """From within, the frames on the way are unwound; from outside not even that."""
+    """From within, running frames are unwound; from outside not even these."""
     unwound: list[str] = []
 
     async def main() -> None:

@@ -1,6 +1,7 @@
-"""The network as TCP has it: what arrives, in which order, what is dropped when, who finds out.
+"""Simulated network compared with TCP: what arrives, in which order, and which errors both ends
+see.
 
-At its sockets, as asyncio uses them: whatever they answer, its transports make of it what they do.
+The tests use sockets as asyncio does, since transports depend on their answers.
 """
 
 import asyncio
@@ -26,8 +27,8 @@ REAL_S = 0.05
 
 
 class Wire:
-    """A connection from host `c` to host `s`, as soon as it stands. Each public method with a verb
-    for a name is a step of a story: who does what.
+    """Connection from host `c` to host `s`, once it stands. Each public method is a step of a
+    story.
     """
 
     def __init__(self, net: Network) -> None:
@@ -53,11 +54,11 @@ class Wire:
         assert send(self.ends[who], data.encode()) == len(data)
 
     def reads(self, who: str, *found: str) -> None:
-        """All that there is, at once, and how it ends, if it does."""
+        """Read all that is there at once, and how it ends, if it does."""
         assert [str(one) for one in read(self.ends[who])] == list(found)
 
     def hears(self, who: str, end: str) -> None:
-        """Behind what it can read, if that is not lost with it."""
+        """Notice an end after all that can be read, unless that is lost with it."""
         assert read(self.ends[who])[-1] == end
 
     def fails(self, who: str, *how: str) -> None:
@@ -72,7 +73,7 @@ class Wire:
         self.closes(who)
 
     def lasts(self, who: str, seconds: str) -> None:
-        """No longer than that without an acknowledgement."""
+        """Give up after that time without an acknowledgement."""
         self.ends[who].setsockopt(
             socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(float(seconds) * 1000)
         )
@@ -100,7 +101,7 @@ class Wire:
 
 
 class RealWire(Wire):
-    """The machine's own TCP, over loopback: what it does is what a simulated one has to do."""
+    """TCP of this machine, over loopback: the simulated one has to do the same."""
 
     def __init__(self, _: Network) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -121,7 +122,7 @@ def dial(net: Network, process: Process, host: str = "s") -> SimSocket:
 
 
 def send(sock: Any, data: bytes) -> int | str:
-    """How much of it was taken, or what is wrong."""
+    """Return how much was sent, or the error."""
     at = 0
     try:
         while at < len(data):
@@ -134,7 +135,7 @@ def send(sock: Any, data: bytes) -> int | str:
 
 
 def read(sock: Any) -> list[str]:
-    """All that is there, as one, and how it ends, if it does."""
+    """Return all that can be read, as one, and how it ends, if it does."""
     data, end = b"", list[str]()
     try:
         while more := sock.recv(1 << 16):
@@ -154,7 +155,7 @@ def wire(net: Network) -> Wire:
 
 @pytest.fixture(params=[Wire, RealWire], ids=["simulated", "real"])
 def either(request: pytest.FixtureRequest, net: Network) -> Any:
-    """What is said of one has to hold for the other."""
+    """Return either kind of connection: a test has to hold for both."""
     made = request.param(net)
     yield made
     for end in made.ends.values():
@@ -272,7 +273,7 @@ def test_full_window_reopens_on_read_or_times_out(wire: Wire) -> None:
 
 
 def asked(wire: Wire, host: str, seconds: float) -> int | None:
-    """What comes of a connection that is asked for: None while nothing has, 0 if it stands."""
+    """Return the outcome of a connect: None while there is none, 0 if it stands."""
     sock = dial(wire.net, wire.client, host)
     wire.run(seconds)
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) if sock.connected else None
@@ -324,7 +325,7 @@ def test_abandoned_connection_is_closed(wire: Wire) -> None:
 
 
 def echo(net: Network, heard: list[bytes]) -> Process:
-    """A server."""
+    """Run an echo server."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
@@ -344,7 +345,7 @@ def echo(net: Network, heard: list[bytes]) -> Process:
 
 @pytest.mark.parametrize("much", [10, 3 << 20])
 def test_asyncio_streams_work_over_simulated_network(net: Network, run: Run, much: int) -> None:
-    """More than there is room for on the way, too: the writer drains as the reader reads."""
+    """More bytes than fit on the way: the writer drains as the reader reads."""
 
     async def main() -> bytes:
         await asyncio.sleep(1)

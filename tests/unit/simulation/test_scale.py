@@ -1,4 +1,4 @@
-"""simulation/scale.py and `streamsx simulate scale`: what a change of size costs."""
+"""simulation/scale.py and `streamsx simulate scale`: the cost of a change of size."""
 
 import json
 from dataclasses import replace
@@ -32,7 +32,9 @@ def cost(resize: Resize, rules: Rules | None = None) -> Cost:
 def test_each_learner_wave_takes_two_rebalances(
     resize: Resize, rebalances: int, moves: int, waves: int
 ) -> None:
-    """ASSIGNOR.md 10: at 2 learners a worker, of 30 s each; nobody waits but for the hand-over."""
+    """ASSIGNOR.md 10: 2 learners a worker, of 30 s each; tasks stand still for the hand-over
+    only.
+    """
     found = cost(resize)
     assert (found.rebalances, found.moves) == (rebalances, moves)
     assert found.balanced_s == pytest.approx(30 * waves + REBALANCE_S * rebalances)
@@ -58,7 +60,9 @@ def test_without_learners_all_moves_happen_at_once_and_tasks_stand_still() -> No
 def test_serial_resize_in_together_mode_needs_fewer_rebalances(
     resize: Resize, rebalances: int, seconds: float
 ) -> None:
-    """The last rows of ASSIGNOR.md 10. Together, as many rebalances as side by side."""
+    """The last rows of ASSIGNOR.md 10. Moved together, tasks take as many rebalances as side by
+    side.
+    """
     serial = cost(replace(resize, serial=True))
     assert serial.rebalances == rebalances
     assert serial.balanced_s == pytest.approx(seconds, abs=1)
@@ -129,7 +133,7 @@ def test_simulate_scale_refuses_impossible_group(words: list[str], said: str) ->
 def test_standbys_make_resize_take_fewer_rebalances(
     resize: Resize, standby: int, rebalances: int, learned_s: float
 ) -> None:
-    """A newcomer follows what it does not run, and a part of it is what it will run."""
+    """A new worker gets standbys of tasks, and a part of these it will run."""
     found, bare = cost(resize, Rules(standby=standby)), cost(resize)
     assert found.rebalances == rebalances < bare.rebalances
     assert found.moves == bare.moves

@@ -1,6 +1,6 @@
-"""A driver of batches by hand: stage after stage, task after task, in this process, without Spark.
+"""Driver of batches by hand: stage after stage, task after task, in this process, without Spark.
 
-What a session of Spark adds is where tasks run. Order, routing and the commit are here as there.
+A session of Spark only adds where tasks run. Order, routing and commits are the same here.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ Stored = dict[tuple[str, int], list[tuple[bytes, bytes]]]
 
 
 class Fed(NamedTuple):
-    """A record of a source topic."""
+    """Record of a source topic."""
 
     topic: str
     partition: int
@@ -48,9 +48,10 @@ def fed(topic: str, partitions: int, key: str | None, value: str, timestamp: int
 
 
 def merged(records: list[Fed]) -> list[Fed]:
-    """In the order in which a task takes them: by the running maximum of each topic's timestamps.
+    """Yield records in the order in which a task takes them: by the running maximum of each topic's
+    timestamps.
 
-    So each cut leaves to every batch what no later one has to come before.
+    So no cut gives an earlier batch a record that belongs before one of a later batch.
     """
     high: dict[tuple[str, int], int] = {}
     heads = []
@@ -62,7 +63,7 @@ def merged(records: list[Fed]) -> list[Fed]:
 
 
 class Batches:
-    """One app and its snapshots. `outs`, `reports`: of all batches."""
+    """App with its snapshots. `outs`, `reports`: of all batches."""
 
     def __init__(self, name: str, folder: Path, **counts: int) -> None:
         self.name, self.app, self.uri = name, app_named(name), str(folder / "state")
@@ -91,7 +92,7 @@ class Batches:
         )  # fmt: skip
 
     def rows(self, records: Sequence[Fed]) -> list[Row]:
-        """With their offsets: as they come from Kafka."""
+        """Return rows with their offsets, as they come from Kafka."""
         made = []
         for each in records:
             at = each.topic, each.partition
@@ -101,7 +102,7 @@ class Batches:
         return made
 
     def batch(self, rows: list[Row]) -> Manifest:
-        """All stages, then the commit."""
+        """Run all stages, then the commit."""
         work = replace(self.work(), **self.more)
         reports: list[TaskReport] = []
         for stage in self.stages:
@@ -125,7 +126,9 @@ class Batches:
         return [row for batch in sent for row in batch.to_pylist()]
 
     def ordered(self, work: BatchWork, stage: Stage, partition: int, rows: list[Row]) -> list[Row]:
-        """By the running maximum of timestamps of each topic, from what was taken before."""
+        """Order rows by the running maximum of timestamps of each topic, from what was taken
+        before.
+        """
         heads: list[tuple[int, str, int, Row]] = []
         for topic in stage.subtopology.topics:
             mine = [r for r in rows if (r["topic"], r["partition"]) == (topic, partition)]
@@ -149,7 +152,7 @@ class Batches:
 
 
 def stored(files: SnapshotFiles, scratch: str) -> Stored:
-    """The bytes of every store, out of the newest snapshot's files."""
+    """Return the bytes of every store, from the files of the newest snapshot."""
     manifest = newest(files)
     assert manifest is not None
     found: Stored = {}
@@ -163,7 +166,7 @@ def stored(files: SnapshotFiles, scratch: str) -> Stored:
 
 
 def driven(app: App, records: Sequence[Fed], counts: Mapping[str, int], **more: Any) -> Stored:
-    """The truth: bytes of every store, as a TestDriver has them."""
+    """Return the expected bytes of every store, from a TestDriver."""
     with TestDriver(app, partitions=counts, commit=False, **more) as driver:
         for each in records:
             headers: Any = list(each.headers) or None

@@ -1,4 +1,4 @@
-"""`streamsx spark`: what is wrong with arguments, and is known without a JVM, is said before it."""
+"""`streamsx spark`: wrong arguments are reported before a JVM starts."""
 
 import json
 import os
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.xdist_group("arguments")
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
-    """Exit code and stderr of each command, and whether a JVM has started by then.
+    """Return exit code and stderr of each command, and whether a JVM has started by then.
 
     One process calls them all: it imports PySpark once, and has no session of another test.
     """

@@ -92,7 +92,7 @@ def test_compacted_snapshot_equals_replay_and_continues_changelog(
 
 
 class Killed(NamedTuple):
-    """Its process ends in the middle of its rows."""
+    """Exception of a process that ends in the middle of its rows."""
 
     store: str = "kept"
     partition: int = 0

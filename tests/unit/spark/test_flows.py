@@ -99,7 +99,7 @@ def test_flows_in_batches_give_stores_and_results_of_a_test_driver(
     assert results(made.outs) == sent
 
 
-def test_end_of_input_closes_what_idle_input_would(batches: Make) -> None:
+def test_end_of_input_closes_the_windows_that_idle_input_closes(batches: Make) -> None:
     made = batches(APP)
     given = records(240)
     cuts = [given[:120], given[120:]]

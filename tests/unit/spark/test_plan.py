@@ -68,7 +68,7 @@ agent 'buy' (worker_only.py:13): reads 'orders', and so only what this app sends
 
 
 def app_of(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> App:
-    """From a file, with lines that can be told of."""
+    """Return an app of a file, so that reasons can name its lines."""
     (folder / "worker_only.py").write_text(text)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
@@ -136,7 +136,7 @@ def test_app_with_a_global_table_is_refused() -> None:
     app = App("global")
     app.flow("orders").join(app.global_table("towns"), lambda order, town: [order, town]).to("out")
     (reason,) = check(app)
-    assert str(reason).startswith("global table 'towns' (its topic): nobody reads it there")
+    assert str(reason).startswith("global table 'towns' (its topic): Spark does not read it")
 
 
 @pytest.mark.parametrize("of_flow", [False, True])
@@ -152,7 +152,7 @@ def test_join_by_a_foreign_key_is_refused() -> None:
     towns = app.table("towns")
     app.table("orders").join(towns, max, key=lambda order: order, name="both").to("out")
     told = [str(reason) for reason in check(app)]
-    assert any("ask and answer each other" in line for line in told)
+    assert any("send records to each other" in line for line in told)
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -1,4 +1,4 @@
-"""What is written to changelogs of the rows of a batch: the newest of each key, in their order."""
+"""Rows of a batch in changelogs: the newest of each key, in order."""
 
 import pyarrow as pa
 import pytest
@@ -56,7 +56,7 @@ def told(call: ServedRequest, answer: ReplyBody) -> ReplyBody:
 
 
 def test_broker_without_transactions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It answers as ours did when it had none."""
+    """The broker answers as ours did when it had no transactions."""
     none = {"error_code": ErrorCode.INVALID_REQUEST, "node_id": -1}
     served = SERVED[Api.FIND_COORDINATOR]._replace(answer=lambda _, call: told(call, none))
     monkeypatch.setitem(SERVED, Api.FIND_COORDINATOR, served)

@@ -153,7 +153,7 @@ def test_rescale_refuses_invalid_source_before_writing(batches: Make, tmp_path: 
     with pytest.raises(StoreCorrupt, match="torn file in a snapshot"):
         rescale(KEEPER, torn.uri, str(target), {"edits": 3}, scratch=str(tmp_path / "new"))
     assert not target.exists()
-    with pytest.raises(SettingError, match="snapshots are there already"):
+    with pytest.raises(SettingError, match="snapshots exist already"):
         rescale(KEEPER, before.uri, before.uri, {"edits": 3})
     assert newest(open_files(before.uri)) == newest(before.files)
     pair = str(tmp_path / "pair")

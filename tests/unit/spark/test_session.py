@@ -1,4 +1,4 @@
-"""What is missing is said in one line, with the command that mends it; no JVM is started for it."""
+"""Missing parts of Spark: one line with the command that installs them, before a JVM starts."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
 
 @pytest.fixture
 def java(tmp_path: Path) -> Path:
-    """Says of itself what `SAYS` is."""
+    """Write a program `java` that prints `SAYS` as its version."""
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
     program.write_text('#!/bin/sh\necho "$SAYS" >&2\n')
@@ -141,7 +141,7 @@ KILLED = "processes of a task were killed each time it was tried"
         ("streamsx.errors.OfLater: said", StreamsxError, "said"),
         ("of\n[PATH_NOT_FOUND] Path: a\n\tat", UsageError, "spark: [PATH_NOT_FOUND] Path: a"),
         ("o80.collectToPython. : Lost task 0.3: Python worker exited unexpectedly (crashed)\n\tat",
-         SparkGone, f"spark: {KILLED}: see who does it, or their memory; try again"),
+         SparkGone, f"spark: {KILLED}: find out what killed them (memory?), then try again"),
         ("[INTERNAL_ERROR] of Spark", ValueError, "[INTERNAL_ERROR] of Spark"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What is read next, out of options and offsets; without Spark."""
+"""Next records of the source, by options and offsets; without Spark."""
 
 from pathlib import Path
 
@@ -130,7 +130,7 @@ def test_small_partition_advances_while_large_one_lags() -> None:
 
 
 def test_recreated_topic_raises_topic_gone() -> None:
-    """Until it has as many records as before, of which all would be passed over."""
+    """The topic would be skipped until it has as many records as before."""
     with pytest.raises(TopicGone, match=r"a-0 end before .*: begin with a new checkpoint"):
         advanced({"a": {"0": 8}}, {"a": {"0": 3}}, None)
 

@@ -1,4 +1,4 @@
-"""state/cache.py: against a plain dict, and the corners that a dict does not have."""
+"""state/cache.py: compared with a plain dict, and where a dict has no counterpart."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -32,7 +32,7 @@ def store(rows: MemoryRows, budget_bytes: int = 1 << 20) -> CachedStore:
 
 
 def commit(cached: CachedStore, end: int, slice_rows: int = 3) -> dict[bytes, bytes | None]:
-    """A whole cycle; the changelog rows of it."""
+    """Run a whole commit; return its changelog rows."""
     sent: dict[bytes, bytes | None] = {}
     while (part := cached.seal(slice_rows)).keys:
         sent.update(zip(part.keys, part.values, strict=True))
@@ -195,7 +195,7 @@ def test_read_between_commit_and_write_gives_new_row() -> None:
 
 @pytest.mark.parametrize("first", ["a", 5, b"a", b"5", 1.5, None])
 def test_key_spellings_share_one_row(first: object) -> None:
-    """A count by raw keys, b"1", is preloaded as 1: it must not begin anew at the next b"1"."""
+    """A count by raw keys, b"1", is preloaded as 1: it must not start again at the next b"1"."""
 
     def as_bytes_or_json(key: Any) -> bytes:
         return key if isinstance(key, bytes) else orjson.dumps(key)
@@ -222,7 +222,7 @@ def test_key_spellings_share_one_row(first: object) -> None:
 
 
 class FullDisk(MemoryRows):
-    """It refuses the second write, and then it has room again."""
+    """Disk that refuses the second write, and then has room again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ def test_commit_sorted_in_several_runs_writes_every_row() -> None:
 
 
 class Counted(MemoryRows):
-    """How many rows were taken from its scans."""
+    """Rows that count the reads of their scans."""
 
     taken = 0
 
@@ -281,13 +281,13 @@ def filled(count: int) -> Counted:
 
 
 def numbered(rows: MemoryRows, budget_bytes: int = 1 << 20, **codecs: Any) -> CachedStore:
-    """Keys of five digits."""
+    """Return keys of five digits."""
     node = StoreNode("s", "log", coded(bytes.decode, str.encode), JSON)
     return CachedStore(replace(node, **codecs), rows, budget_bytes)
 
 
 def held(cached: CachedStore) -> int:
-    """Memory of its warm rows: each of them measured."""
+    """Return the memory of its warm rows, each of them measured."""
     warm = [*cached.young.items(), *cached.old.items()]
     return sum(SLOT_BYTES + deep_bytes(key) + deep_bytes(value) for key, value in warm)
 
@@ -334,7 +334,7 @@ def test_scan_of_released_store_raises_world_error() -> None:
     walk = cached.items()
     next(walk)
     cached.stop_scans()
-    with pytest.raises(WorldError, match="given away while it was read: store s"):
+    with pytest.raises(WorldError, match="store moved while it was read: s"):
         list(walk)
 
 
@@ -353,14 +353,16 @@ def test_undecodable_row_is_skipped_until_read() -> None:
         pass
     assert (cached.get("00000"), cached.get("00002"), cached.complete) == (0, 2, False)
     for asked in (lambda: cached.get("00001"), lambda: list(cached.items())):
-        with pytest.raises(DecodeFailed, match="row cannot be decoded: store s, key b'00001': "):
+        with pytest.raises(DecodeFailed, match="row cannot be read: store s, key b'00001': "):
             asked()
     cached.put("00001", 1)
     assert cached.get("00001") == 1
 
 
 def test_row_that_is_renewed_during_a_preload_is_still_there_behind_it() -> None:
-    """A record fails while a store is warmed up: the row that it had changed read as absent."""
+    """A record failed while a store was preloaded: the row that it had changed was missing
+    afterwards.
+    """
     cached = numbered(filled(3))
     assert not cached.preload_some(3)
     cached.renew("00001")
@@ -413,7 +415,7 @@ def test_checked_put_of_bad_value_raises_value_refused() -> None:
 
 
 def test_memory_rows_set_aside_lose_rows_and_position() -> None:
-    """A position without the rows below it would be a table that lacks them for good."""
+    """A position without its rows would be a table that misses them for good."""
     rows = MemoryRows()
     rows.write({ROW + b"a": b"1"}, 7)
     assert not rows.set_aside("nowhere")
@@ -447,7 +449,7 @@ def rows_of(make: Callable[[int], Any], count: int) -> MemoryRows:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_written_rows_of_any_shape_stay_within_budget(shape: str) -> None:
-    """64 MiB for 4,000 rows of 100 KB gave a process of 864."""
+    """With 64 MiB for 4,000 rows of 100 KB the process took 864 MiB."""
     make = SHAPES[shape]
     cached = numbered(MemoryRows(), BUDGET)
     for begin in range(0, 1000, 200):
@@ -489,7 +491,7 @@ def test_preload_of_rows_that_fit_loads_all_of_them() -> None:
 
 
 def test_large_read_rows_are_measured_beside_small_written_ones() -> None:
-    """Small rows that are put again and again must not be what large ones are measured by."""
+    """Small rows that are put again and again must not stand for the size of large ones."""
     cached = numbered(rows_of(SHAPES["texts"], 1000), BUDGET)
     for n in range(500):
         cached.get(f"{n:05}")

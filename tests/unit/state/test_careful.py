@@ -1,4 +1,4 @@
-"""state/careful.py: what one record changes in a store is kept or undone by itself."""
+"""state/careful.py: changes of one record in a store, kept or undone alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,11 +45,12 @@ def test_change_in_place_of_a_clean_row_is_undone(store: CachedStore) -> None:
 
 
 def read_ahead_meanwhile(undo: Callable[[CachedStore], object], *, careful: bool) -> CachedStore:
-    """A store of three rows of which two were read ahead when a record failed, and the last since.
+    """Return a store of three rows of which two were preloaded when a record failed, and the last
+    since.
 
-    The race: a task begins, and its store is read ahead in slices; the first record is given a row
-    of a slice that has been read, and fails; the row is dropped from memory; the last slice is
-    read, and the store says that all rows are in memory.
+    The race: a task begins, and its store is preloaded in slices; the first record gets a row of a
+    slice that has been read, and fails; the row is dropped from memory; the last slice is read, and
+    the store takes all rows to be in memory.
     """
     rows = MemoryRows()
     node = StoreNode("s", "app-s-changelog", JSON, JSON, str)
@@ -148,7 +149,7 @@ def test_refused_value_leaves_the_one_that_was_set_before(store: CachedStore) ->
     assert store.get("a") == {"n": 1}
 
 
-def test_seal_leaves_out_what_the_record_of_a_waiting_body_has_set(store: CachedStore) -> None:
+def test_seal_leaves_out_values_set_by_the_record_of_a_waiting_body(store: CachedStore) -> None:
     store.put("a", {"n": 1})
     store.keep()
     store.put("a", {"n": 2})

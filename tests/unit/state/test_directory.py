@@ -1,4 +1,4 @@
-"""state/directory.py: who holds it, what survives in it."""
+"""state/directory.py: the lock of a state directory, and what survives in it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""state/disk.py: whose fault it is when a disk refuses; and what RocksDB says of it."""
+"""state/disk.py: errors of a disk, and the errors that RocksDB makes of them."""
 
 import errno
 import os

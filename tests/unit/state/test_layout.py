@@ -95,7 +95,10 @@ def test_key_of_a_window_need_not_be_json() -> None:
 
 @pytest.mark.parametrize(
     ("key", "why"),
-    [(b'["a",[10.0,14.9]]', "a window of 5000 ms is there, 10000 ms wanted"), (b'"a"', "is none")],
+    [
+        (b'["a",[10.0,14.9]]', "its windows have 5000 ms, those of this app 10000 ms"),
+        (b'"a"', "has no window"),
+    ],
 )
 def test_changelog_of_another_window_is_refused_with_a_remedy(key: bytes, why: str) -> None:
     with pytest.raises(IncompatibleStore, match=f"store w, topic w-log: .*{why}.*: give it a new"):

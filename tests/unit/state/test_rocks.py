@@ -1,4 +1,4 @@
-"""state/rocks.py: one database, its locks, its damages; and what a SIGKILL leaves."""
+"""state/rocks.py: one database with its locks and damages, and its state after a SIGKILL."""
 
 import errno
 import os
@@ -58,7 +58,7 @@ def test_store_of_other_layout_is_refused(
     opened: Opener, tmp_path: Path, memory: RocksMemory
 ) -> None:
     opened().close()
-    with pytest.raises(IncompatibleStore, match=r"it says layout 1, this app wants layout 2"):
+    with pytest.raises(IncompatibleStore, match=r"it has layout 1, this app needs layout 2"):
         RocksRows(tmp_path / "store", memory, "layout 2")
     opened().close()
 
@@ -89,14 +89,14 @@ def test_unreadable_row_raises_store_corrupt_and_bars_reopening(
         found.extend(rows.scan(ROW, None))
     assert 0 < len(found) < 1000, "up to there"
     rows.close()
-    with pytest.raises(StoreCorrupt, match="something in it could not be read"):
+    with pytest.raises(StoreCorrupt, match="a part of it could not be read"):
         opened()
 
 
 def test_store_with_unreadable_layout_can_be_recreated_at_once(
     opened: Opener, tmp_path: Path
 ) -> None:
-    """It stayed open, and so locked, for as long as anybody held the error."""
+    """It stayed open, and so locked, for as long as the error was referenced."""
     rows = opened()
     rows.write({ROW + b"a": b"1"}, 7)
     rows.close()
@@ -126,15 +126,18 @@ def test_failed_set_aside_raises_disk_failed(
 
 
 def test_write_buffers_grow_with_store_size(tmp_path: Path) -> None:
-    """The same rows again and again leave their old values in them; a large store, whose rows are
-    all over it, would be compacted too often with small ones."""
+    """Repeated writes of the same rows keep old values in the buffers; a large store, whose writes
+    are all over it, would be compacted too often with small buffers.
+    """
     memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=64 << 20)
     rows = RocksRows(tmp_path / "store", memory, "layout 1")
     value = b"v" * 100
 
     def peak(first: int, step: int) -> int:
-        """In bytes, of the one that is written to, over 24 MB of rows. All together are as many as
-        the disk is late with."""
+        """Return the peak in bytes of the store that is written to, over 24 MB of rows.
+
+        All together are as many as the disk is late with.
+        """
         used = 0
         for turn in range(100):
             begin = first + turn * step

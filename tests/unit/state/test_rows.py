@@ -1,4 +1,4 @@
-"""What every implementation of `Rows` does; and that none of them does it otherwise."""
+"""Behaviour that all implementations of `Rows` share."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ MEMORY = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=8 << 20)
 
 
 def snapshot(path: Path) -> SnapshotRows:
-    """Over a file that holds nothing but a row which was deleted again."""
+    """Return rows over a file that holds only a deleted row."""
     place = open_files(str(path)), scratch_folder(str(path)), "store", 0
     first = SnapshotRows(*place, (), 0)
     first.write({ROW + b"below": b"1", ROW + b"a": b"old"}, None)
@@ -101,7 +101,7 @@ def test_wipe_removes_rows_and_position_but_keeps_format(rows: Rows) -> None:
 
 
 def test_rows_behind_many_tombstones_are_found(rows: Rows) -> None:
-    """An estimate may say that there is none."""
+    """An estimate may be 0 there."""
     rows.write({ROW + b"z": b"1"}, 1)
     for n in range(50):
         rows.write({ROW + b"k%d" % n: b"1"}, None)

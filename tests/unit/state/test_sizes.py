@@ -1,4 +1,4 @@
-"""state/sizes.py: what decoded rows take in memory, held against the allocator's own count."""
+"""state/sizes.py: memory of decoded rows, compared with the allocator's own count."""
 
 import gc
 import tracemalloc
@@ -24,7 +24,7 @@ class Order:
 
 
 def document(number: int, fields: int) -> object:
-    """A document as orjson gives it: field names are shared by all rows."""
+    """Return a document as orjson makes it: field names are shared by all rows."""
     made = {f"f{i}": [f"value {number} {i}", number * 1000 + i, i / 7] for i in range(fields)}
     return orjson.loads(orjson.dumps(made))
 

@@ -1,4 +1,4 @@
-"""Manifests, chains, what fits whom; and what a torn or foreign one does."""
+"""Snapshots: manifests, chains, matching apps, and torn or foreign files."""
 
 import json
 import os
@@ -70,7 +70,7 @@ Row = tuple[bytes, bytes | None]
 def write(
     files: SnapshotFiles, tmp_path: Path, rows: Iterable[Row], *, full: bool = True, number: int = 0
 ) -> SstFile:
-    """One file of the chain of totals-0, published."""
+    """Publish one file of the chain of totals-0."""
     writer = SstWriter(local := tmp_path / "local.sst")
     for key, value in rows:
         writer.put(key, value)
@@ -83,7 +83,7 @@ def write(
 
 
 def held(path: Path, layout: str = LAYOUT) -> tuple[dict[bytes, bytes], int | None]:
-    """What a worker finds in that folder."""
+    """Return the rows that a worker finds in that folder."""
     rows = RocksRows(path, MEMORY, layout)
     try:
         return dict(rows.scan(ROW, INDEX)), rows.position()
@@ -105,7 +105,7 @@ def test_manifest_roundtrips_through_json() -> None:
 
 
 def test_manifest_fields_of_other_versions_are_left_out() -> None:
-    """One that changes state without knowing of them would hand on what is not so any more."""
+    """A version that changes state without knowing these fields would pass on wrong ones."""
     document = json.loads(MANIFEST.to_json())
     document["query"] = {"token": "token", "base": 17}  # manifests had it once
     document["later"] = {"than": "this"}

@@ -1,4 +1,4 @@
-"""Each call on links, and on a file system of pyarrow's and of fsspec's."""
+"""Snapshot files on local folders, and on file systems of pyarrow and fsspec."""
 
 import builtins
 import errno
@@ -116,7 +116,7 @@ def test_full_disk_raises_snapshot_failed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Crash(BaseException):
-    """As SIGKILL: nothing that the code does afterwards counts."""
+    """Exception like a SIGKILL: code that runs afterwards does not count."""
 
 
 def test_crash_between_draft_and_link_leaves_name_free(
@@ -164,7 +164,7 @@ def test_manifest_folder_is_synced_after_link(
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Packages that are not installed."""
+    """Hide packages as if they were not installed."""
     real = builtins.__import__
 
     def hide(package: str) -> None:
@@ -195,7 +195,7 @@ def test_special_characters_in_folder_name_are_kept(name: str, tmp_path: Path) -
 def test_crash_during_write_leaves_no_partial_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HDFS shows what was written so far."""
+    """HDFS shows a file while it is written."""
     files = SnapshotFiles(f"file://{tmp_path}/there")
     output = files._output
 

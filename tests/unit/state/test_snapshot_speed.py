@@ -1,7 +1,7 @@
-"""What a snapshot saves: ratios of CPU in one run, the two alternating, medians of three.
+"""Savings of a snapshot: ratios of CPU time in one run, the two alternating, medians of three.
 
-A replay here has its records in memory: fetching them comes on top of it. Rows that lie scattered
-there, as those of a dict do, cost their writer three times the CPU, in cache misses.
+A replay here has its records in memory: fetching them comes on top. Rows that lie scattered there,
+as those of a dict do, cost their writer three times the CPU, in cache misses.
 """
 
 import time

@@ -128,7 +128,7 @@ def test_stored_window_is_deleted_with_the_commit_after_the_one_that_closes_it()
 
 @pytest.mark.parametrize("sealed", [0, 3, 6])
 @pytest.mark.parametrize("stored", [True, False])
-def test_dropped_windows_leave_what_closed_ones_leave(sealed: int, stored: bool) -> None:
+def test_dropped_windows_leave_the_same_rows_as_closed_ones(sealed: int, stored: bool) -> None:
     """Six windows, of which some were sealed, and written or not, close with and without results.
 
     One of the sealed ones has changed since, and one is a deletion.
@@ -190,7 +190,7 @@ def test_position_of_tombstones_alone_is_written_once() -> None:
     assert (Counted.writes, rows.position()) == (1, 2)
 
 
-def test_resumed_store_gives_no_second_result_and_deletes_what_had_closed() -> None:
+def test_resumed_store_gives_no_second_result_and_deletes_closed_windows() -> None:
     rows = MemoryRows()
     store = windows(rows)
     store.put_window(A, 0, 1)
@@ -204,7 +204,7 @@ def test_resumed_store_gives_no_second_result_and_deletes_what_had_closed() -> N
     assert [value for _, value in committed(again, 2)] == [None, None]
 
 
-def test_abort_opens_again_what_closed_since_the_last_commit() -> None:
+def test_abort_reopens_windows_closed_since_the_last_commit() -> None:
     store = windows(MemoryRows())
     store.put_window(A, 0, 1)
     committed(store, 1)
@@ -358,7 +358,7 @@ def test_full_row_is_refused_with_key_and_remedy() -> None:
     assert says in str(error)
 
 
-def test_items_are_what_is_open_with_its_times() -> None:
+def test_items_are_the_open_windows_with_their_times() -> None:
     visits = sessions(MemoryRows())
     begun(visits, A, 5)
     committed(visits, 1)

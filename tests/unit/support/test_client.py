@@ -10,7 +10,7 @@ from tests.support.client import Client
 TP = TopicPartition("t", 0)
 
 
-def test_client_reads_what_is_committed_and_fences_who_writes() -> None:
+def test_client_reads_committed_records_and_fences_a_writer() -> None:
     with Broker(topics={TP.topic: 1}) as broker:
         client = Client(broker.bootstrap)
         client.send(TP, [(b"k", b"plain")], [7], [[("h", b"v")]])

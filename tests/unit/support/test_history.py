@@ -127,7 +127,7 @@ def lost_to_who_reads_uncommitted(s: Script) -> None:
 
 
 def torn(s: Script) -> None:
-    """Nobody knows of the commit but by what was read of it."""
+    """Plant a torn transaction; that it was committed shows only in a read of it."""
     s.send("a", P, 0, txn="x")
     s.send("b", Q, 0, txn="x")
     s.end("x", commits=True, phase=INFO)
@@ -144,7 +144,7 @@ def aborted(s: Script) -> None:
 
 
 def left_alone(s: Script) -> None:
-    """Its client was killed before it asked for anything."""
+    """Plant a transaction whose client was killed before it asked for an end."""
     s.send("a", P, 0, txn="x")
     s.read("r", (P, 0, "a"))
 
@@ -181,7 +181,7 @@ def from_the_future(s: Script) -> None:
 
 
 def other_orders(s: Script) -> None:
-    """What was read before the kill is overwritten after it."""
+    """Plant another order: records that were read before the kill are overwritten after it."""
     s.send("a", P, None, phase=INFO)
     s.send("b", P, None, phase=INFO, client="w2")
     s.read("r", (P, 0, "a"))
@@ -217,7 +217,7 @@ def skipped_amid(s: Script) -> None:
 
 
 def skipped_by_the_dirty(s: Script) -> None:
-    """Who reads uncommitted sees also what is aborted."""
+    """Plant a skip by a read_uncommitted reader, who must also see aborted records."""
     s.send("a", P, 0, txn="x")
     s.end("x", commits=False)
     s.read("r", (P, 0, "a"), level=DIRTY)
@@ -234,7 +234,7 @@ def seen_uncommitted_alone(s: Script) -> None:
 
 
 def skipped_although_nobody_knew(s: Script) -> None:
-    """What was not sent in a transaction is there for all as soon as anybody has read it."""
+    """Plant a skipped record without a transaction: it must be read once any reader has read it."""
     s.send("a", P, None, phase=INFO)
     s.read("r", (P, 0, "a"), level=DIRTY)
     s.assign("r2", p=0)
@@ -282,7 +282,7 @@ def commit_forgotten(s: Script) -> None:
 
 
 def commit_seen_and_gone(s: Script) -> None:
-    """Nobody knows of the second, until somebody was told of it."""
+    """Plant a commit that one answer shows, and that a later one has lost."""
     s.commit(5)
     s.commit(9, phase=INFO)
     s.committed(9)
@@ -332,7 +332,7 @@ def nothing_made(s: Script) -> None:
 
 
 def half_committed(s: Script) -> None:
-    """Nobody knows of the end of a transaction, of which the offsets are there and no record."""
+    """Plant a half committed transaction: its offsets are committed, and its record is missing."""
     s.send("a", P, 0)
     s.read("m", (P, 0, "a"))
     s.send("b", Q, 0, txn="x", source=Source("g", P, 0))
@@ -434,7 +434,7 @@ def test_acknowledgment_of_another_record_is_inconsistent_and_duplicate() -> Non
 
 
 def test_cycle_of_committed_reads_is_also_a_dirty_read() -> None:
-    """Of the two one must have read before the other asked for its commit."""
+    """One of the two must have read before the other one asked for its commit."""
     s = Script()
     s.send("a", P, 0, txn="x")
     s.send("b", Q, 0, txn="y")
@@ -531,7 +531,7 @@ def test_inconsistent_events_are_refused_as_history() -> None:
 
 
 def test_history_merges_all_journals_in_order_of_time(tmp_path: Path) -> None:
-    """What a killed client had begun to write is left out."""
+    """The unfinished line of a killed client is left out."""
     time = iter(range(1, 9))
 
     class Ticks(SystemClock):

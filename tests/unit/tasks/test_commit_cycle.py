@@ -129,7 +129,7 @@ def test_task_not_owned_at_commit_is_not_adopted_nor_settled() -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_denied_task_is_not_adopted_and_settles_at_once(*, again: bool) -> None:
-    """A second cycle, for what it did behind its seal, would be denied too."""
+    """A second cycle, for records after its seal, would be denied too."""
     commits = CommitCycles()
     run(commits, Due(frozenset({A, B})), Suspended(A, dirty=False))
     run(commits, TaskSealed(A, SEALED), TaskSealed(B, SEALED))
@@ -190,7 +190,7 @@ def test_cycle_with_all_tasks_held_ends_without_commit() -> None:
 
 @pytest.mark.parametrize("early", [False, True], ids=["held first", "wanted back first"])
 def test_revoked_held_task_commits_as_soon_as_output_resumes(*, early: bool) -> None:
-    """It settles no sooner: Kafka has not got what it sealed, whatever it has done since."""
+    """The first cycle settles when Kafka has its sealed rows, whatever the task has done since."""
     commits, revoke = CommitCycles(), Suspended(A, dirty=False)
     run(commits, Due(frozenset({A})), TaskSealed(A, SEALED))
     if early:
@@ -217,7 +217,7 @@ def test_unrequested_commit_answer_raises_invalid_transition() -> None:
         run(CommitCycles(), OffsetsCommitted(NOBODY))
 
 
-def test_next_owner_knows_what_writers_have_told() -> None:
+def test_next_owner_knows_the_event_times_of_writers() -> None:
     told = {"t": {Writer(42, 0): 100, Writer(42, 2): None, Writer(7, 1): 50}}
     sealed = TaskMetadata({"t": 5}, told={"t": {**told["t"], Writer(42, 1): -1}})
     texts = {topic: beside.encode() for topic, beside in metadata_of(sealed).items()}

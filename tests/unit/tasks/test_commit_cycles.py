@@ -117,7 +117,7 @@ def test_idle_task_is_released_at_once(bench: VirtualCluster) -> None:
 def test_task_revoked_during_a_commit_cycle_gets_another_cycle(
     bench: VirtualCluster,
 ) -> None:
-    """What it did while the first one was under way is committed before it is released."""
+    """Records of the first cycle's time are committed before the task is released."""
     station = running(bench, T0)
     station.hand.holds = True
     bench.feed(0, "a")

@@ -1,4 +1,4 @@
-"""Commits and what a record can do to them: a real worker beside a real broker, in virtual time."""
+"""Commits and their effects on records: a real worker and broker, in virtual time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Keep = Callable[[Any, str], Any]
 
 
 def app_of(keep: Keep, **settings: Any) -> App:
-    """`keep` is given the table and each word; awaited if it waits."""
+    """Return an app; `keep` gets the table and each word, and is awaited if it waits."""
     given = {"topic_partitions": 3, "memory_budget": "32MiB", **settings}
     app = App("t", broker="127.0.0.1:9092", **given)
     kept = app.Table("kept")
@@ -56,7 +56,7 @@ def put(kept: Any, word: str) -> None:
 
 
 def begun(bench: VirtualCluster, app: App, *tasks: TaskId) -> WorkerHarness:
-    """A worker that runs these tasks."""
+    """Start a worker that runs these tasks."""
     station = bench.station(app)
     bench.until(lambda: station.hand.alive)
     station.hand.plan(*tasks)
@@ -73,7 +73,7 @@ def committed(bench: VirtualCluster, tp: TopicPartition = P0) -> int:
 
 
 def changelog(bench: VirtualCluster) -> dict[str, Any]:
-    """The newest value of each key."""
+    """Return the newest value of each key."""
     newest = dict(bench.read(CHANGELOG))
     return {orjson.loads(k): orjson.loads(v) for k, v in newest.items() if k and v is not None}
 
@@ -91,7 +91,9 @@ def errors(station: WorkerHarness) -> list[str]:
 
 
 def two_outputs(**settings: Any) -> App:
-    """Counts words; task 0 sends them to one topic, all others to another one."""
+    """Return an app that counts words; task 0 sends them to one topic, all others to
+    another one.
+    """
     given = {"topic_partitions": 3, "memory_budget": "32MiB", **settings}
     app = App("t", broker="127.0.0.1:9092", **given)
     outs = [app.topic(name, partitions=1, value_serializer="raw") for name in ("here", "gone")]
@@ -127,7 +129,7 @@ def test_task_with_deleted_output_waits_and_others_commit(
 
 
 def test_revoked_task_with_deleted_output_is_held_until_lost(bench: VirtualCluster) -> None:
-    """Until then it is held; the others commit whatever becomes of it."""
+    """The task is held until then; the other tasks commit all the time."""
     station = begun(bench, two_outputs(), T0, T1)
     bench.delete("gone")
     feed(bench, "a")
@@ -158,7 +160,7 @@ def test_revoked_task_commits_once_the_output_exists_again(
 
 
 def test_task_with_deleted_output_is_paused_when_too_much_is_dirty(bench: VirtualCluster) -> None:
-    """The others are."""
+    """The other tasks continue."""
     station = begun(bench, two_outputs(memory_budget="1MiB"), T0, T1)
     bench.delete("gone")
     total = 1500
@@ -206,7 +208,7 @@ def test_commit_interval_starts_at_the_end_of_the_previous_commit(bench: Virtual
 
 
 def test_commit_interval_counts_from_the_last_row_written(bench: VirtualCluster) -> None:
-    """A disk that takes 2 s of 3 would leave 1 s to do anything else."""
+    """A disk that takes 2 of 3 s would leave 1 s for all other work."""
     station = begun(bench, app_of(put, broker_commit_interval=3.0), T0)
     station.write_s = 2.0
     feed(bench, "a")
@@ -223,7 +225,7 @@ def test_commit_interval_counts_from_the_last_row_written(bench: VirtualCluster)
 def test_too_many_dirty_rows_are_committed_before_the_interval(
     bench: VirtualCluster,
 ) -> None:
-    """By bytes it would be 350,000 rows, and by the interval all of them."""
+    """The limit of bytes allows 350,000 rows, and the interval all of them."""
 
     def spread(kept: Any, word: str) -> None:
         for n in range(1000):
@@ -244,7 +246,7 @@ def test_too_many_dirty_rows_are_committed_before_the_interval(
 def test_rows_shared_by_records_wait_for_the_commit_interval(
     bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch, records_a_row: int, waits: bool
 ) -> None:
-    """Each record that meets a row again is a row less to write: many keys, written often."""
+    """Each record that meets a row again saves a write."""
     monkeypatch.setattr("streamsx.tasks.committer.DIRTY_ROWS_MAX", 500)
     begun(bench, app_of(put, broker_commit_interval=5.0), T0)
     feed(bench, *(f"{n // records_a_row}" for n in range(600 * records_a_row)))
@@ -262,7 +264,7 @@ def test_too_many_dirty_bytes_are_committed_before_the_interval(bench: VirtualCl
 
 
 def test_chunk_of_large_rows_ends_at_the_memory_budget(bench: VirtualCluster) -> None:
-    """4,000 rows of 100 KB in a turn were 400 MB before the first commit looked at them."""
+    """4,000 rows of 100 KB in one turn were 400 MB before the first commit looked at them."""
 
     def put_much(kept: Any, word: str) -> None:
         kept[word] = word + "x" * 100_000
@@ -283,7 +285,7 @@ def test_chunk_of_large_rows_ends_at_the_memory_budget(bench: VirtualCluster) ->
 def test_changelog_accepting_nothing_stops_the_intake_but_not_the_worker(
     bench: VirtualCluster,
 ) -> None:
-    """A commit that does not end must not let memory grow."""
+    """Memory grew while the commit did not end."""
     station = begun(bench, app_of(put, produce_buffer="64MiB"), T0)
 
     def too_few_replicas(service: Service, call: ServedRequest) -> ReplyBody | None:
@@ -414,7 +416,7 @@ def test_revoked_task_lost_while_waiting_commits_nothing(bench: VirtualCluster) 
 
 
 class Full(MemoryRows):
-    """It takes nothing any more; what is there stays."""
+    """Outbox that takes no more records; earlier ones stay."""
 
     def write(self, rows: Mapping[bytes, bytes | None], position: int | None) -> None:
         if rows:
@@ -474,7 +476,7 @@ def test_record_of_an_uncommittable_value_is_found_and_skipped(
 def test_worker_and_test_driver_go_back_to_the_last_commit_alike(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the failing records had set before stays, in both."""
+    """Values that the failing records had set before stay, in both."""
 
     def keep(kept: Any, word: str) -> None:
         kept[f"before {word}"] = word
@@ -515,7 +517,7 @@ def test_bad_in_place_change_of_an_existing_value_fails_only_one_record(
 
 
 def test_work_of_a_held_task_is_counted_once_when_the_task_goes_back(bench: VirtualCluster) -> None:
-    """The rows of its first seal were acknowledged while its output took nothing."""
+    """The rows of its first seal were acknowledged while its output took no records."""
     app = two_outputs()
 
     @app.agent(app.topic("odd", value_type=str, value_serializer="raw"))
@@ -568,7 +570,7 @@ def test_value_changed_after_set_stops_only_one_task(
     assert committed(bench) == -1
     feed(bench, "x", partition=1)
     bench.until(lambda: committed(bench, P1) == 1)
-    assert "it was changed in place" in errors(station)[-1]
+    assert "the value was changed in place" in errors(station)[-1]
     station.hand.revoke(T0)
     bench.until(station.hand.released, 1)
 
@@ -597,7 +599,9 @@ def test_task_revoked_over_a_changed_value_is_retried_when_reassigned(
 def test_task_reassigned_while_closing_forgets_the_rollback(
     bench: VirtualCluster,
 ) -> None:
-    """Lost, and given back before it was closed: it stopped over what others had passed."""
+    """The task was lost, and assigned again before it was closed: it stopped over records of its
+    next owner.
+    """
 
     def keep(kept: Any, word: str) -> None:
         kept[word] = values = [word]
@@ -619,7 +623,7 @@ def test_task_reassigned_while_closing_forgets_the_rollback(
 def test_uncommittable_value_under_policy_stop_ends_the_worker(
     bench: VirtualCluster,
 ) -> None:
-    """What the other tasks have done is committed all the same."""
+    """The work of the other tasks is committed."""
     station = begun(bench, app_of(setting(object), on_error="stop"), T0, T1)
     feed(bench, "a", "bad")
     feed(bench, "x", partition=1)
@@ -638,7 +642,7 @@ def test_uncommittable_value_under_policy_stop_ends_the_worker(
 
 
 def crowd(agents: int) -> App:
-    """An app whose first agent waits for ever, and the others for nothing."""
+    """Return an app whose first agent waits for ever, and the others for nothing."""
     app = App("t", broker="127.0.0.1:9092", topic_partitions=3, memory_budget="32MiB")
     topic = app.topic("words", value_type=str, value_serializer="raw")
 
@@ -680,7 +684,7 @@ def test_agents_with_positions_of_a_later_version_are_reported(
     begun(bench, crowd(2), T0)
     (told,) = [each for each in caplog.messages if "a later version" in each]
     assert told.startswith("words-0: a later version of streamsx committed offset 1")
-    assert "Those of agent0, agent1 that were ahead repeat records from there" in told
+    assert "Agents of agent0, agent1 that were ahead repeat records from there" in told
 
 
 # -- records that fail
@@ -748,7 +752,7 @@ def test_failures_at_the_end_of_a_quiet_log_are_committed_and_logged_once(
 
 
 def test_failures_are_held_while_their_task_is_paused(bench: VirtualCluster) -> None:
-    """Its commits are denied: what comes behind the failures is not seen."""
+    """Its commits are denied, so the failures after them must wait."""
     station = begun(bench, app_of(failing), T0)
     feed(bench, "a", "bad")
     bench.until(lambda: committed(bench) == 1)
@@ -787,7 +791,7 @@ def test_undecodable_row_fails_only_records_reading_the_row(
     bench.until(lambda: committed(bench) == 5)
     bench.run(0.5)
     assert changelog_rows(bench) == {b'"a"': b"7", b'"b"': b"{no", b'"c"': b"8"}
-    assert """row cannot be decoded: store kept, key b'"b"'""" in caplog.text
+    assert """row cannot be read: store kept, key b'"b"'""" in caplog.text
     assert "words-0 offset 1, task 0_0" in caplog.text
 
 

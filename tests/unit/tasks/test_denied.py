@@ -1,4 +1,4 @@
-"""Commits that Kafka refuses for good: their task suffers, with one line, and nothing else does."""
+"""Commits that Kafka refuses for good: only their task waits, with one log line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def errors(station: WorkerHarness) -> list[object]:
 
 
 def with_one_commit(bench: VirtualCluster, *tasks: TaskId) -> WorkerHarness:
-    """That is asked for and not answered yet."""
+    """Return a worker with one commit on its way."""
     station = bench.begun(counting())
     for task in tasks:
         bench.feed(task.partition, "a")
@@ -48,7 +48,7 @@ def with_one_commit(bench: VirtualCluster, *tasks: TaskId) -> WorkerHarness:
 
 
 def deny(station: WorkerHarness, code: int) -> None:
-    """The newest commit, as far as partition 0 goes."""
+    """Deny the newest commit, for partition 0."""
     (*_, asked) = commits(station)
     station.deliver(e.CommitDone(asked.id, {words(0): code}))
 
@@ -60,7 +60,7 @@ def positions(station: WorkerHarness) -> dict[str, int]:
 def test_denied_task_waits_with_one_error_until_granted_and_others_commit(
     bench: VirtualCluster,
 ) -> None:
-    """It was a line in each cycle, and what was not committed grew."""
+    """There was a line in each cycle, and the uncommitted records grew."""
     station = with_one_commit(bench, T0, T1)
     for _ in range(3):
         deny(station, NOT_ALLOWED)
@@ -90,7 +90,7 @@ def test_denied_task_waits_with_one_error_until_granted_and_others_commit(
 def test_revoked_task_with_a_denied_commit_is_released(
     bench: VirtualCluster, code: int, *, dirty: bool
 ) -> None:
-    """It waited for the time to revoke, 60 s, and was lost then."""
+    """The task waited for the time to revoke, 60 s, and was then lost."""
     station = with_one_commit(bench, T0)
     if dirty:
         bench.feed(0, "b")
@@ -110,7 +110,7 @@ def test_revoked_task_with_a_denied_commit_is_released(
 
 
 def test_denied_commit_of_a_lost_task_is_not_reported(bench: VirtualCluster) -> None:
-    """Another worker has it, and is told itself."""
+    """Another worker has the task, and gets its own answers."""
     station = with_one_commit(bench, T0, T1)
     station.hand.lose(T0)
     bench.run(0.05)
@@ -123,7 +123,7 @@ def test_denied_commit_of_a_lost_task_is_not_reported(bench: VirtualCluster) -> 
 def test_commit_refused_for_an_unknown_topic_is_retried_in_the_next_cycle(
     bench: VirtualCluster,
 ) -> None:
-    """Input had ended, and it was never tried again."""
+    """Input had ended, and the commit was never tried again."""
     station = with_one_commit(bench, T0)
     for count in (2, 3):
         deny(station, GONE)
@@ -140,7 +140,7 @@ def test_commit_refused_for_an_unknown_topic_is_retried_in_the_next_cycle(
 
 
 def refusing(code: int, partitions: range) -> Callable[[Service, ServedRequest], ReplyBody | None]:
-    """A broker that answers commits of these partitions so."""
+    """Make the broker refuse commits of these partitions."""
 
     def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
         if call.api is not Api.OFFSET_COMMIT:

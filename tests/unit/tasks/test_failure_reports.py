@@ -1,4 +1,4 @@
-"""Records that fail are told of, and do not fill the log."""
+"""Reports of failed records, limited so that they do not fill the log."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from streamsx.tasks.failure_reports import FailureReports
 
 
 class Still(Clock):
-    """No time passes by itself."""
+    """Clock that stands still."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -50,7 +50,9 @@ ROW = " The task stops if 10 in a row fail."
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Each says what becomes of its task: a row that lasts is held, and mended code reads it."""
+    """Each line says what happens to the task: a row that lasts is held, and fixed code
+    reads it.
+    """
     assert all(message.endswith(ROW) for message in caplog.messages)
     return [message.removesuffix(ROW) for message in caplog.messages]
 
@@ -74,7 +76,7 @@ def test_first_failure_of_each_operator_is_logged_in_full(caplog: pytest.LogCapt
         ("not in shop-dlq: too large", "is skipped, not in shop-dlq: too large"),
     ],
 )
-def test_line_of_a_failed_record_says_what_became_of_it(
+def test_line_of_a_failed_record_names_its_outcome(
     kept: str, outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     reports().report(replace(failure("split", 7), decode=False, kept=kept))

@@ -1,4 +1,4 @@
-"""tasks/handovers.py: how long hand-overs took, and which of them there were."""
+"""tasks/handovers.py: durations of hand-overs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOMENT_S = 0.0002
 
 
 def near(bench: VirtualCluster) -> WorkerHarness:
-    """A learner that is at the end of its changelog."""
+    """Return a learner at the end of its changelog."""
     station = bench.begun(counting())
     bench.remember(changelog(0), 1)
     station.hand.plan(learners=[T0])
@@ -29,14 +29,14 @@ def near(bench: VirtualCluster) -> WorkerHarness:
 
 
 def first(station: WorkerHarness, event: str, **fields: object) -> float:
-    """When it was told of an event with these fields."""
+    """Return the time of the first event with these fields."""
     return next(
         at for at, name, told in station.events if name == event and fields.items() <= told.items()
     )
 
 
 def promoted(station: WorkerHarness, until: float) -> dict[str, object]:
-    """What is to be told of a hand-over that lasted until then; with a store at its end."""
+    """Return the event of a hand-over that lasted until then, with a store at its end."""
     granted = first(station, "assigned", active=[str(T0)])
     ms = pytest.approx((until - granted) * 1000, abs=MOMENT_S * 1000)
     return {"task": str(T0), "lag": 0, "handover_ms": ms, "at": pytest.approx(until, abs=MOMENT_S)}

@@ -1,4 +1,4 @@
-"""What a worker does not run, and why."""
+"""Reasons why a worker runs no tasks, in the log."""
 
 import logging
 

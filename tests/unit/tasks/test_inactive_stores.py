@@ -1,4 +1,4 @@
-"""What is told of stores that nobody keeps up is true when it is told."""
+"""Lags of inactive stores: true at the time of each report."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ def test_dormant_store_lag_is_the_distance_left_to_read(position: int | None, la
 
 
 def test_log_without_a_leader_has_no_lag_and_does_not_delay_others() -> None:
-    """The worker that started with its store ended: nothing was to be known for 10 s."""
+    """The worker with such a store ended: it waited 10 s for an answer."""
     led, lost = TaskId(1, 0), TaskId(1, 1)
 
     def offsets(asked: Asked) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Where logs begin and end, and where a task without a position begins, on a real broker."""
+"""Starts and ends of logs, and first positions of tasks, on a real broker."""
 
 import asyncio
 

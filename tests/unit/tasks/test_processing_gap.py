@@ -1,4 +1,4 @@
-"""tasks/processing_gap.py: what counts as standing still."""
+"""tasks/processing_gap.py: gaps in which a task with input processes nothing."""
 
 from streamsx.tasks.processing_gap import ProcessingGap
 

@@ -1,4 +1,4 @@
-"""Records that a broker refuses for good: who suffers, and what people are told."""
+"""Records that a broker refuses for good: their task, and the log lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CHANGELOG = "t-counts-changelog"
 
 
 def sending(**settings: Any) -> App:
-    """Counts each word, and passes it on."""
+    """Return an app that counts each word, and sends it on."""
     app = app_of(**settings)
     out = app.topic("out", partitions=1, value_type=str, value_serializer="raw")
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
@@ -56,7 +56,7 @@ def sending(**settings: Any) -> App:
 def refusing(
     code: ErrorCode, topic: str, bad: Callable[[bytes], bool]
 ) -> Callable[[Service, ServedRequest], ReplyBody | None]:
-    """A broker that refuses batches of a topic with such a record, and names it."""
+    """Make the broker refuse batches of a topic with such a record, and name it."""
 
     def refusal(part: Any) -> ReplyBody | None:
         keys = columns(bytes(part.records), 0).keys
@@ -82,7 +82,7 @@ def refusing(
 
 
 def begun(bench: VirtualCluster, app: App) -> WorkerHarness:
-    """A worker that runs two tasks."""
+    """Start a worker that runs two tasks."""
     bench.create("out", 1)
     station = bench.begun(app)
     station.hand.plan(T0, T1)
@@ -91,7 +91,7 @@ def begun(bench: VirtualCluster, app: App) -> WorkerHarness:
 
 
 def feed(bench: VirtualCluster) -> None:
-    """One record is bad, of the first task."""
+    """Append records of which one is bad, of the first task."""
     bench.feed(0, "a")
     bench.until(lambda: bench.committed.get(words(0), (0,))[0] == 1)
     bench.feed(0, "b", "bad", "c")
@@ -122,14 +122,14 @@ def test_task_of_a_refused_record_stops_at_the_last_commit_alone(
         "task stopped: 0_0: record refused: out-0, key b'bad', sent by task 0_0 at words-0 offset 1"
     )
     assert "INVALID_RECORD (no)" in told
-    assert "start again, or set on_produce_error=log to pass over such records" in told
-    assert "nothing behind its last commit (words-0 1) is committed" in told
+    assert "start again, or set on_produce_error=log to skip such records" in told
+    assert "records after its last commit (words-0 1) are not committed" in told
     assert station.made.tasks.actives[T0].why == told
     assert set(out(bench)) == {b"a", b"b", b"c", b"x", b"y", b"z"}
 
 
 def together(bench: VirtualCluster) -> WorkerHarness:
-    """Begin a worker whose records leave with its seals: a bad one is refused, the rows are not."""
+    """Start a worker whose records leave with its seals: a bad one is refused, the rows are not."""
     bench.create("out", 1)
     station = bench.begun(sending(producer_linger=60.0))
     station.hand.plan(T0)
@@ -142,7 +142,7 @@ def together(bench: VirtualCluster) -> WorkerHarness:
 def test_work_of_a_stopped_task_is_counted_once_when_its_rows_have_left(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each start counted it once more: its changelog had the rows, the group not the offsets."""
+    """Each start counted it once more: the changelog had the rows, the group not the offsets."""
     caplog.set_level("DEBUG", "streamsx")
     station = together(bench)
     bench.feed(0, "b", "bad", "a")
@@ -165,7 +165,7 @@ def test_work_of_a_stopped_task_is_counted_once_when_its_rows_have_left(
 def test_rows_whose_offsets_are_on_their_way_are_not_put_back(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The commit may arrive, and nobody would do their work again."""
+    """The commit may arrive, and then no worker would do the work again."""
     caplog.set_level("DEBUG", "streamsx")
     station = together(bench)
     station.hand.holds = True
@@ -248,7 +248,7 @@ def test_unskippable_refused_record_stops_only_the_sending_task(
 
 
 def test_revoked_task_is_released_when_a_record_is_refused(bench: VirtualCluster) -> None:
-    """Whoever gets it meets the same record, and stops there."""
+    """The next owner meets the same record, and stops there."""
     station = begun(bench, sending())
     bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
     station.hand.holds = True
@@ -266,7 +266,7 @@ def feed_without_commit(bench: VirtualCluster) -> None:
 def test_closed_task_is_dropped_by_the_producer_and_reopens_as_a_new_sender(
     bench: VirtualCluster,
 ) -> None:
-    """Else a worker would keep the caches of tasks that it has given away."""
+    """A worker would keep the caches of tasks that it has given away."""
     station = begun(bench, sending())
     producer, old = station.made.producer, station.made.producer._senders[T0]
     station.hand.lose(T0)
@@ -302,7 +302,7 @@ def test_refused_timer_records_are_logged_once_a_second_by_a_running_worker(
 def test_awaiting_a_refused_record_raises_and_the_rest_of_the_batch_arrives(
     bench: VirtualCluster, code: ErrorCode
 ) -> None:
-    """It gave a RecordMetadata, and what was lost seemed to be sent."""
+    """It returned a RecordMetadata, so a lost record seemed to be sent."""
     app = app_of()
     topic = app.topic("out", partitions=1, value_serializer="raw")
     became: list[tuple[bytes, object]] = []
@@ -327,7 +327,7 @@ def test_awaiting_a_refused_record_raises_and_the_rest_of_the_batch_arrives(
 
 
 class Outside(Outbox):
-    """Outbox of nobody: a missing right leaves no dead letter."""
+    """Outbox without a task: without permission no dead letter is left."""
 
 
 def test_each_record_of_a_refused_batch_is_counted() -> None:
@@ -376,13 +376,13 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def passed_over(station: WorkerHarness) -> float:
-    """How many records were refused and passed over, kept or not."""
+    """Return how many records were refused and skipped, kept or not."""
     samples = station.metrics.samples()
     return sum(each.value for each in samples if "refused_records_passed_over" in each.name)
 
 
 def passed_on(bench: VirtualCluster) -> bool:
-    """Whether the first task has committed past all that `feed` gives it."""
+    """Return whether the first task has committed past all records of `feed`."""
     return bench.committed.get(words(0), (0,))[0] == 4
 
 
@@ -417,7 +417,7 @@ def test_refused_record_is_kept_as_a_dead_letter_and_the_others_arrive(
 def test_commit_waits_for_the_dead_letter_of_a_record_that_was_sealed(
     bench: VirtualCluster,
 ) -> None:
-    """The letter is sent when the commit is on its way: killed then, it would be lost."""
+    """The letter is sent when the commit is on its way: a kill then must not lose it."""
     bench.create("out", 1)
     station = bench.begun(sending(on_produce_error="dlq", producer_linger=60.0))
     station.hand.plan(T0)
@@ -473,7 +473,9 @@ def passing_on(name: str, word: str) -> str:
 
 
 def two_agents(**settings: Any) -> App:
-    """Each passes words on to the same topic; the first one has a reaction of its own."""
+    """Return an app with two agents that send words to one topic; the first has its own
+    reaction.
+    """
     app = app_of(**settings)
     out = app.topic("out", partitions=1, value_type=str, value_serializer="raw")
     words = app.topic("words", value_type=str, value_serializer="raw")
@@ -494,7 +496,7 @@ def two_agents(**settings: Any) -> App:
 
 
 def two_flows(**settings: Any) -> App:
-    """The same as flows, whose records go through one loop."""
+    """Return the same as flows, whose records go through one loop."""
     app = app_of(**settings)
     out = app.topic("out", partitions=1, value_type=str, value_serializer="raw")
     words = app.topic("words", value_type=str, value_serializer="raw")
@@ -510,8 +512,9 @@ def two_flows(**settings: Any) -> App:
 def test_reaction_of_an_agent_or_flow_is_that_of_its_records_alone(
     bench: VirtualCluster, made: Callable[..., App], guarantee: str, first: str
 ) -> None:  # fmt: skip
-    """Also in a task that runs record by record, since one has failed. No transaction is aborted
-    for a refusal."""
+    """Also in a task that runs record by record after a failure. A refusal aborts no
+    transaction.
+    """
     bench.create("out", 1)
     bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
     bench.feed(0, first, "b", "bad", "c")
@@ -650,7 +653,7 @@ def topics_of(bench: VirtualCluster) -> set[str]:
 
 
 def test_task_that_began_anew_is_asked_again(bench: VirtualCluster) -> None:
-    """A refusal for the life before leaves no dead letter: the next one sends the record again."""
+    """A refusal of the closed task leaves no dead letter: the new one sends the record again."""
     station = begun(bench, with_reaction("dlq"))
     handler = station.made.produce_errors
     old = station.made.producer._senders[T0].part("flow of words to out", "dlq")

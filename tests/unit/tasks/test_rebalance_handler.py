@@ -1,4 +1,4 @@
-"""The data loop's side of the group, between all the real parts of a worker that has not begun."""
+"""The group's events in the data loop, with all real parts of a worker that has not started."""
 
 import asyncio
 from collections.abc import Iterator
@@ -50,8 +50,9 @@ def test_tasks_lost_while_leaving_set_the_exit_code(rebalance_handler: Rebalance
 def test_tasks_lost_after_a_cancelled_leave_do_not_set_the_exit_code(
     rebalance_handler: RebalanceHandler,
 ) -> None:
-    """A mark was taken back; a fence took its tasks, hours ago; a SIGTERM then ended it with 1 and
-    without its last flush."""
+    """A leave was cancelled, then a fence took its tasks. Hours later a SIGTERM ended the worker
+    with exit code 1 and without its last flush.
+    """
     rebalance_handler.handle(IsLeaving(None))
     rebalance_handler.handle(Stays())
     rebalance_handler.handle(e.Lost(()))

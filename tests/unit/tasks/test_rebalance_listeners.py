@@ -1,4 +1,4 @@
-"""Who is called back of a rebalance, in which order, and whose error counts."""
+"""Rebalance listeners: which are called, in which order, and whose error counts."""
 
 import asyncio
 import signal
@@ -20,7 +20,7 @@ NOBODY: PartitionSet = frozenset()
 
 
 class WorkerHarness:
-    """`heard`: in order, what was called with what; `ended`: what ended the worker."""
+    """Worker with listeners. `heard`: calls in order; `ended`: the reason of its end."""
 
     def __init__(self, **failing: Exception) -> None:
         self.heard: list[tuple[str, PartitionSet]] = []
@@ -73,7 +73,7 @@ def test_app_without_listeners_is_not_waited_for() -> None:
 
 
 def test_empty_partition_sets_reach_only_the_assigned_listener() -> None:
-    """R429-19."""
+    """Requirement R429-19 of tests/requirements.md."""
     station = WorkerHarness()
     for name in ("assigned", "revoked", "lost"):
         getattr(station.listeners, name).append(station.hears(name))
@@ -91,7 +91,7 @@ def test_empty_partition_sets_reach_only_the_assigned_listener() -> None:
 
 @pytest.mark.parametrize("listens", [True, False])
 def test_lost_partitions_go_to_on_revoked_without_an_on_lost_listener(listens: bool) -> None:
-    """R429-04."""
+    """Requirement R429-04 of tests/requirements.md."""
     station = WorkerHarness()
     station.listeners.revoked.append(station.hears("revoked"))
     if listens:
@@ -103,8 +103,9 @@ def test_lost_partitions_go_to_on_revoked_without_an_on_lost_listener(listens: b
 
 
 def test_partition_lost_during_the_revoke_callback_is_revoked_once(bench: VirtualCluster) -> None:
-    """The callback closes what it opened, which took longer than `revoke_timeout`; called again
-    for the same partition it found nothing to close, and that ended the worker."""
+    """The callback closes connections, which took longer than `revoke_timeout`. Called again for
+    the same partition it found none to close, and that ended the worker.
+    """
     app, told = counting(revoke_timeout=4), list[str]()
 
     @app.on_assigned
@@ -148,7 +149,9 @@ def test_partitions_are_released_after_their_callbacks_return() -> None:
 
 
 def test_all_callbacks_run_and_the_first_error_is_kept() -> None:
-    """R429-18: revoked fails and assigned fails; both have happened, and the first one counts."""
+    """R429-18: the callbacks of revoke and assignment fail; both have run, and the first error
+    counts.
+    """
     boom, bang = ValueError("boom"), KeyError("bang")
     station = WorkerHarness(first=boom, third=bang)
     station.listeners.revoked.extend([station.hears("first"), station.hears("second")])
@@ -170,7 +173,9 @@ def test_all_callbacks_run_and_the_first_error_is_kept() -> None:
 
 
 def test_callback_awaiting_a_cancelled_task_fails_like_any_other() -> None:
-    """No other was called, nothing was told, and what it gave back went when its time was over."""
+    """No other callback ran, no event was reported, and its partitions were lost at the time
+    limit.
+    """
     station, over = WorkerHarness(), list[float]()
 
     async def stops_its_poller(_: PartitionSet) -> None:
@@ -239,7 +244,7 @@ def test_callbacks_of_one_partition_run_one_after_another() -> None:
 
 
 def test_rebalance_prolonged_by_a_callback_shows_in_the_metrics(bench: VirtualCluster) -> None:
-    """They were told half a second behind the assignment, and again behind the next one."""
+    """They were reported half a second after the assignment, and again after the next one."""
     app = counting()
 
     @app.on_assigned
@@ -256,7 +261,7 @@ def test_rebalance_prolonged_by_a_callback_shows_in_the_metrics(bench: VirtualCl
 
 
 def test_ending_worker_waits_for_the_on_lost_callback(bench: VirtualCluster) -> None:
-    """It was cut off in the middle, or before it had begun."""
+    """The callback was cut off in the middle, or before it had started."""
     app, told = counting(), list[str]()
 
     @app.on_lost
@@ -277,8 +282,9 @@ def test_ending_worker_waits_for_the_on_lost_callback(bench: VirtualCluster) -> 
 
 
 def test_rebalance_callback_may_send_and_read_tables(bench: VirtualCluster) -> None:
-    """It has no timer beside it: what sends outside of agents was there for timers alone, and the
-    first `send` of a callback ended the worker."""
+    """The app has no timer: what sends outside of agents existed for timers only, and the first
+    `send` of a callback ended the worker.
+    """
     app = counting()
     told = app.topic("told", partitions=1, value_serializer="raw")
 

@@ -1,4 +1,4 @@
-"""What commits have behind them goes from repartition topics, and from no other."""
+"""Purge of repartition topics: processed records are deleted there, and in no other topic."""
 
 import asyncio
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Lines about restores that last."""
+"""Log lines of long restores."""
 
 from streamsx.model import TaskId
 from streamsx.tasks.restore_summary import EVERY_S, RestoresOver, RestoreSummary

@@ -1,4 +1,4 @@
-"""tasks/restorer.py: what becomes of a task whose role changes while its stores are opened."""
+"""tasks/restorer.py: tasks whose role changes while their stores open."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,7 +27,7 @@ COUNTS = StoreNode("counts", CHANGELOG.topic, table_key_codec(str), table_codec(
 
 
 class Reading:
-    """A fetcher from which comes what it was given."""
+    """Fetcher that returns the records it was given."""
 
     def __init__(self) -> None:
         self.reads: dict[TopicPartition, int] = {}
@@ -94,7 +94,7 @@ def ends(restorer: Restorer, role: Role, rows: Rows, end: int) -> bool:
 def test_learner_promoted_before_ends_are_read_is_done_at_the_end(
     directory: StateDirectory,
 ) -> None:
-    """It went on following for ever, and the task ran nowhere."""
+    """The task kept following for ever, and ran nowhere."""
     reading, told = Reading(), Told()
     restorer = restorer_of(reading, told, directory)
     rows = MemoryRows()
@@ -123,7 +123,7 @@ def test_promoted_learner_restores_up_to_the_newly_read_end(
 
 
 def test_learner_with_a_truncated_changelog_is_no_longer_near(directory: StateDirectory) -> None:
-    """It went on being told as near as it had been, with an empty store."""
+    """Its old lag was still reported, with an empty store."""
     reading, told = Reading(), Told()
     restorer = restorer_of(reading, told, directory)
     rows = MemoryRows()
@@ -147,7 +147,7 @@ class FullDisk(MemoryRows):
 def test_changelog_truncated_while_the_disk_is_full_ends_the_task(
     directory: StateDirectory,
 ) -> None:
-    """It ended the worker at once, before the other tasks had committed."""
+    """The full disk ended the worker at once, before the other tasks had committed."""
     reading, told = Reading(), Told()
     restorer = restorer_of(reading, told, directory)
     ends(restorer, Role.LEARNER, FullDisk(), 1000)
@@ -176,8 +176,9 @@ def test_restore_on_a_full_disk_ends_and_writes_nothing_more(
 def test_store_ahead_of_the_changelog_is_kept_aside(
     directory: StateDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The topic was deleted and made anew, or a broker lost its end: it was wiped, and the message
-    said that there was nothing to do."""
+    """The topic was deleted and created again, or a broker lost its end: the store was deleted, and
+    the message said that no action was needed.
+    """
     told, reading = Told(), Reading()
     restorer = restorer_of(reading, told, directory)
     memory = RocksMemory(blocks_bytes=1 << 20, buffers_bytes=1 << 20)
@@ -190,8 +191,8 @@ def test_store_ahead_of_the_changelog_is_kept_aside(
     rows.write({}, 6)
     rows.close()
     (kept,) = (directory.path / "kept").iterdir()
-    assert "the changelog ends at 6, the store says 291: the brokers have lost" in caplog.text
-    assert f"what it held is kept in {kept}: remove that when" in caplog.text
+    assert "the changelog ends at 6, the store is at 291: the brokers have lost" in caplog.text
+    assert f"the old store is kept in {kept}: delete it if" in caplog.text
     copy = RocksRows(kept, memory, "layout")
     assert (copy.get(ROW + b"a"), copy.position()) == (b"291", 291)
     copy.close()

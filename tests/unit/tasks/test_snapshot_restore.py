@@ -1,4 +1,4 @@
-"""A worker whose stores are empty, and a snapshot that fits, or does not."""
+"""Workers with empty stores, and snapshots that fit or do not fit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def layout_of(app: App) -> str:
 
 
 def snapshot(bench: VirtualCluster, uri: str, *, positions: int | None = None) -> Manifest:
-    """Of the first batch of each changelog; two are there."""
+    """Make a snapshot of the first batch of each of two changelogs."""
     for n in range(3):
         bench.remember(changelog(n), 1, b"1%d")
     parts = {n: (chain_of(bench.read(changelog(n))), ROWS_PER_BATCH) for n in range(3)}
@@ -59,7 +59,7 @@ def snapshot(bench: VirtualCluster, uri: str, *, positions: int | None = None) -
 
 
 def begun(bench: VirtualCluster, uri: str) -> WorkerHarness:
-    """It runs all three tasks."""
+    """Start a worker that runs all three tasks."""
     station = bench.begun(counting(snapshot=uri))
     since = bench.scheduler.now
     station.hand.plan(*TASKS)
@@ -69,7 +69,7 @@ def begun(bench: VirtualCluster, uri: str) -> WorkerHarness:
 
 
 def read_from(bench: VirtualCluster, station: WorkerHarness) -> dict[int, int]:
-    """Of each changelog, the first offset that was asked for."""
+    """Return the first fetched offset of each changelog."""
     first: dict[int, int] = {}
     for tp, offset in bench.fetched(station.since):  # type: ignore[attr-defined]
         if tp.topic.endswith("changelog"):
@@ -79,7 +79,7 @@ def read_from(bench: VirtualCluster, station: WorkerHarness) -> dict[int, int]:
 
 @pytest.fixture
 def logs(bench: VirtualCluster) -> VirtualCluster:
-    """The changelogs are there."""
+    """Create the changelogs."""
     service, compacted = bench.broker.service, {"cleanup.policy": "compact"}
     named = service.fresh_id().bytes
     bench.at_broker(lambda: service.topics.create(changelog(0).topic, named, 3, compacted))
@@ -142,7 +142,7 @@ def test_rows_of_an_interrupted_restore_are_replaced_by_the_snapshot(
 
 
 def anew(**changes: object) -> Break:
-    """The manifest says something else."""
+    """Return a change of the manifest."""
 
     def rewrite(manifest: Manifest, root: Path) -> None:
         path = root / manifest_name(0)
@@ -152,12 +152,12 @@ def anew(**changes: object) -> Break:
 
 
 def store(change: Callable[[StoreSnapshot], StoreSnapshot]) -> Break:
-    """It says something else of the store."""
+    """Return a change of the store's part of the manifest."""
     return lambda m, root: anew(stores={"counts": change(m.stores["counts"])})(m, root)
 
 
 def after(position: int | None) -> Break:
-    """The changelog goes on there."""
+    """Return a change of the position at which the changelog continues."""
 
     def change(found: StoreSnapshot) -> StoreSnapshot:
         parts = {n: p._replace(changelog_next=position) for n, p in found.partitions.items()}
@@ -230,7 +230,7 @@ def test_unfit_snapshot_is_reported_and_changelog_replayed(
 def test_state_held_only_by_a_snapshot_is_not_started_without_the_snapshot(
     logs: VirtualCluster, uri: str
 ) -> None:
-    """Rescaled, and not handed over: an empty changelog would be replayed."""
+    """The state was rescaled and not handed over: an empty changelog would be replayed."""
     layout, parts = layout_of(counting()), {n: ([{b'"a"': b"1"}], None) for n in range(3)}
     make(uri, logs.folder, "t", "counts", layout, parts, {"words": 3})
     station = logs.begun(counting(snapshot=uri))
@@ -244,7 +244,7 @@ def test_state_held_only_by_a_snapshot_is_not_started_without_the_snapshot(
 def test_snapshot_collected_after_lookup_is_reported_and_changelog_replayed(
     logs: VirtualCluster, uri: str
 ) -> None:
-    """Many were committed since another task has opened, and found the one that was the newest."""
+    """Many snapshots were committed since another task opened with the newest one of that time."""
     manifest, files = snapshot(logs, uri), open_files(uri)
     station = logs.begun(counting(snapshot=uri))
     station.hand.plan(T0)
@@ -269,7 +269,7 @@ def test_snapshot_collected_after_lookup_is_reported_and_changelog_replayed(
 def test_snapshot_ending_before_the_changelog_start_is_reported_and_unused(
     logs: VirtualCluster, uri: str
 ) -> None:
-    """Records between them are gone: the store would be without them."""
+    """Records between them are gone: the store would miss them."""
     snapshot(logs, uri)
     start = ROWS_PER_BATCH + 1
     for n in range(3):
@@ -324,7 +324,7 @@ def test_task_revoked_while_reading_a_snapshot_is_released_at_once(
 def test_task_revoked_right_after_the_snapshot_leaves_the_worker_running(
     logs: VirtualCluster, uri: str
 ) -> None:
-    """The empty store that was there is deleted meanwhile."""
+    """The empty store is deleted meanwhile."""
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
     logs.scheduler.disk_s = 3
@@ -341,7 +341,7 @@ def test_task_revoked_right_after_the_snapshot_leaves_the_worker_running(
 def test_tasks_revoked_while_waiting_for_a_snapshot_close_independently(
     logs: VirtualCluster, uri: str
 ) -> None:
-    """All wait for the one look at the place of the snapshots."""
+    """All tasks wait for the one look at the place of the snapshots."""
     snapshot(logs, uri)
     station = logs.begun(counting(snapshot=uri))
     logs.scheduler.disk_s = 1e9
@@ -371,7 +371,7 @@ def test_silent_snapshot_location_is_reported_and_changelog_replayed(
 def test_blocked_snapshot_thread_does_not_block_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A read that nobody answers, and jobs behind it."""
+    """A read that is never answered, with jobs behind it."""
     monkeypatch.setattr(module, "CLOSE_MAX_S", 0.01)
     beside, held = Beside(), threading.Event()
     jobs = [beside.submit(held.wait) for _ in range(THREADS + 1)]

@@ -1,4 +1,4 @@
-"""Workers whose source topics are made anew, or whose logs lose records at either end."""
+"""Workers whose source topics are created again, or whose logs lose records at either end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T0 = TaskId(0, 0)
 def running(
     bench: VirtualCluster, old: WorkerHarness | None = None, **settings: Any
 ) -> WorkerHarness:
-    """A worker whose tasks all run, in a real group."""
+    """Start a worker whose tasks all run, in a real group."""
     stores = None if old is None else old.stores
     station = bench.station(counting(**settings), by_hand=False, stores=stores)
 
@@ -48,7 +48,9 @@ def topic_id(bench: VirtualCluster) -> str:
 
 
 def by_id(monkeypatch: pytest.MonkeyPatch, *, known: bool) -> None:
-    """Brokers from Kafka 3.1 on take fetches by id; 2.8 to 3.0 have ids, and take names alone."""
+    """Choose the broker: from Kafka 3.1 on fetches name ids; 2.8 to 3.0 have ids, and fetches name
+    topics.
+    """
     if not known:
         monkeypatch.setattr("streamsx.client.fetcher.FETCH_BY_ID", VersionRange(99, 99))
 
@@ -60,7 +62,7 @@ def by_id(monkeypatch: pytest.MonkeyPatch, *, known: bool) -> None:
 def test_topic_recreated_under_a_worker_is_read_once_from_the_start(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    """Shorter or longer than the position by the time the worker sees it."""
+    """When the worker notices, the new log is shorter or longer than the old position."""
     station = running(bench)
     bench.feed(0, *["old"] * 5)
     bench.until(lambda: bench.counted() == {"old": 5})
@@ -70,7 +72,11 @@ def test_topic_recreated_under_a_worker_is_read_once_from_the_start(
     bench.feed(0, "after")
     bench.until(lambda: bench.counted()["after"] == 1, 20)
     assert bench.counted() == {"old": 5, "new": count, "after": 1}
-    told = [text for text in caplog.messages if "made anew: words-0: going on at its start" in text]
+    told = [
+        text
+        for text in caplog.messages
+        if "created again: words-0: continuing at its start" in text
+    ]
     assert len(told) == 1
     stop(bench, station)
     bench.feed(0, "last")
@@ -83,7 +89,9 @@ def test_topic_recreated_under_a_worker_is_read_once_from_the_start(
 def test_recreated_topic_is_noticed_where_brokers_fetch_by_name_only(
     bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They say nothing; a look at the metadata finds it, and some are read twice."""
+    """The broker reports nothing; a look at the metadata finds it, and some records are read
+    twice.
+    """
     by_id(monkeypatch, known=False)
     station = running(bench)
     bench.feed(0, *["old"] * 5)
@@ -99,7 +107,7 @@ def test_recreated_topic_is_noticed_where_brokers_fetch_by_name_only(
 def test_topic_recreated_while_down_is_read_from_the_start(
     bench: VirtualCluster, count: int
 ) -> None:
-    """The offset that the group still has is of the old topic."""
+    """The committed offset is of the old topic."""
     old = OffsetMetadata(7, topic_id=topic_id(bench)).encode()
     make_anew(bench)
     bench.feed(0, *["new"] * count)
@@ -114,7 +122,9 @@ def test_topic_recreated_while_down_is_read_from_the_start(
 def test_offset_of_a_newer_topic_is_trusted_by_a_worker_with_old_metadata(
     bench: VirtualCluster,
 ) -> None:
-    """Another worker has seen the new topic, and done its first records; then the task moves."""
+    """Another worker has seen the new topic and processed its first records; then the
+    task moves.
+    """
     station = bench.begun(counting())
     make_anew(bench)
     bench.feed(0, "done", "left")
@@ -159,7 +169,7 @@ def test_offset_before_the_log_start_resumes_there_and_logs_the_loss(
 def test_held_records_are_processed_when_the_log_is_truncated_after_them(
     bench: VirtualCluster,
 ) -> None:
-    """A task holds a batch; what follows is deleted before the task has room for it."""
+    """A task holds a batch; the records after it are deleted before the task has room for them."""
     station = bench.begun(counting())
     station.hand.plan(T0)
     bench.until(lambda: T0 in station.made.tasks.actives)
@@ -181,7 +191,7 @@ def test_held_records_are_processed_when_the_log_is_truncated_after_them(
 
 
 def test_outdated_out_of_range_answer_repeats_and_loses_nothing(bench: VirtualCluster) -> None:
-    """A broker that was behind has said so; the one that leads now has the offset."""
+    """The answer was of a broker that was behind; the current leader has the offset."""
     station = bench.begun(counting())
     station.hand.plan(T0)
     bench.feed(0, *"abc")

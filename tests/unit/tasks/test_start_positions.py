@@ -37,7 +37,7 @@ def test_partition_without_offset_starts_by_reset_rule(
         (12, 12, True, END, "it ends at 9, the task was at 12"),
         (12, 7, True, 7, "it ends at 9, the task was at 12"),
         (12, 1, True, START, "it ends at 9, the task was at 12"),
-        (12, 12, False, START, "or the topic was made anew: going on at 3"),
+        (12, 12, False, START, "or the topic was deleted and created again: continuing at 3"),
     ],
 )
 def test_out_of_range_task_resumes_with_least_loss_and_repetition(

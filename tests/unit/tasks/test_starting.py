@@ -1,4 +1,4 @@
-"""Workers whose group has lost its offsets, and whose state is there."""
+"""Workers with state whose group has lost its offsets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def grouping(**settings: object) -> App:
-    """`words` are forwarded by a task without state, and counted by another one."""
+    """Return an app: a task without state forwards `words`, another one counts them."""
     app = app_of(**settings)
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
 
@@ -51,8 +51,9 @@ def stop(bench: VirtualCluster, station: WorkerHarness) -> None:
 
 
 def forget(bench: VirtualCluster, topic: str | None = None) -> None:
-    """All offsets of the group, as a broker does a week after its last worker; or those of a topic,
-    as it does when that is deleted."""
+    """Delete all offsets of the group, as a broker does a week after the last worker; or those of a
+    topic, as it does when the topic is deleted.
+    """
     machine = bench.broker.service.groups.machine
     assert machine is not None
     committed = machine.groups["t"].committed
@@ -61,7 +62,7 @@ def forget(bench: VirtualCluster, topic: str | None = None) -> None:
 
 
 def counted_once(bench: VirtualCluster, make: Callable[..., App]) -> WorkerHarness:
-    """A worker that has counted five words, and has ended."""
+    """Run a worker until it has counted five words, and end it."""
     station = start(bench, make())
     bench.feed(0, *"abcde")
     bench.until(lambda: bench.counted().total() == 5)
@@ -85,7 +86,7 @@ def test_stateful_task_with_lost_offsets_stops(
     bench.until(lambda: stopped(station), 20)
     bench.run(5)
     assert bench.counted() == dict.fromkeys("abcde", 1)
-    assert "none is committed of" in stopped(station)[0]
+    assert "committed offsets are gone" in stopped(station)[0]
     assert "set on_lost_offsets to earliest or latest" in stopped(station)[0]
     stop(bench, station)
     again = start(bench, make(), old)
@@ -119,7 +120,7 @@ def test_task_with_lost_offsets_begins_by_on_lost_offsets(
 def test_task_with_lost_offsets_stops_in_a_new_state_directory_too(
     bench: VirtualCluster, make: Callable[..., App]
 ) -> None:
-    """Its store is made of the changelog, which is as good as one on the disk."""
+    """Its store comes from the changelog, which is as good as one on the disk."""
     counted_once(bench, make)
     forget(bench)
     station = start(bench, make(), name="w2")
@@ -132,7 +133,7 @@ def test_task_with_lost_offsets_stops_in_a_new_state_directory_too(
 def test_topic_recreated_while_down_is_read_although_offsets_are_gone(
     bench: VirtualCluster, make: Callable[..., App]
 ) -> None:
-    """Brokers forget the offsets of a topic with it; the state directory knows its id."""
+    """Brokers delete the offsets of a topic with the topic; the state directory has its id."""
     old = counted_once(bench, make)
     bench.delete("words")
     forget(bench, "words")
@@ -157,7 +158,7 @@ def test_repartition_topic_deleted_while_down_is_recreated_and_read(bench: Virtu
 
 
 def test_app_switched_to_another_topic_keeps_state(bench: VirtualCluster) -> None:
-    """The group has offsets of the topic that it read: none is gone."""
+    """The group has offsets of the old topic: none is gone."""
     old = counted_once(bench, counting)
     bench.create("others", 3)
     bench.append(TopicPartition("others", 0), [(None, b"a")])
@@ -213,7 +214,7 @@ def test_first_start_beside_stateful_workers_stops_no_task(
 def test_worker_waits_for_the_coordinator_before_declaring_offsets_lost(
     bench: VirtualCluster,
 ) -> None:
-    """An error is no answer: whether the group has other offsets must be known."""
+    """An error is no answer: the worker has to know whether the group has other offsets."""
     old = counted_once(bench, counting)
     forget(bench)
     until = bench.scheduler.now + 4

@@ -1,4 +1,4 @@
-"""tasks/state_machine.py: the table."""
+"""tasks/state_machine.py: the table of states."""
 
 from itertools import product
 
@@ -29,7 +29,7 @@ def life(role: Role, *events: TaskEvent) -> TaskStateMachine:
 
 
 def opened(role: Role, *events: TaskEvent) -> TaskStateMachine:
-    """Its stores are, and what an active waits for is known."""
+    """Return a task whose stores are open and whose positions are known."""
     placed = [TaskEvent.POSITIONS_KNOWN] if role is Role.ACTIVE else []
     return life(role, TaskEvent.STORES_OPEN, *placed, *events)
 
@@ -97,7 +97,7 @@ def test_invalid_transition_message_shows_state_and_history() -> None:
 
 @pytest.mark.parametrize("role", [Role.ACTIVE, Role.LEARNER], ids=lambda role: role.value)
 def test_every_living_state_can_end(role: Role) -> None:
-    """From each state that the role reaches, some event leads on, and CLOSED is reached."""
+    """From each state that the role reaches some event leads on, and CLOSED is reached."""
     table = TABLE[role] | TABLE[Role.ACTIVE]
     reached, todo = set(), [TaskState.CREATED]
     while todo:
@@ -114,7 +114,9 @@ def test_every_living_state_can_end(role: Role) -> None:
 
 @pytest.mark.parametrize(("event", "state"), list(product(TaskEvent, LIVING)))
 def test_task_runs_only_in_running_state(event: TaskEvent, state: TaskState) -> None:
-    """RUN comes only with a step into RUNNING, RELEASE only with one out of the living states."""
+    """RUN comes only with a step into RUNNING, RELEASE only with a step out of the
+    living states.
+    """
     for role in (Role.ACTIVE, Role.LEARNER):
         if cell := TABLE[role].get((event, state)):
             then, effects = cell

@@ -1,4 +1,4 @@
-"""Stores of a real worker that no task of it uses any more."""
+"""Stores of a real worker that none of its tasks uses any more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_unused_store_is_kept_for_the_cleanup_delay(bench: VirtualCluster) -> No
 
 
 def test_store_reused_within_the_cleanup_delay_starts_a_new_delay(bench: VirtualCluster) -> None:
-    """Its time begins anew when it is given up again."""
+    """Its delay starts again when it is given up again."""
     app = counting(state_cleanup_delay=150)
     station = bench.begun(app)
     folder = bench.folder / "w1" / "t" / "stores" / "counts" / "0"
@@ -64,7 +64,7 @@ def test_store_reused_within_the_cleanup_delay_starts_a_new_delay(bench: Virtual
 def test_disk_failure_on_cleanup_stops_the_worker_in_order(
     bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ended at once, and left the group without a commit."""
+    """The worker ended at once, and left the group without a commit."""
 
     def full(*_: object) -> NoReturn:
         raise DiskFailed("disk full")

@@ -1,4 +1,4 @@
-"""Stores of a real worker: damaged ones, locked ones, slow ones, and what lies on the disk."""
+"""Stores of a real worker: damaged, locked and slow ones, and leftovers on the disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T0, T1 = TaskId(0, 0), TaskId(0, 1)
 
 
 def counted_once(bench: VirtualCluster) -> WorkerHarness:
-    """A worker that has committed one word of the first task."""
+    """Run a worker until it has committed one word of the first task."""
     station = bench.begun(counting())
     bench.feed(0, "a")
     station.hand.plan(T0)
@@ -102,7 +102,7 @@ def test_damaged_store_of_an_earlier_process_is_moved_away(bench: VirtualCluster
 
 
 def test_sound_store_beside_a_damaged_one_counts_as_a_copy(bench: VirtualCluster) -> None:
-    """Who is not known to have it restores it elsewhere, from the first record on."""
+    """Otherwise another worker restores it, from the first record on."""
     first = counted_once(bench)
     bench.feed(1, "b")
     first.hand.plan(T0, T1)

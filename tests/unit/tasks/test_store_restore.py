@@ -1,4 +1,4 @@
-"""tasks/store_restore.py: the machine of one store, and each row of what can be wrong with it."""
+"""tasks/store_restore.py: the state machine of one store, and each row of its faults."""
 
 import pytest
 
@@ -74,12 +74,12 @@ def test_empty_store_restores_from_changelog_start() -> None:
 @pytest.mark.parametrize(
     ("position", "why"),
     [
-        (640, "the changelog begins at 812, the store says 640"),
-        (950, "the changelog ends at 900, the store says 950"),
+        (640, "the changelog begins at 812, the store is at 640"),
+        (950, "the changelog ends at 900, the store is at 950"),
     ],
 )
 def test_store_outside_changelog_is_kept_aside_and_restored_anew(position: int, why: str) -> None:
-    """It was wiped: the brokers have lost those records, and it may be the last copy."""
+    """It was deleted: the brokers have lost those records, and it may be the last copy."""
     machine = StoreRestore(follows=False, limit=0)
     assert machine.step(0.0, Opened(position, True, 812, 900)) == [Empty(why, keep=True), Read(812)]
 
@@ -94,14 +94,14 @@ def test_changelog_cut_during_restore_restarts_store() -> None:
     machine = active(end=10)
     machine.step(1.0, fetched(to=2))
     effects = machine.step(2.0, OutOfRange(5, 10))
-    assert effects == [Empty("the changelog begins at 5, the store says 0", keep=True), Read(5)]
+    assert effects == [Empty("the changelog begins at 5, the store is at 0", keep=True), Read(5)]
     machine.step(3.0, fetched(to=10))
     machine.step(4.0, Written())
     assert machine.state is RestoreState.DONE
 
 
 def test_changelog_cut_outgrown_by_log_reports_lost_offset() -> None:
-    """The reason was empty: the log had grown beyond the position before its end was asked for."""
+    """The reason was empty: the log had grown beyond the position before its end was read."""
     machine = learner(end=100, limit=200)
     machine.step(1.0, fetched(to=100))
     machine.step(2.0, Written())
@@ -111,7 +111,7 @@ def test_changelog_cut_outgrown_by_log_reports_lost_offset() -> None:
 
 
 def test_store_at_end_is_done_when_changelog_is_cut() -> None:
-    """Of two tables: the other one was still being restored, and the worker ended by a bug."""
+    """Of two tables the other one was still being restored, and the worker ended with a bug."""
     assert after(active(10, end=10), OutOfRange(0, 5)) is RestoreState.DONE
 
 
@@ -135,7 +135,7 @@ def test_promoted_learner_reads_to_end_read_after_release() -> None:
 
 
 def test_promotion_to_end_before_restore_start_has_nothing_to_restore() -> None:
-    """A learner's, which a replica that lacks the last records leads when it is made active."""
+    """A replica that lacks the last records leads the learner's changelog when it is promoted."""
     machine = StoreRestore(follows=True, limit=5)
     machine.step(0.0, Opened(10, True, 0, 12))
     assert machine.total == 2

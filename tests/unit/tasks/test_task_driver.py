@@ -1,4 +1,4 @@
-"""The data loop of a real worker beside a real broker; what the group says is played by hand."""
+"""The data loop of a real worker and broker; the group is played by hand."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_log_ending_before_the_position_is_reread_without_topic_ids(bench: Virtu
 
 
 def test_stale_log_start_is_ignored_by_a_task_reassigned_meanwhile(bench: VirtualCluster) -> None:
-    """Another worker has gone on from there: nothing is read twice."""
+    """Another worker has continued from there: no record is read twice."""
 
     def no_leader(service: Service, call: ServedRequest) -> ReplyBody | None:
         body = answered(service, call)
@@ -140,7 +140,7 @@ def test_stale_log_start_is_ignored_by_a_task_reassigned_meanwhile(bench: Virtua
 def test_task_denied_the_log_start_waits_and_others_continue(
     bench: VirtualCluster, code: ErrorCode
 ) -> None:
-    """It ended the worker, and so each one that was given the task after it."""
+    """The denied task ended the worker, and then each next owner of the task."""
 
     def refuses(service: Service, call: ServedRequest) -> ReplyBody | None:
         body = answered(service, call)
@@ -322,7 +322,7 @@ def test_learner_dropped_during_restore_stops_restoring(
 def test_copy_is_reported_by_role_and_a_closing_copy_as_dormant(
     bench: VirtualCluster,
 ) -> None:
-    """It is what a join says: others are judged by it."""
+    """Members report these copies in a join, and the plan depends on them."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
     for partition in (0, 1):
         bench.remember(changelog(partition), 1)
@@ -349,7 +349,7 @@ def test_copy_is_reported_by_role_and_a_closing_copy_as_dormant(
 
 
 def test_late_answer_for_a_closed_task_is_ignored(bench: VirtualCluster) -> None:
-    """Nobody leads its changelog; it closes; somebody leads it again."""
+    """Its changelog has no leader; the task closes; then a leader is elected."""
     station = bench.begun(counting())
     bench.remember(changelog(0), 1)
 
@@ -374,7 +374,7 @@ def test_late_answer_for_a_closed_task_is_ignored(bench: VirtualCluster) -> None
 
 
 def test_positions_of_an_earlier_assignment_are_ignored(bench: VirtualCluster) -> None:
-    """It was assigned, revoked, closed, run elsewhere and assigned again: then they come."""
+    """The task was assigned, revoked, closed, run elsewhere and assigned again: then they come."""
     station = bench.begun(counting())
     bench.feed(0, "a", "b", "c")
     bench.run(0.1)
@@ -403,7 +403,7 @@ def test_positions_of_an_earlier_assignment_are_ignored(bench: VirtualCluster) -
 def test_changelog_truncated_under_a_reader_does_not_hang_the_restore(
     bench: VirtualCluster, role: str
 ) -> None:
-    """What was read is of before the cut; what comes next begins behind it."""
+    """The records that were read are from before the cut; the next ones begin after it."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
     log = changelog(0)
     end = bench.remember(log, 40, b"1%099d")
@@ -456,7 +456,7 @@ def test_learner_without_progress_for_a_minute_is_reported_as_stalled(
 
 
 def without(topic: str) -> Handler:
-    """A broker that does not lead this topic when it comes to reading."""
+    """Return a broker that does not lead this topic at the time of reading."""
 
     def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
         names = sorted(asked.topic for asked in call.body.topics) if call.api is Api.FETCH else []
@@ -470,7 +470,7 @@ def without(topic: str) -> Handler:
 
 
 def working(bench: VirtualCluster, record_s: float, **settings: Any) -> App:
-    """Each record holds the data loop for so long."""
+    """Return an app whose records each hold the data loop for so long."""
     app = app_of(**settings)
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
     elapse = bench.scheduler.elapse
@@ -488,7 +488,7 @@ def working(bench: VirtualCluster, record_s: float, **settings: Any) -> App:
 def test_restore_gets_a_share_beside_a_busy_task(
     bench: VirtualCluster, role: str, share: float
 ) -> None:
-    """More where nobody processes the task meanwhile."""
+    """It gets a larger share while no task is processed."""
     station = bench.begun(working(bench, 0.0005, acceptable_recovery_lag=0))
     for _ in range(20):
         bench.feed(0, *["w"] * ROWS_PER_BATCH)
@@ -560,7 +560,7 @@ def test_worker_refused_by_the_group_ends_with_the_reason(bench: VirtualCluster)
 
 
 def test_gaps_are_reported_for_tasks_kept_through_a_rebalance(bench: VirtualCluster) -> None:
-    """While they ran before a rebalance, and while it was under way."""
+    """While they ran before a rebalance, and during it."""
     station = bench.begun(counting())
     station.hand.plan(T0)
     bench.until(lambda: "running" in station.states(T0))
@@ -601,7 +601,7 @@ def test_rebalance_is_summarized_once_when_its_rounds_are_over(bench: VirtualClu
 
 
 def test_first_job_failure_is_reported_despite_later_events(bench: VirtualCluster) -> None:
-    """Nothing new can begin by then, and that would be told instead."""
+    """No new job can start by then, and that error would be reported instead."""
     station = bench.begun(counting())
     station.hand.plan(T0)
     bench.until(lambda: "running" in station.states(T0))

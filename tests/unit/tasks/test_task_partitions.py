@@ -44,7 +44,7 @@ def test_partly_revoked_task_keeps_rest_and_releases_revoked_part() -> None:
 
 
 def test_task_revoked_in_steps_releases_all_revoked_partitions() -> None:
-    """b-2 is asked for (7); while 0_2 is settled, a-2 is too (8)."""
+    """b-2 is revoked (7); while 0_2 is settled, a-2 is revoked too (8)."""
     held = owned(A2, B2)
     held.revoked([B2], 7)
     assert held.revoked([A2], 8) == Revoked(tasks(T), 8)

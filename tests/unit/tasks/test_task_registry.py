@@ -1,4 +1,4 @@
-"""tasks/task_registry.py: what a worker does about a plan, as stories and at random."""
+"""tasks/task_registry.py: how a worker follows its plans, as stories and at random."""
 
 import random
 from collections import deque
@@ -38,7 +38,7 @@ def tasks(*some: TaskId) -> frozenset[TaskId]:
 
 
 def tp(topic: str, task: TaskId) -> TopicPartition:
-    """A topic of each sub-topology."""
+    """Return a partition of the topic of each sub-topology."""
     return TopicPartition(f"{topic}{task.subtopology}", task.partition)
 
 
@@ -64,7 +64,7 @@ def restored(task: TaskId, role: Role, *, done: bool) -> Happened:
 
 
 def run(holdings: TaskRegistry, *events: Event) -> list[Effect]:
-    """What the last event asks for, without the lines of the log."""
+    """Return the effects of the last event, without lines of the log."""
     effects: list[Effect] = []
     for event in events:
         effects = holdings.step(0.0, event)
@@ -188,7 +188,7 @@ def test_a_learner_announces_once_per_assignment() -> None:
 
 
 def following() -> TaskRegistry:
-    """A standby that is near enough."""
+    """Return a standby with a small lag."""
     holdings = TaskRegistry()
     run(
         holdings,
@@ -295,7 +295,9 @@ def test_task_revoked_again_while_closing_is_released_at_once() -> None:
 
 
 def test_plan_during_slow_close_decides_next_role() -> None:
-    """The first gives the task back, the second makes it a learner: nothing new is assigned."""
+    """The first plan gives the task back, the second makes it a learner: nothing new is
+    assigned.
+    """
     holdings = running()
     run(
         holdings,
@@ -329,7 +331,7 @@ def test_end_closes_every_task() -> None:
 
 
 def test_running_task_given_more_partitions_reopens() -> None:
-    """Topic b grows beside a: it was promoted while it ran, which no table knows."""
+    """Topic b grows beside a: the task was promoted while it ran, which no table knows."""
     holdings = running()
     assert run(holdings, plan(tasks(T)), TasksAssigned(tasks(T))) == [Do(T, SUSPEND)]
     assert run(holdings, Happened(T, SETTLED)) == [Do(T, RELEASE, 0), Do(T, CLOSE)]
@@ -348,8 +350,8 @@ def test_task_losing_some_partitions_reopens_with_rest() -> None:
 
 
 def test_revoked_task_losing_another_partition_is_still_released() -> None:
-    """a-0 is wanted back; then b-0 is given, and lost while the task is being settled. Nobody
-    answered for a-0, and its next owner waited until that was lost too.
+    """a-0 is revoked; then b-0 is assigned, and lost while the task is being settled. a-0 was never
+    released, and its next owner waited until it was lost too.
     """
     owned = TaskPartitions(task_of)
     a, b = tp("a", T), tp("b", T)
@@ -373,8 +375,9 @@ Said = Callable[[TaskPartitions], Event]
 
 
 class Member:
-    """The group's side, in miniature: its words reach the worker in order, and late. Its topics are
-    `a`, and `b`, which grows and shrinks.
+    """Small model of the group: its events reach the worker in order, and late.
+
+    Its topics are `a`, and `b`, which grows and shrinks.
     """
 
     def __init__(self, seed: int, everything: list[TaskId]) -> None:
@@ -416,7 +419,7 @@ class Member:
         self.said.append(lambda owned: owned.assigned(new))
 
     def lose(self) -> None:
-        """All at once; or some, that were not released in time."""
+        """Lose all partitions at once, or some that were not released in time."""
         share = self.topics.choice((0.3, 1.0))
         lost = frozenset(at for at in sorted(self.owned) if self.topics.random() < share)
         if lost:
@@ -436,7 +439,9 @@ class Member:
 
 
 class Shell:
-    """Answers effects in a random order, as a worker would, and checks what must hold."""
+    """Shell that answers effects in a random order, as a worker would, and checks the
+    invariants.
+    """
 
     def __init__(self, seed: int, member: Member) -> None:
         self.random, self.member = random.Random(seed), member

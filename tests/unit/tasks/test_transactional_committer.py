@@ -37,7 +37,7 @@ def bench(tmp_path: Path) -> Iterator[VirtualCluster]:
 
 
 def app_of(works_s: float = 0.0, **settings: Any) -> App:
-    """Counts words and sends them; each slow one takes so long."""
+    """Return an app that counts words and sends them; each slow one takes so long."""
     given = {"broker": f"{HOST}:{PORT}", "session_timeout": 10, "memory_budget": "32MiB"}
     app = App("exact", processing_guarantee="exactly_once", **{**given, **settings})
     out = app.topic("out", value_type=str, value_serializer="raw")
@@ -55,18 +55,20 @@ def app_of(works_s: float = 0.0, **settings: Any) -> App:
 
 
 def feed(bench: VirtualCluster, *words: str) -> None:
-    """Words for the partitions from 0 on, one for each."""
+    """Append one word to each partition, from 0 on."""
     for n, word in enumerate(words):
         bench.append(TopicPartition("in", n), [(None, word.encode())])
 
 
 def committed(bench: VirtualCluster) -> int:
-    """The last stable offsets of the output: records of transactions that have ended, and ends."""
+    """Return the last stable offsets of the output: records of transactions that have ended, and
+    ends.
+    """
     return sum(bench.log(TopicPartition("out", n)).last_stable_offset for n in range(PARTITIONS))
 
 
 def test_long_bodies_that_are_wanted_back_end_no_worker(bench: VirtualCluster) -> None:
-    """Several are at work for longer than they may: the first one aborts the transaction of all."""
+    """Several bodies run for longer than they may: the first one aborts the transaction of all."""
     slow = {"revoke_timeout": 6, "rebalance_timeout": 12}
     first = bench.station(app_of(20.0, **slow), "w0", by_hand=False)
     feed(bench, *["slow"] * PARTITIONS)
@@ -75,7 +77,7 @@ def test_long_bodies_that_are_wanted_back_end_no_worker(bench: VirtualCluster) -
     bench.until(lambda: first.told("aborted"), 60)
     bench.run(20)
     assert second.told("aborted") == []
-    assert "group wants tasks back" in str(first.told("aborted")[0]["why"])
+    assert "a rebalance moves the task" in str(first.told("aborted")[0]["why"])
     assert not [e for e in first.told("error") if e["where"] == "worker"]
     assert not first.told("lost")
 
@@ -93,8 +95,8 @@ def test_tasks_are_given_back_while_the_body_of_another_one_is_at_work(
     assert not first.told("lost")
 
 
-def test_what_a_body_sends_outside_of_records_is_committed(bench: VirtualCluster) -> None:
-    """Nothing else is: the transaction would be open until it times out."""
+def test_records_sent_by_a_body_outside_of_records_are_committed(bench: VirtualCluster) -> None:
+    """It is the only content: the transaction would stay open until its timeout."""
     app = App(
         "exact", processing_guarantee="exactly_once", broker=f"{HOST}:{PORT}", session_timeout=10,
         memory_budget="32MiB",
@@ -114,7 +116,7 @@ def test_what_a_body_sends_outside_of_records_is_committed(bench: VirtualCluster
 
 
 def test_a_long_stand_makes_no_long_rest(bench: VirtualCluster) -> None:
-    """The next commit would come after the time-out of its transaction."""
+    """The next commit would come after the timeout of its transaction."""
     bench.station(app_of(8.0), "w0", by_hand=False)
     feed(bench, "slow")
     bench.until(lambda: committed(bench) > 0, 30)
@@ -149,10 +151,12 @@ def test_stopped_task_is_told_once_whatever_is_aborted_later(bench: VirtualClust
 
 
 @pytest.mark.parametrize("quiet_s", [0.0, 20.0])
-def test_commit_of_what_no_record_has_sent_holds_up_no_later_one(
+def test_commit_of_records_sent_by_no_record_holds_up_no_later_one(
     bench: VirtualCluster, quiet_s: float
 ) -> None:
-    """The time since the last cycle, or since the start of the machine, counted as a stand."""
+    """The time since the last cycle, or since the start of the machine, counted as a
+    long commit.
+    """
     app = app_of()
     out = app.topic("out", value_type=str, value_serializer="raw")
 
@@ -207,7 +211,7 @@ def test_stopped_task_ends_no_transaction_of_others(bench: VirtualCluster) -> No
 def test_abort_ahead_of_the_job_that_ends_a_transaction_ends_no_worker(
     bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Offsets are staged, and a task is lost in the same turn of the loop."""
+    """Offsets are sent, and a task is lost in the same turn of the loop."""
     usual: Any = TransactionalCommitter.committed
     lost = list[object]()
 

@@ -29,7 +29,7 @@ def bench(tmp_path: Path) -> Iterator[VirtualCluster]:
 
 
 def app_of(sends: int = 0, **settings: Any) -> App:
-    """Counts words; `sends`: outputs of 10 kB for each."""
+    """Return an app that counts words; `sends`: outputs of 10 kB for each."""
     given = {"broker": f"{HOST}:{PORT}", "session_timeout": 10, "memory_budget": "32MiB"}
     app = App("exact", processing_guarantee="exactly_once", **{**given, **settings})
     out = app.topic("out", value_type=str, value_serializer="raw")
@@ -50,7 +50,7 @@ def feed(bench: VirtualCluster, *words: str) -> None:
 
 
 def position(bench: VirtualCluster, tp: TopicPartition) -> int:
-    """The end of what a reader of committed records sees."""
+    """Return the end that a reader of committed records sees."""
     return (
         bench.log(tp).last_stable_offset if tp.topic in bench.broker.service.topics.by_name else 0
     )
@@ -62,14 +62,14 @@ def counted(station: WorkerHarness) -> dict[str, int]:
 
 
 def dies(station: WorkerHarness, name: str) -> None:
-    """Kill the worker once its rows are in the changelog, and nothing is committed."""
+    """Kill the worker once its rows are in the changelog, before its commit."""
     if name == "after_flush" and station.process.alive:
         station.process.kill()
         raise Killed
 
 
 def replaced(bench: VirtualCluster, old: WorkerHarness) -> WorkerHarness:
-    """A worker with an empty directory, once it has restored everything."""
+    """Start a worker with an empty directory, and wait until it has restored everything."""
     old.process.kill()
     new = bench.station(app_of(), "w2", by_hand=False)
     bench.until(lambda: "running" in new.states(T0), 60)
@@ -77,7 +77,9 @@ def replaced(bench: VirtualCluster, old: WorkerHarness) -> WorkerHarness:
 
 
 def test_restore_whose_end_is_a_commit_marker_ends(bench: VirtualCluster) -> None:
-    """KAFKA-20876: the last offset of the changelog has no row, so none ever comes from there."""
+    """KAFKA-20876: the last offset of the changelog has no record, so none ever arrives from
+    there.
+    """
     first = bench.station(app_of(), "w1", by_hand=False)
     feed(bench, "a", "b", "a")
     bench.until(lambda: position(bench, CHANGELOG) == 3, 30)  # two rows and the marker
@@ -105,7 +107,9 @@ def test_restore_whose_end_is_an_abort_marker_leaves_out_the_rows_ahead_of_it(
 
 
 def test_one_record_may_send_more_than_the_buffer_holds(bench: VirtualCluster) -> None:
-    """KAFKA-20933: nothing of a transaction counts before its end, and one record fills it."""
+    """KAFKA-20933: no record of a transaction counts before its end, and one record fills the
+    buffer.
+    """
     bench.station(app_of(200, produce_buffer="1MiB"), "w1", by_hand=False)
     feed(bench, "a", "b")
     bench.until(lambda: position(bench, OUT) > 400, 60)  # and a marker

@@ -1,4 +1,4 @@
-"""Who gets how much of the data loop's turns. A real worker and broker in virtual time."""
+"""Shares of the data loop's turns. A real worker and broker in virtual time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = 500
 
 
 def app_of(bench: VirtualCluster, costs_s: dict[int, float], **settings: Any) -> App:
-    """Each record holds the data loop for as long as its partition says."""
+    """Return an app whose records hold the data loop for as long as their partition says."""
     app = App("t", broker="127.0.0.1:9092", topic_partitions=3, **settings)
     counts = app.Table("counts", default=int)
 
@@ -66,7 +66,9 @@ def test_tasks_with_input_get_equal_time_at_any_record_cost(bench: VirtualCluste
 
 
 def test_other_loop_work_waits_for_one_turn_at_most(bench: VirtualCluster) -> None:
-    """Replies, timers, bodies that wait: a turn is 10 ms of records, of all tasks together."""
+    """Replies, timers and waiting bodies get a turn each 10 ms of records, of all tasks
+    together.
+    """
     ran: list[float] = []
     app = app_of(bench, dict.fromkeys(range(3), 0.001))
     clock = SimClock(bench.scheduler)
@@ -91,7 +93,7 @@ def test_other_loop_work_waits_for_one_turn_at_most(bench: VirtualCluster) -> No
 def steps_of(
     bench: VirtualCluster, station: WorkerHarness, task: TaskId, records: int
 ) -> list[int]:
-    """How many records it was given at a time."""
+    """Return the numbers of records that it got at a time."""
     steps, seen = list[int](), 0
 
     def stepped() -> bool:
@@ -106,7 +108,7 @@ def steps_of(
 
 
 def test_slow_body_gets_one_record_at_a_time_once_measured(bench: VirtualCluster) -> None:
-    """What it was given it holds until it is done, also where the task is wanted back."""
+    """A body keeps its records until they are done, also when its task is revoked."""
     station = begun(bench, app_of(bench, {0: 0.02}), T0)
     feed(bench, 0, 2)
     first, *others = steps_of(bench, station, T0, 2 * WORDS)
@@ -145,7 +147,7 @@ def test_task_with_a_waiting_body_is_handed_only_a_few_batches(
 def test_body_blocking_the_loop_does_not_keep_another_task_from_starting(
     bench: VirtualCluster, cost_s: float
 ) -> None:
-    """Longer than a connection may take to open."""
+    """The block is longer than a connection may take to open."""
     station = begun(bench, app_of(bench, {0: cost_s}), T0)
     feed(bench, 0, 2)
     bench.run(10 * cost_s)

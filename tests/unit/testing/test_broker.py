@@ -1,4 +1,4 @@
-"""`Broker` as who tests an app of theirs uses it; nothing of it is left behind."""
+"""`Broker` as users' tests use it; it leaves nothing behind."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ FAILS = compile("1 // 0", "planted", "exec")
 
 
 def environment(folder: Path) -> Mapping[str, str]:
-    """In which temporary folders are made there."""
+    """Return the environment with a folder for temporary files."""
     folder.mkdir()
     return {**os.environ, "TMPDIR": str(folder), "PYTEST_ADDOPTS": ""}
 
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_the_broker_with_the_test(tmp_path: Path) -> None:
 def test_ctrl_c_before_the_broker_serves_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A host whose address is long in coming holds up the start; the key is pressed meanwhile."""
+    """A host whose address is slow to resolve holds up the start; the key is pressed meanwhile."""
     asked, known = threading.Event(), threading.Event()
     real = socket.getaddrinfo
 

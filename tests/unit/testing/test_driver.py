@@ -26,7 +26,7 @@ from streamsx.testing import TestDriver
 
 
 def counting(**settings: Any) -> App:
-    """Words by themselves as key."""
+    """Return an app that counts words, with the word as key."""
     app = App("shop", **settings)
     counts = app.Table("counts", default=int)
     words = app.topic("words", value_type=str, value_serializer="raw")
@@ -152,7 +152,7 @@ def test_unencodable_value_fails_only_one_record(drive: Drive) -> None:
 
 
 def test_values_put_back_before_and_after_going_back_count_as_put_back(drive: Drive) -> None:
-    """A later pipe called them changed in place: the stores of that run knew nothing of them."""
+    """A later pipe reported them as changed in place: the stores of that run did not know them."""
     app = App("shop")
     seen: Any = app.Table("seen", default=list)
 
@@ -296,7 +296,9 @@ def test_topic_named_at_send_time_is_refused_without_declare(drive: Drive) -> No
             await app.topic(f"{word}s").send(value=word)
 
     driver = drive(app, partitions={"words": 1})
-    with pytest.raises(UsageError, match=r"unknown topic: as: it is not there, and may not be"):
+    with pytest.raises(
+        UsageError, match=r"unknown topic: as: it does not exist, and the app may not"
+    ):
         driver.pipe("words", ["a"])
     with pytest.raises(NotFound):
         driver.read("as")
@@ -376,7 +378,7 @@ def test_any_sequence_of_steps_counts_as_plain_python_does(
 
 
 def failing(**settings: Any) -> App:
-    """Sums of prices; an order without one fails."""
+    """Return an app that sums prices; an order without one fails."""
     app = App("shop", topic_partitions=1, **settings)
     totals = app.Table("totals", default=float)
 
@@ -488,7 +490,9 @@ def test_uncommittable_task_raises_at_each_commit(drive: Drive) -> None:
     driver = drive(listing(change), commit=False, raises=False)
     driver.pipe("words", ["axe"])
     for _ in range(3):
-        with pytest.raises(TaskStopped, match="it was changed in place, after it had been set"):
+        with pytest.raises(
+            TaskStopped, match="the value was changed in place, after it had been set"
+        ):
             driver.commit()
 
 
@@ -559,7 +563,7 @@ def test_record_awaited_by_an_agent_is_not_committed(drive: Drive) -> None:
 
 
 def two_agents(fails: Callable[[str], Any]) -> App:
-    """One counts, and the other one does what `fails` does."""
+    """Return an app with two agents: one counts, the other one does what `fails` does."""
     app = App("two", topic_partitions=1)
     topic = app.topic("in")
     counts = app.Table("counts", default=int)
@@ -639,7 +643,7 @@ def test_driver_waits_for_a_thread_in_real_time(drive: Drive) -> None:
 
 
 def test_driver_waits_for_a_socket_in_real_time(drive: Drive) -> None:
-    """The other side answers from a thread that the driver knows nothing of."""
+    """The other side answers from a thread that the driver does not know."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -690,7 +694,7 @@ def test_driver_works_within_the_loop_of_an_async_test() -> None:
 
 
 def test_body_reaches_tables_and_sends_of_the_same_task_after_any_wake(drive: Any) -> None:
-    """Bodies of two tasks, woken in turn, and again from outside while the other one works."""
+    """Bodies of two tasks wake in turn, and again from outside while the other one runs."""
     app = App("shop")
     words = app.topic("words", value_type=str, key_type=str, value_serializer="raw")
     echoed = app.topic("echoed", value_type=str, value_serializer="raw")
@@ -718,7 +722,7 @@ def test_body_reaches_tables_and_sends_of_the_same_task_after_any_wake(drive: An
 
 
 def test_user_test_may_replace_send_of_a_topic(drive: Drive, monkeypatch: Any) -> None:
-    """What a body uses keeps things in its attributes while that is at work."""
+    """A body keeps what it uses in attributes of the topic while it runs."""
     app = App("shop")
     words = app.topic("words", value_type=str, value_serializer="raw")
     echoed = app.topic("echoed", value_type=str, value_serializer="raw")

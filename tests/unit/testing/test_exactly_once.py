@@ -1,4 +1,4 @@
-"""Apps under exactly-once in a test driver: what is not committed is seen by nobody."""
+"""Apps under exactly-once in a test driver: uncommitted records are never visible."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ def adding(
     by_key: bool = False,
     guarantee: str = "exactly_once",
 ) -> App:
-    """Total of all amounts, sent on with each; `behind` follows."""
+    """Return an app that sends the total of all amounts with each; `behind` follows."""
     app = App(
         "bank",
         topic_partitions=1,

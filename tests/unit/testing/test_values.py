@@ -1,4 +1,4 @@
-"""What a table and a topic give back, through a driver: values, keys, tombstones, numbers."""
+"""Values, keys, tombstones and numbers that tables and topics return, through a driver."""
 
 import collections
 import dataclasses
@@ -83,7 +83,7 @@ def drive() -> Any:
 
 
 def counting(**options: Any) -> App:
-    """A histogram with ints as keys."""
+    """Return an app with a histogram whose keys are ints."""
     app = App("shop", topic_partitions=1)
     table: Any = app.Table("hist", default=dict, **options)
 
@@ -110,7 +110,7 @@ def putting(value: Any, **options: Any) -> App:
 
 
 def hearing(heard: list[Any], **options: Any) -> App:
-    """An agent that keeps what its typed topic gives it."""
+    """Return an agent that keeps the values of its typed topic."""
     app = App("shop", topic_partitions=1)
     topic = app.topic("in", **options)
 
@@ -230,7 +230,7 @@ def test_key_that_decodes_to_another_key_is_refused(drive: Drive, first: Any, ke
     driver = drive(app, raises=False)
     driver.pipe("in", [0, 1])
     assert driver.table("t") == {first: 1}
-    assert "key does not come back: table t, key " in str(driver.failures[0].error)
+    assert "key would change: table t, key " in str(driver.failures[0].error)
 
 
 def test_dict_type_with_keys_not_in_json_ends_the_start() -> None:
@@ -254,7 +254,7 @@ def test_key_that_decodes_to_another_key_deletes_nothing(drive: Drive) -> None:
     driver = drive(app, raises=False)
     driver.pipe("in", [5, 0])
     assert driver.table("t") == {None: 5}
-    assert "key nan of type float: it is read as None" in str(driver.failures[0].error)
+    assert "key nan of type float: it is read back as None" in str(driver.failures[0].error)
 
 
 @pytest.mark.parametrize("make", ["topic", "Table"])
@@ -346,7 +346,7 @@ def test_record_subtypes_on_one_topic_keep_their_types(drive: Drive) -> None:
 
 
 def sweep(table: Any, model: dict[str, int], n: int) -> None:
-    """Delete while walking: by keys, by items, or all."""
+    """Delete while iterating: by keys, by items, or all."""
     if n % 5 == 0:
         for key in table.keys():  # noqa: SIM118  # no dict: what is walked is being changed
             if model[key] % 3 == 0:

@@ -1,4 +1,4 @@
-"""What rebalances did: the sentences, and the files that workers wrote."""
+"""`streamsx explain`: its sentences, and the event files that it reads."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int | str | None:
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """Of two leaders, one after the other; the second was killed while it wrote."""
+    """Return the event files of two leaders in turn; the second one was killed while it wrote."""
     a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     a.write_text(plan(7, 60.0, STAGE, LEFT) + '{"event": "left", "t": 61}\n')
     b.write_text(plan(8, 120.0, by="b") + plan(9, 130.0, LEFT, by="b")[:40])

@@ -1,4 +1,4 @@
-"""How far an app is behind, as brokers tell it."""
+"""Lag of an app, by the brokers."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ SEEN = GroupReport(7, "m1", (HERE,), (TASKS[0],), {}, {0: ("orders", "users"), 1
 
 
 def answered(one: Any) -> Any:
-    """By what `one` says of each partition."""
+    """Answer by what `one` returns for each partition."""
 
     def answer(asked: Asked) -> dict[str, Any]:
         topics = [
@@ -83,7 +83,7 @@ def seen(offsets: Any, coordinator: int = ErrorCode.NONE) -> dict[TaskId, int | 
 
 
 def test_task_lag_is_the_sum_of_uncommitted_records_of_all_inputs() -> None:
-    """Also one that nobody runs at the moment."""
+    """Also of a task that runs on no worker at the moment."""
     assert seen(answered(offset)) == {
         TASKS[0]: 30 + 5, TASKS[1]: 90, TASKS[2]: 90, TASKS[3]: 0, TaskId(1, 1): 0,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What `streamsx leave` says, and how it ends."""
+"""`streamsx leave`: its output and exit codes."""
 
 import asyncio
 import io
@@ -44,7 +44,7 @@ def ended(*states: LeaveState, cancel: bool = False) -> int:
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
-    """The exit code of one in this process."""
+    """Run the command in this process; return its exit code."""
     monkeypatch.setattr(sys, "argv", ["leave", *arguments])
     with pytest.raises(SystemExit) as exit_:
         leave.main()
@@ -105,7 +105,7 @@ def test_leave_of_all_workers_warns_that_tasks_stand_still() -> None:
 
 
 class Paper(io.StringIO):
-    """No terminal; `written` is set with each line."""
+    """Output that is no terminal; `written` is set with each line."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Security settings as other Kafka tools have them in a file."""
+"""Security settings in the files of other Kafka tools."""
 
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def test_certificates_are_read(tmp_path: Path, text: str) -> None:
         (
             "sasl.username=me\nsasl.password=x",
             SettingError,
-            "security.protocol is missing: nothing else",
+            "security.protocol is missing: other settings",
         ),
         ("security.protocol=TLS", SettingError, "unknown security_protocol: 'TLS'"),
         ("sasl.login.class=x", SettingError, "unknown setting: .*sasl.login.class: there are"),

@@ -1,4 +1,4 @@
-"""`streamsx read`: where it begins, what it prints, how it ends."""
+"""`streamsx read`: first offsets, output and end."""
 
 import json
 import os

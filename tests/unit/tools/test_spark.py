@@ -1,4 +1,4 @@
-"""`streamsx spark`, as it is typed; what needs Spark itself is in tests/spark."""
+"""`streamsx spark` on the command line; tests that need Spark itself are in tests/spark."""
 
 import json
 import subprocess
@@ -184,7 +184,7 @@ def test_check_reports_stages_or_every_reason(tmp_path: Path) -> None:
 
 
 def test_plots_are_drawn_also_without_data(tmp_path: Path) -> None:
-    """Generations may begin anew, times be unknown, gaps be none."""
+    """Generations may start again, times be unknown, gaps be absent."""
     for name, generations, gaps in (("some", [1, 2, 1], [0.0, 120.5]), ("none", [], [])):
         times = [None, 12.5, 700.0][: len(generations)]
         settle_times(tmp_path / f"{name}-1.png", generations, times, [0, 4, 2][: len(generations)])

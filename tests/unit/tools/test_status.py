@@ -1,4 +1,4 @@
-"""What `streamsx status` says."""
+"""`streamsx status`: its output and exit codes."""
 
 import argparse
 import asyncio
@@ -128,7 +128,7 @@ def known(*tasks: tuple[TaskId, int | None, int]) -> AppInput:
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> object:
-    """The exit code of one in this process."""
+    """Run the command in this process; return its exit code."""
     monkeypatch.setattr(sys, "argv", ["status", *arguments])
     with pytest.raises(SystemExit) as exit_:
         status.main()
@@ -152,7 +152,7 @@ def runs(member: str, instance: str, process: str, *tasks: TaskId, alike: bool =
 
 
 def test_workers_with_the_same_name_have_a_distinct_row_each() -> None:
-    """The second one hid the first: half of the tasks were not shown."""
+    """The second worker hid the first: half of the tasks were not shown."""
     seen = settled(
         runs("m1", "a", "3f9c12abcd", T(0, 0)), runs("m2", "a", "77aa01becd", T(0, 1)),
         runs("m3", "b", "0c", T(0, 2)),
@@ -356,7 +356,7 @@ def test_worker_with_code_that_differs_in_part_is_noted() -> None:
         ((0, 0), ("0_1",), 500, "tasks have stopped: 0_1 on a: streamsx status and the worker's"),
     ],
 )
-def test_check_names_what_is_wrong(
+def test_check_names_each_fault(
     lags: tuple[int | None, ...], stopped: tuple[str, ...], lag_max: int | None, wrong: str
 ) -> None:
     tasks = tuple(T(0, number) for number in range(len(lags)))
@@ -408,7 +408,7 @@ def test_times_of_tasks_are_shown_when_asked_for() -> None:
     assert lines[at + 1] == "0_1 1970-01-01T00:00:05Z 1970-01-01T00:00:04Z 0_2 3"
 
 
-def test_status_without_what_each_commit_changes_stays_the_same() -> None:
+def test_status_without_the_figures_of_commits_stays_the_same() -> None:
     found = known((T(0, 1), 7, 1000))
     first = as_data("shop", SEEN, found, NOW)
     later = as_data("shop", SEEN, known((T(0, 1), 7, 1001))._replace(committed_s=1001), NOW + 1)
@@ -455,7 +455,7 @@ def test_watch_waits_for_the_app_and_outlives_the_broker(
 
 
 def test_help_imports_no_client_of_kafka() -> None:
-    """It took 0.5 s of CPU, as the parts that ask the brokers were imported with the command."""
+    """Help took 0.5 s of CPU, as the parts that ask the brokers were imported with the command."""
     code = "import sys; from streamsx.tools import explain, status; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
     loaded = set(done.stdout.decode().split())

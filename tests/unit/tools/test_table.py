@@ -1,4 +1,4 @@
-"""What `streamsx table` is told."""
+"""`streamsx table`: its output."""
 
 import argparse
 import asyncio

@@ -1,4 +1,4 @@
-"""`streamsx topic`: what it makes, tells, and refuses to delete."""
+"""`streamsx topic`: topics that it creates, describes, and refuses to delete."""
 
 import argparse
 import asyncio
@@ -49,7 +49,7 @@ def test_config_without_a_name_and_a_value_is_refused(text: str) -> None:
         setting(text)
 
 
-def test_group_uses_what_it_reads_and_what_bears_its_name() -> None:
+def test_group_uses_the_topics_it_reads_and_those_with_its_name() -> None:
     groups = {"shop": ["orders"], "bank": ["bills"]}
     assert users_of("orders", groups) == ["shop"]
     assert users_of("shop-totals-changelog", groups) == ["shop"]

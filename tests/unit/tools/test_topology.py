@@ -71,9 +71,7 @@ def test_source_option_prints_the_generated_loops(shop: Path) -> None:
 
 def test_notes_go_to_stderr(shop: Path) -> None:
     done = streamsx("topology", "shop", "--format", "json", cwd=shop)
-    assert done.stderr == (
-        "note: setting without meaning here: web_port (app shop): it does nothing\n"
-    )
+    assert done.stderr == ("note: setting without effect here: web_port (app shop): leave it out\n")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`streamsx worker`: what its process does with the output of an app."""
+"""`streamsx worker`: the output of an app in its process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Stages by hand: topics in, topics out, tables, and an agent that is never run."""
+"""Stages made by hand: topics in, topics out, tables, and an agent that never runs."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,7 +23,7 @@ CODEC = coded(same)
 def make_stage(
     name: str, reads: str, sends: str = "", tables: str = "", *, loop: bool = False
 ) -> SubTopology:
-    """Names with spaces between; `loop`: it forwards, and has no agent."""
+    """Make a stage from names with spaces in between; `loop`: it forwards, and has no agent."""
     steps = (Branch(name, forward(sends)),) if loop else ()
     agents = () if loop else (AgentNode(name, same),)
     sources = tuple(Source(topic, CODEC, CODEC, steps, agents) for topic in reads.split())

@@ -79,7 +79,7 @@ def test_repartition_topic_name_holds_app_and_agent_once(
 def test_repartition_topics_under_other_names_are_refused() -> None:
     made = Topology("app", (), (), otherwise=frozenset({"a-t-n-repartition"}))
     check_names(made, {"app-a-t-n-repartition", "t"}, "app")
-    with pytest.raises(TopologyError, match=r": a-t-n-repartition: .*='faust' to go on"):
+    with pytest.raises(TopologyError, match=r": a-t-n-repartition: .*='faust' to continue"):
         check_names(made, {"a-t-n-repartition", "t"}, "app")
 
 
@@ -102,7 +102,9 @@ def test_signatures_differ_for_any_difference_in_the_sub_topology(
 
 
 def shop() -> App:
-    """Several agents on one topic: by two keys, as it comes, and without a topic between."""
+    """Return an app with several agents on one topic: by two keys, as it comes, and without a
+    repartition topic.
+    """
     made = App("shop")
     orders = made.topic("orders")
     by_user, by_sku = made.Table("by_user"), made.Table("by_sku", key_type=str)
@@ -129,8 +131,9 @@ def shop() -> App:
 
 
 def test_signatures_are_equal_to_earlier_versions() -> None:
-    """Members of several versions share a group while an app is rolled out: if these numbers
-    change, each rolling upgrade is a change of the topology."""
+    """Members of several versions share a group during a rolling upgrade: if these numbers change,
+    each upgrade changes the topology.
+    """
     assert app.topology().signatures == (1929826881, 4164395724)
     assert shop().topology().signatures == (1299717959, 778107637, 2864610614, 2641254704)
 

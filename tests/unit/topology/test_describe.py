@@ -1,4 +1,4 @@
-"""topology/describe.py: the word count, drawn."""
+"""topology/describe.py: the word count as text and drawing."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""topology/partitions.py: how many tasks there are, and what is created for them."""
+"""topology/partitions.py: the number of tasks, and the topics that are created for them."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""topology/presence.py: when a topic is gone, when it is another one, and whose state that is."""
+"""topology/presence.py: topics that are gone or replaced, and the state that depends on them."""
 
 import pytest
 
@@ -36,7 +36,9 @@ def test_missing_changelog_of_existing_state_is_refused_with_remedies(noted: byt
 
 
 def test_state_of_a_recreated_changelog_is_refused() -> None:
-    with pytest.raises(ChangelogLost, match="deleted and made anew: topic shop-totals-changelog: "):
+    with pytest.raises(
+        ChangelogLost, match="deleted and created again: topic shop-totals-changelog: "
+    ):
         look(OLD, NEW)
 
 

@@ -1,4 +1,4 @@
-"""topology/subtopologies.py: what lives together, and in which order."""
+"""topology/subtopologies.py: parts of the graph that run together, and their order."""
 
 import itertools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Make = Callable[..., Any]
 
 
 def drawn(topology: Any) -> list[tuple[list[str], list[str]]]:
-    """Topics and tables of each sub-topology, in the order of their numbers."""
+    """Return topics and tables of each sub-topology, in the order of their numbers."""
     return [(list(s.topics), [store.name for store in s.stores]) for s in topology.subtopologies]
 
 

@@ -1,4 +1,4 @@
-"""Changelogs are deleted, and made anew: what is on a worker's disk is not given up for them."""
+"""Changelogs that are deleted and created again: the state on a worker's disk is kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def start(
 
 
 def counted(bench: VirtualCluster, words: int = 4) -> WorkerHarness:
-    """A worker of three tasks that has committed so many words in each, and was killed."""
+    """Run a worker of three tasks until it has committed so many words in each, and kill it."""
     station = working(bench, words)
     station.process.kill()
     bench.run(0.1)
@@ -55,7 +55,7 @@ def make_anew(bench: VirtualCluster, topic: str = COUNTS) -> None:
 
 
 def ended(bench: VirtualCluster, station: WorkerHarness, limit_s: float = 60) -> str:
-    """What it ended with."""
+    """Return the error with which the worker ended."""
     bench.until(lambda: not station.process.alive, limit_s)
     assert isinstance(station.main.error, ChangelogLost)
     assert station.main.error.exit_code == 2
@@ -65,7 +65,9 @@ def ended(bench: VirtualCluster, station: WorkerHarness, limit_s: float = 60) ->
 def test_deleted_changelog_is_not_recreated_while_state_is_on_disk(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was made anew, and the state, the last copy, replaced by what it held: nothing."""
+    """The changelog was created again, and the state on disk, the last copy, was replaced by its
+    empty content.
+    """
     first = counted(bench)
     bench.delete(COUNTS)
     at, rows = bench.scheduler.now, first.rows(0)
@@ -105,7 +107,7 @@ def test_state_of_a_recreated_changelog_is_kept_until_moved_away(bench: VirtualC
     make_anew(bench)
     at = bench.scheduler.now
     second = start(bench, counting(), stores=first.stores)
-    says = f"changelog was deleted and made anew: topic {COUNTS}: the state of table counts in "
+    says = f"changelog was deleted and created again: topic {COUNTS}: the state of table counts in "
     assert ended(bench, second).startswith(says)
     assert bench.scheduler.now - at < 2
     assert second.rows(0) == {"a": b"4"}
@@ -148,7 +150,9 @@ def test_vanished_changelog_is_reported_once_and_then_every_30_s(
     ]
     assert [round((when - told[0][0]) / 30) for when, _ in told] == [0, 1, 2]
     assert 10 <= told[0][0] <= 16
-    assert told[0][1].startswith(f"topic {COUNTS} is not there any more: table counts is committed")
+    assert told[0][1].startswith(
+        f"topic {COUNTS} is not there any more: table counts is not committed"
+    )
     assert not [line for line in caplog.messages if "no leader" in line]
     assert station.rows(0) == {"a": b"4"}
 
@@ -161,7 +165,7 @@ def test_workers_with_a_recreated_changelog_end_and_keep_their_state(bench: Virt
     bench.run(20)
     make_anew(bench)
     at = bench.scheduler.now
-    says = f"changelog was deleted and made anew: topic {COUNTS}"
+    says = f"changelog was deleted and created again: topic {COUNTS}"
     for station in (first, second):
         assert ended(bench, station, 20).startswith(says)
     assert bench.scheduler.now - at < 15
@@ -183,7 +187,7 @@ def test_vanished_record_topic_is_reported_and_ends_no_worker(bench: VirtualClus
     bench.delete("out")
     bench.run(20)
     (told,) = station.told("error")
-    assert str(told["what"]).startswith("topic out is not there any more: what is sent to it waits")
+    assert str(told["what"]).startswith("topic out is not there any more: records sent to it wait")
     bench.delete("words")
     bench.run(35)
     gone = [str(it["what"]) for it in station.told("error") if it["where"] == "words"]

@@ -1,4 +1,4 @@
-"""The data loop of a real worker: how long its turns are, who is next, what it tells meanwhile."""
+"""The data loop of a real worker: lengths of turns, order of tasks, reports meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T0, T1, T2 = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 def taking(
     bench: VirtualCluster, record_s: float, heard: list[tuple[float, int]] | None = None
 ) -> App:
-    """Each record holds the data loop for so long; hears when, and of which partition."""
+    """Return an app whose records hold the data loop for so long; it notes times and partitions."""
     app = app_of()
     scheduler = bench.scheduler
 
@@ -67,7 +67,7 @@ def test_tasks_take_turns_with_short_waits(bench: VirtualCluster) -> None:
 
 
 def test_no_chunk_begins_when_little_of_a_turn_is_left(bench: VirtualCluster) -> None:
-    """Two chunks of 12 records take 9.6 ms of 10; a third one would have a single record."""
+    """Two chunks of 12 records take 9.6 of 10 ms; a third one would have a single record."""
     heard: list[tuple[float, int]] = []
     station = bench.begun(taking(bench, 0.0004, heard))
     for partition in range(3):
@@ -103,7 +103,7 @@ def test_no_task_that_tells_its_time_waits_forever_for_tasks_behind_it(tmp_path:
 
 
 def test_table_of_another_agent_stops_one_task_and_no_other(bench: VirtualCluster) -> None:
-    """The table is reached in a way that the search of the body does not see."""
+    """The search of the body does not find the table."""
     app = counting()
     bills = app.Table("bills", default=int, key_type=str, value_type=int)
     reached = {"by name": lambda: getattr(app, "tab" + "les")["bills"]}
@@ -134,7 +134,7 @@ def test_table_of_another_agent_stops_one_task_and_no_other(bench: VirtualCluste
 
 
 def test_turns_follow_each_other_while_work_is_left(bench: VirtualCluster) -> None:
-    """Nothing new arrives, and nobody waits for it."""
+    """No new input arrives, and no other work waits."""
     station = bench.begun(counting())
     bench.feed(0, *["w"] * 20_000)
     station.hand.plan(T0)

@@ -1,4 +1,4 @@
-"""worker/driver_loop.py: who waits for what, and how far a loop goes by itself."""
+"""worker/driver_loop.py: waits of threads, and how far a loop runs by itself."""
 
 import asyncio
 import threading

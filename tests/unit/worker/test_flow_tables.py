@@ -19,7 +19,7 @@ TOWNS = 7
 
 
 def tables() -> App:
-    """Join orders with their towns, group the pairs by country, and give both on."""
+    """Join orders with their towns, group the pairs by country, and send both on."""
     app = app_of(commit_interval=0.2)
     orders, towns = app.table("orders"), app.table("towns")
     joined = orders.join(
@@ -40,7 +40,7 @@ def write(bench: VirtualCluster, topic: str, rows: dict[str, Any]) -> None:
 
 
 def newest(bench: VirtualCluster, topic: str) -> dict[str, Any]:
-    """Return the newest value of each key of a topic, as bytes, without those that are deleted."""
+    """Return the newest value of each key of a topic, as bytes, without deleted ones."""
     rows = [row for n in range(PARTITIONS) for row in bench.read(TopicPartition(topic, n))]
     found = {key.decode(): value for key, value in rows if key is not None}
     return {key: value for key, value in found.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What timers send, beside tasks whose changelogs nobody takes, and which are lost."""
+"""Records of timers, beside tasks whose changelogs refuse records, and which are lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVERY_S = 0.1
 
 
 def ticking(**settings: Any) -> App:
-    """Counts words; sends a number ten times a second, from 0 on."""
+    """Return an app that counts words and sends a number ten times a second, from 0 on."""
     app = counting(**settings)
     ticks = app.topic("ticks", partitions=1, value_serializer="raw")
     sent: list[int] = []
@@ -54,12 +54,12 @@ def headers(bench: VirtualCluster, tp: TopicPartition) -> list[Header]:
 
 
 def epochs(bench: VirtualCluster, tp: TopicPartition) -> list[int]:
-    """Of the producers of its batches."""
+    """Return the epochs of the producers of its batches."""
     return [header.producer_epoch for header in headers(bench, tp)]
 
 
 def refusing_rows(service: Service, call: ServedRequest) -> ReplyBody | None:
-    """A changelog that takes nothing; other topics do."""
+    """Make the broker refuse the records of a changelog; other topics take them."""
     if call.api is not Api.PRODUCE or call.body.topic_data[0].name != changelog(0).topic:
         return answered(service, call)
     part = {"index": 0, "error_code": ErrorCode.NOT_ENOUGH_REPLICAS, "base_offset": -1}
@@ -67,8 +67,8 @@ def refusing_rows(service: Service, call: ServedRequest) -> ReplyBody | None:
 
 
 def test_timer_records_are_independent_of_a_lost_task(bench: VirtualCluster) -> None:
-    """The task's rows are not taken; then its lease runs out; then it is lost, its rows are dropped
-    and their epoch ends. Ticks arrive all the time, each once, of one epoch.
+    """The broker takes no rows of the task; then its lease ends; then it is lost, its rows are
+    dropped and their epoch ends. Records of the timer arrive all the time, each once, of one epoch.
     """
     station = bench.begun(ticking())
     station.hand.plan(T0)
@@ -96,7 +96,7 @@ def test_timer_records_are_independent_of_a_lost_task(bench: VirtualCluster) -> 
 
 
 def test_timer_records_have_their_own_producer_and_sequence(bench: VirtualCluster) -> None:
-    """Without them what is sent again is there twice."""
+    """Without them records that are sent again would be stored twice."""
     station = bench.begun(ticking())
     station.hand.plan(T0)
     bench.feed(0, "a")
@@ -130,7 +130,7 @@ def test_topic_refusing_timer_records_delays_no_commit(bench: VirtualCluster) ->
 
 
 def test_timer_records_are_flushed_when_the_worker_ends(bench: VirtualCluster) -> None:
-    """All of it is in a batch that waits for its linger."""
+    """All of them are in a batch that waits for its linger."""
     station = bench.station(ticking(producer_linger=10.0), by_hand=False)
     bench.until(lambda: len(station.made.tasks.actives) == 3 if station.begun else False)
     bench.run(1)
@@ -150,7 +150,7 @@ OF_0, OF_1, OTHER_OF_1 = "f", "a", "c"
 
 
 def parted(bench: VirtualCluster, *here: TaskId) -> Any:
-    """The table of a worker that has some of three partitions; all keys are counted."""
+    """Return the table of a worker that has some of three partitions; all keys are counted."""
     app = counting()
     station = bench.begun(app)
     station.hand.plan(*here)
@@ -207,7 +207,7 @@ def test_worker_without_a_partition_raises_not_here(bench: VirtualCluster) -> No
 def test_missing_key_is_not_assumed_local_if_table_keys_differ_from_records(
     bench: VirtualCluster,
 ) -> None:
-    """A key is found in partition 0, and its bytes say 1: a body writes keys of its own choice."""
+    """The key is in partition 0, and its bytes mean 1: a body writes keys of its own choice."""
     app = counting()
     station = bench.begun(app)
     station.hand.plan(T0, TaskId(0, 1))

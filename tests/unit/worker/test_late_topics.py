@@ -1,4 +1,4 @@
-"""Topics that are named when a record is there: looked up, made, refused, waited for."""
+"""Topics that are first named by a record: looked up, created, refused, waited for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ TASKS = TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)
 
 
 def routing(*, awaits: bool = True, **settings: Any) -> App:
-    """Counts each word, and sends it to a topic of its name, unless it is `stay`."""
+    """Return an app that counts each word, and sends it to a topic of its name, unless it is
+    `stay`.
+    """
     app = app_of(**settings)
     counts = app.Table("counts", default=int, key_type=str, value_type=int)
 
@@ -52,7 +54,7 @@ def committed(bench: VirtualCluster) -> int:
 
 
 def with_all_topics(bench: VirtualCluster) -> None:
-    """Those that the app names, for an app that may make none."""
+    """Create the changelog, for an app that may create no topics."""
     topics = bench.broker.service.topics
     kept = {"cleanup.policy": "compact"}
     bench.at_broker(lambda: topics.create(changelog(0).topic, bytes(range(16)), 3, kept))
@@ -60,7 +62,7 @@ def with_all_topics(bench: VirtualCluster) -> None:
 
 
 class Withheld:
-    """The broker, with Metadata of one topic that says nothing of it until `shown`."""
+    """Broker whose Metadata answers leave one topic out until `shown`."""
 
     def __init__(self, topic: str) -> None:
         self.topic, self.shown, self.asked = topic, False, 0
@@ -99,7 +101,10 @@ def test_missing_topic_is_created_as_the_app_configures(bench: VirtualCluster) -
 @pytest.mark.parametrize(
     ("word", "why"),
     [
-        ("gone", "unknown topic: to-gone: it is not there, and may not be made: create it, or set"),
+        (
+            "gone",
+            "unknown topic: to-gone: it does not exist, and the app may not create it: create",
+        ),
         ("with a blank", "not a name of a topic: 'to-with a blank'"),
     ],
 )
@@ -143,7 +148,7 @@ def test_record_waiting_for_a_topic_is_uncommitted_and_delays_no_other_task(
 def test_failure_after_a_waiting_record_does_not_commit_the_waiting_one(
     bench: VirtualCluster,
 ) -> None:
-    """A row of failures holds the position too, at its own first."""
+    """Failed records in a row hold the position too, at the first of them."""
     bench.create("to-a", 1)
     bench.answer = withheld = Withheld("to-a")
     station = bench.begun(routing(awaits=False))
@@ -158,7 +163,7 @@ def test_failure_after_a_waiting_record_does_not_commit_the_waiting_one(
 
 
 def test_record_waiting_for_a_topic_is_processed_again_after_a_kill(bench: VirtualCluster) -> None:
-    """Nobody awaits it, and it is not lost."""
+    """The send is not awaited, and the record is not lost."""
     bench.create("to-a", 1)
     bench.answer = withheld = Withheld("to-a")
     station = bench.begun(routing(awaits=False))
@@ -228,7 +233,7 @@ def test_send_waiting_for_a_topic_can_be_awaited_in_every_form(
 
 
 def test_send_that_is_cancelled_at_once_holds_its_task_no_longer(bench: VirtualCluster) -> None:
-    """The asyncio task that waits for the topic has not begun then."""
+    """The asyncio task that waits for the topic has not started then."""
     app = app_of()
     bench.answer = Withheld("late")
 
@@ -245,7 +250,7 @@ def test_send_that_is_cancelled_at_once_holds_its_task_no_longer(bench: VirtualC
 
 
 def test_topic_creation_delayed_by_the_controller_is_waited_for(bench: VirtualCluster) -> None:
-    """Its record failed when 30 s were over, and the next one was read."""
+    """Its record failed after 30 s, and the next one was read."""
     until_s = bench.scheduler.now + 150
     asked: list[Api] = []
 

@@ -1,4 +1,4 @@
-"""Whole workers under `consumer_auto_offset_reset=latest`, and which records they begin with."""
+"""Whole workers under `consumer_auto_offset_reset=latest`, and their first records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ T0 = TaskId(0, 0)
 
 
 def grouping(seen: list[str], *, hangs: bool = False, reset: str = "latest") -> App:
-    """Read `words`, group them, and read them again; the second body may hang."""
+    """Return an app that reads `words`, groups them, and reads them again; the second body may
+    hang.
+    """
     app = app_of(consumer_auto_offset_reset=reset)
 
     @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
@@ -47,7 +49,7 @@ def start(
 
 
 def runs(station: WorkerHarness, tasks: int) -> bool:
-    """So many run, and the group has their offsets."""
+    """Return whether this many tasks run, and the group has their offsets."""
     actives = station.made.tasks.actives if station.begun else {}
     return len(actives) == tasks and not any(active.paused for active in actives.values())
 
@@ -84,7 +86,9 @@ def test_idle_worker_after_restart_reads_records_sent_while_down(
 def test_killed_reader_of_a_repartition_topic_begins_at_the_topic_start(
     bench: VirtualCluster,
 ) -> None:
-    """Its source is committed by the task that forwarded it; nobody would send it again."""
+    """The task that forwarded the records has committed its source: no worker would send them
+    again.
+    """
     seen: list[str] = []
     first = start(bench, grouping(seen, hangs=True))
     bench.until(lambda: runs(first, 5))
@@ -98,7 +102,7 @@ def test_killed_reader_of_a_repartition_topic_begins_at_the_topic_start(
 
 
 def test_repartition_topic_without_offsets_is_read_from_the_start(bench: VirtualCluster) -> None:
-    """A worker of two is killed before its tasks begin; the other one has forwarded meanwhile."""
+    """One worker of two is killed before its tasks start; the other one has forwarded meanwhile."""
     seen: list[str] = []
     app = grouping(seen)
     (topic,) = app.topology().own
@@ -113,7 +117,7 @@ def test_repartition_topic_without_offsets_is_read_from_the_start(bench: Virtual
 def test_new_partitions_are_read_from_their_start(
     bench: VirtualCluster, *, runs_meanwhile: bool
 ) -> None:
-    """The first record is there before any member knows of the partition."""
+    """The first record is written before any member knows the partition."""
     app = app_of(consumer_auto_offset_reset="latest")
     seen: list[str] = []
 
@@ -136,7 +140,9 @@ def test_new_partitions_are_read_from_their_start(
 
 
 def test_task_is_not_fed_before_the_start_offset_is_committed(bench: VirtualCluster) -> None:
-    """Killed before that, the next owner begins at a later end: no record may be done by then."""
+    """After a kill before that, the next owner begins at a later end: no record may be done by
+    then.
+    """
     bench.uncommitted = (-1, "")
     station = bench.begun(counting(consumer_auto_offset_reset="latest", commit_interval=20.0))
     station.hand.holds = True
@@ -152,8 +158,8 @@ def test_task_is_not_fed_before_the_start_offset_is_committed(bench: VirtualClus
 
 
 def test_refused_first_commit_is_waited_for(bench: VirtualCluster) -> None:
-    """A broker that has just begun did not know the topic, and the task ran on without an offset:
-    killed then, the next owner begins at a later end, or finds state without offsets.
+    """A restarted broker did not know the topic, and the task ran without an offset. After a kill
+    the next owner begins at a later end, or finds state without offsets.
     """
     bench.uncommitted = (-1, "")
     station = bench.begun(counting(consumer_auto_offset_reset="latest"))

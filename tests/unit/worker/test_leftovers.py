@@ -28,7 +28,7 @@ def words(app: App) -> Any:
 
 
 async def stubborn() -> None:
-    """Go on for ever, as often as it is cancelled."""
+    """Run for ever, however often it is cancelled."""
     while True:
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(100)
@@ -112,7 +112,7 @@ def test_code_swallowing_cancellation_is_reported_and_left_behind(
     (left,) = station.left_behind
     assert name in left
     assert f" at {__file__}:" in left
-    assert f"Left behind: {left}. It was cancelled and goes on" in caplog.text
+    assert f"Left behind: {left}. It was cancelled and still runs" in caplog.text
     assert [event for _, event, _ in station.events if event in ("leaving", "left")] == [
         "leaving", "left",
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def test_code_swallowing_cancellation_is_reported_and_left_behind(
 
 
 def test_body_swallowing_cancellation_at_the_stream_delays_nothing(bench: VirtualCluster) -> None:
-    """It is sent away from the stream in a way that `except CancelledError` does not catch."""
+    """It leaves the stream in a way that `except CancelledError` does not catch."""
     station = counting(bench, body_at_its_stream)
     bench.feed(0, "a")
     bench.until(lambda: station.begun and station.made.reports.restored.is_set())

@@ -1,4 +1,4 @@
-"""Agents that wait for something foreign, in a worker whose group is played by hand."""
+"""Agents that wait for other events, in a worker whose group is played by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ AWAY_S, SOON_S = 0.05, 0.1
 
 
 def waiting(seen: list[str]) -> App:
-    """Each word takes a moment; `bad` fails behind it, `gone` ends its own agent."""
+    """Return an app whose words take a moment; `bad` fails after it, `gone` cancels its own
+    agent.
+    """
     app = app_of(commit_interval=60, fetch_max_wait=5)
 
     @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
@@ -63,7 +65,7 @@ def test_record_after_a_failed_one_is_processed_at_once(bench: VirtualCluster) -
 
 
 def test_agent_cancelling_itself_ends_the_worker(bench: VirtualCluster) -> None:
-    """Whatever the policy: what the others have done is committed, and nothing is passed over."""
+    """Whatever the policy: the work of the other tasks is committed, and no record is skipped."""
     station = bench.begun(waiting([]))
     station.hand.plan(T0)
     bench.until(lambda: "running" in station.states(T0))

@@ -1,4 +1,4 @@
-"""Standbys at a worker: what it makes of the plan's word, when their turn comes, what it tells."""
+"""Standbys of a worker: their start, their turns and their reports."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_standby_follows_quietly_and_announces_itself_when_wanted(bench: Virtual
 def test_active_is_restored_before_learner_and_learner_before_standby(
     bench: VirtualCluster,
 ) -> None:
-    """The standby has least to do, and the active most."""
+    """The standby has least to do, and the active task most."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
     station.write_s = 0.01
     for partition in range(3):
@@ -58,7 +58,7 @@ def test_active_is_restored_before_learner_and_learner_before_standby(
 
 
 def no_leader(service: Service, call: ServedRequest) -> ReplyBody | None:
-    """Of changelogs, when their ends are asked for."""
+    """Leave changelogs without a leader when their ends are asked for."""
     body = answered(service, call)
     if call.api is Api.LIST_OFFSETS and body is not None:
         for part in (part for topic in body["topics"] for part in topic["partitions"]):
@@ -70,7 +70,7 @@ def no_leader(service: Service, call: ServedRequest) -> ReplyBody | None:
 def test_standby_turned_learner_gets_learner_priority(
     bench: VirtualCluster, asked_for: bool
 ) -> None:
-    """While its ends were being asked for it kept the last one: behind every other learner."""
+    """While its ends were being read it kept the last place: behind every other learner."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
     station.write_s = 0.01
     small, large = bench.remember(changelog(0), 5), bench.remember(changelog(1), 50)
@@ -89,7 +89,7 @@ def test_standby_turned_learner_gets_learner_priority(
 def test_standby_waiting_for_a_turn_reports_lag_and_is_not_stalled(
     bench: VirtualCluster,
 ) -> None:
-    """It said that it was at the end, for as long as an active restored."""
+    """It reported that it was at the end, for as long as an active task was restored."""
     station = bench.begun(counting(acceptable_recovery_lag=0))
     station.hand.plan(standbys=[T0])
     bench.until(lambda: station.states(T0)[-1:] == ["tailing"])

@@ -1,4 +1,4 @@
-"""What is told of the records that a worker has processed."""
+"""Log lines about the number of processed records."""
 
 from streamsx.clock import SystemClock
 from streamsx.journal import Journal
@@ -7,7 +7,7 @@ from streamsx.worker.throughput_log import EVERY_S, ThroughputLog
 
 
 class Heard(Journal):
-    """Keeps what it is told."""
+    """Journal that keeps its events."""
 
     def __init__(self) -> None:
         super().__init__("a", SystemClock())

@@ -1,4 +1,4 @@
-"""Whole workers whose topics grow and vanish, and whose disk fills up or is full of rubbish."""
+"""Whole workers whose topics grow and vanish, and whose disk fills up or has leftovers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def copying() -> App:
-    """Two topics in one sub-topology without state."""
+    """Return an app with two topics in one sub-topology, without state."""
     app = app_of()
     out = app.topic("out", partitions=1, value_serializer="raw")
 
@@ -41,7 +41,7 @@ def runs(station: WorkerHarness, tasks: int) -> bool:
 
 
 def send(bench: VirtualCluster, topic: str, *partitions: int) -> set[bytes]:
-    """A record to each; what they say."""
+    """Send a record to each partition; return the values."""
     values = {partition: b"%s-%d" % (topic.encode(), partition) for partition in partitions}
     for partition, value in values.items():
         bench.append(TopicPartition(topic, partition), [(None, value)])
@@ -59,7 +59,7 @@ def rounds(station: WorkerHarness, since: float) -> int:
 
 
 def test_partitions_added_to_a_running_task_are_read(bench: VirtualCluster) -> None:
-    """The member claimed b-2 and b-3, and nobody read them."""
+    """The member claimed b-2 and b-3, and no task read them."""
     bench.create("a", 4)
     bench.create("b", 2)
     station = start(bench, copying())
@@ -143,7 +143,7 @@ def test_worker_failing_to_read_ahead_from_a_store_leaves(
 def test_worker_with_a_damaged_store_commits_other_tasks_and_ends(
     bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
-    """A compaction has met a broken block: RocksDB takes nothing more."""
+    """A compaction has met a broken block: RocksDB takes no more writes."""
 
     def damaged(*_: object) -> NoReturn:
         raise StoreCorrupt("store damaged: here")
@@ -170,8 +170,8 @@ def test_worker_with_a_damaged_store_commits_other_tasks_and_ends(
 def test_closed_store_refused_by_a_full_disk_is_not_written_again(
     bench: VirtualCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """0_0's commit is being written, 0_1's comes behind it and 0_1 is wanted back: its closing
-    finds the disk full. The cycle came to it when its rows were closed, which ended the worker.
+    """The commit of 0_0 is being written, that of 0_1 waits, and 0_1 is revoked: its closing finds
+    the disk full. The cycle then wrote to closed rows, which ended the worker.
     """
     station = bench.begun(counting())
     station.hand.plan(TaskId(0, 0), TaskId(0, 1))
@@ -220,7 +220,7 @@ def test_worker_with_a_full_disk_during_restore_leaves(bench: VirtualCluster) ->
 
 
 def test_trash_of_an_earlier_process_is_deleted(bench: VirtualCluster) -> None:
-    """Killed while it cleaned up, it left a store that nobody looked at any more."""
+    """Killed while it cleaned up, the process left a store that no later one deleted."""
     trash = bench.folder / "w1" / "t" / "trash"
     (trash / "0123").mkdir(parents=True)
     (trash / "0123" / "000009.sst").touch()

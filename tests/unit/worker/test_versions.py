@@ -1,4 +1,4 @@
-"""Two versions of an app in one group, in virtual time: what one runs the other cannot learn."""
+"""Two versions of an app in one group, in virtual time: each learns its own tasks only."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ IN_TIME_S = 6.0
 
 
 def app_of(version: str = "plain") -> App:
-    """Counts words, in one sub-topology. Otherwise: behind a `group_by` (two); with another agent,
-    whose sub-topology comes first; with a store more, which its agent writes too, or another one.
+    """Return an app that counts words, in one sub-topology.
+
+    Other versions: after a `group_by` (two); with another agent, whose sub-topology comes first;
+    with one more store, which its agent writes too, or another one.
     """
     app = App(
         "t", broker="127.0.0.1:9092", topic_partitions=3, session_timeout=10, memory_budget="32MiB"
@@ -64,9 +66,10 @@ PAIRS = [(old, new) for old in TASKS for new in TASKS if "plain" in (old, new) a
 def test_last_worker_of_a_version_does_not_wait_for_impossible_learners(
     bench: VirtualCluster, before: str, after: str
 ) -> None:
-    """It took its full 25 s where the other version has no state in the sub-topology of the number,
-    and ended the other one with a KeyError where it has none of that number. Nothing is lost, and
-    nothing counted twice, whichever of the two leads."""
+    """It took its full 25 s where the other version has a sub-topology of that number without
+    state, and ended the other worker with a KeyError where it has none. No record is lost or
+    repeated, whichever of the two leads.
+    """
     old = bench.station(app_of(before), "w1", by_hand=False)
     bench.until(lambda: runs(old, TASKS[before]))
     for partition in range(3):
@@ -130,7 +133,9 @@ def test_task_impossible_to_learn_is_reported_as_ready(bench: VirtualCluster) ->
 
 
 def test_partition_of_no_task_is_released_at_once(bench: VirtualCluster) -> None:
-    """Nothing of ours has to end; it stood until `revoke_timeout` and counted as lost."""
+    """No task of ours has to end; the partition stood until `revoke_timeout` and
+    counted as lost.
+    """
     station = begun(bench)
     station.deliver(e.Assigned((UNKNOWN,)))
     station.deliver(e.Revoke((UNKNOWN,), 3))

@@ -1,4 +1,4 @@
-"""What settings become, where that is more than to be passed on."""
+"""Settings that are converted when the parts of a worker are made."""
 
 import pytest
 

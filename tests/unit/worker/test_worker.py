@@ -1,4 +1,4 @@
-"""Whole workers in a real group, from their start to their end, in virtual time."""
+"""Whole workers in a real group, from start to end, in virtual time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def works(*stations: WorkerHarness, tasks: int = 3) -> bool:
-    """They run so many tasks, and nothing else is under way."""
+    """Return whether they run so many tasks, and no rebalance is going on."""
     held = [
         (alive.state.value, task)
         for station in stations
@@ -218,7 +218,7 @@ def test_worker_without_a_broker_ends_after_a_timeout_with_the_address(
 def loading_until(
     bench: VirtualCluster, end: float
 ) -> Callable[[Service, ServedRequest], ReplyBody | None]:
-    """The coordinator reads its log until that second."""
+    """Let the coordinator load its log until that second."""
 
     def answer(service: Service, call: ServedRequest) -> ReplyBody | None:
         if call.api is Api.OFFSET_FETCH and bench.scheduler.now < end:
@@ -240,7 +240,7 @@ def grouping() -> App:
 
 
 def test_starting_worker_waits_for_a_broker_still_loading(bench: VirtualCluster) -> None:
-    """It ended after 10 s, where one that found no broker waited for 30."""
+    """The worker ended after 10 s, but after 30 s where it found no broker."""
     bench.answer = loading_until(bench, 25)
     station = start(bench, grouping())
     bench.until(lambda: works(station, tasks=6))
@@ -274,7 +274,7 @@ def test_uncompacted_changelog_is_refused_with_a_remedy(bench: VirtualCluster) -
 def test_missing_source_topic_is_warned_of_but_app_made_topics_are_not(
     bench: VirtualCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A misspelled name made the topic, in a line as of any other, and nothing was ever read."""
+    """A misspelled name created the topic, with the same line as any other, and it stayed empty."""
     app = app_of()
     told = app.topic("told", partitions=2)
 
@@ -344,7 +344,7 @@ def test_broker_silent_beyond_the_session_costs_no_task_for_good(
     assert station.process.alive
     warned = [line.getMessage() for line in caplog.records if line.name == "streamsx"]
     lines = (
-        "A broker is out of reach", "Processing goes on", "Processing is paused",
+        "A broker is out of reach", "Processing continues", "Processing is paused",
         "The group is in reach again", "The group is out of reach",
     )  # fmt: skip
     told = [begin for line in warned for begin in lines if line.startswith(begin)]
@@ -352,7 +352,7 @@ def test_broker_silent_beyond_the_session_costs_no_task_for_good(
 
 
 def test_work_before_losing_tasks_is_not_counted_twice(bench: VirtualCluster) -> None:
-    """It is frozen over its session; the other one goes on from what was committed."""
+    """The worker is frozen beyond its session; the other one continues from the commit."""
     first, second = start(bench, counting(), "w1"), start(bench, counting(), "w2")
     bench.until(lambda: works(first, second))
     for partition in range(3):
@@ -377,7 +377,7 @@ def test_end_of_the_control_thread_ends_the_worker(bench: VirtualCluster) -> Non
     control.call(control.task.cancel)
     bench.until(lambda: not station.process.alive)
     assert station.main.error is not None
-    assert "the thread of the group ended" in str(station.main.error)
+    assert "thread of the group" in str(station.main.error)
 
 
 def test_second_worker_on_one_directory_is_refused(bench: VirtualCluster) -> None:
@@ -431,7 +431,7 @@ def test_only_repartition_topics_are_purged_after_commits(
 
 
 def hosted(**settings: Any) -> Any:
-    """The worker gives itself to an app that runs something beside its tasks."""
+    """Return an app with a task of its own, through which tests reach the worker."""
     app = counting(**settings)
 
     @app.task
@@ -475,11 +475,11 @@ def test_too_many_unsent_records_outside_tasks_are_refused(bench: VirtualCluster
 
     station.process.main.call(send)
     bench.run(1)
-    assert "too much is unsent: words" in str(refused)
+    assert "too many unsent records: words" in str(refused)
 
 
 def test_worker_batches_carry_producer_id_and_sequence(bench: VirtualCluster) -> None:
-    """Without them a batch that is sent again is there twice."""
+    """Without them a batch that is sent again would be stored twice."""
     station = start(bench, counting())
     for _ in range(2):
         bench.feed(0, "a", "b")
@@ -493,7 +493,7 @@ def test_worker_batches_carry_producer_id_and_sequence(bench: VirtualCluster) ->
 
 
 def test_worker_back_after_a_lost_session_continues(bench: VirtualCluster) -> None:
-    """Its thread counts a loss as its data loop does, or nothing would run any more."""
+    """Its thread counts a loss as its data loop does, or no task would run any more."""
     station = start(bench, counting())
     bench.until(lambda: works(station))
     bench.net.lose("w1", 15)
@@ -527,7 +527,7 @@ def test_join_is_fresh_only_until_the_first_assignment(
 
 
 def test_worker_without_a_group_ends_on_a_permanent_error(bench: VirtualCluster) -> None:
-    """No thread of a member is there that could be asked to leave."""
+    """There is no member thread that could be asked to leave."""
     app = app_of(on_produce_error="stop")
     out = app.topic("out", partitions=1, value_serializer="raw")
 

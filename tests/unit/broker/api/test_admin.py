@@ -1,4 +1,4 @@
-"""What requests about topics, configurations and the broker itself are answered."""
+"""Requests about topics, configs and the broker itself."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +21,7 @@ Change = tuple[str, int, str | None]
 async def altered(
     client: Client, *changes: Change, kind: int = TOPIC, name: str = "t", only: bool = False
 ) -> Any:
-    """The answer, and what is set of the topic `t` then."""
+    """Change configs of topic `t`; return the answer, and the configs after it."""
     configs = [{"name": n, "config_operation": o, "value": v} for n, o, v in changes]
     resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
     body = {"resources": resources, "validate_only": only}
@@ -261,14 +261,14 @@ def test_alter_configs_of_broker_refused_with_reason(run: Run) -> None:
         body = {"resources": [asked], "validate_only": False}
         told = (await client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, **body)).responses[0]
         assert told.error_code == E.INVALID_REQUEST
-        assert "said when it is started" in told.error_message
+        assert "given when it starts" in told.error_message
 
     run(story)
 
 
 @pytest.mark.parametrize("version", [3, 6])
 def test_find_coordinator_answers_for_groups_and_transactions_only(run: Run, version: int) -> None:
-    """Several were asked for at once since version 4."""
+    """A request may name several since version 4."""
     keys = ["g", "h"] if version >= 4 else []
 
     async def told(client: Client, kind: int) -> list[Any]:

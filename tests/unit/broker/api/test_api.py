@@ -1,4 +1,4 @@
-"""What requests are answered, asked of a broker on the test's own loop."""
+"""Requests to a broker on the test's own event loop."""
 
 import asyncio
 import socket
@@ -43,7 +43,7 @@ def fetched(
 
 
 def counts(answer: Any) -> list[int]:
-    """Whole batches per partition of a fetch."""
+    """Return the number of whole batches per partition of a fetch."""
     return [
         sum(1 for _ in whole(bytes(p.records or b"")))
         for topic in answer.responses
@@ -52,7 +52,7 @@ def counts(answer: Any) -> list[int]:
 
 
 def whole(data: bytes) -> Any:
-    """The last one may be cut."""
+    """Return the whole batches; the last one may be cut."""
     while len(data) >= 12 and len(data) >= (size := int.from_bytes(data[8:12]) + 12):
         yield from scan(memoryview(data[:size]), check=True)
         data = data[size:]
@@ -77,7 +77,7 @@ def test_fetch_returns_first_batch_whole_above_byte_limit(run: Run, most: int) -
 
 
 def test_fetch_wait_is_capped_by_connection_idle_timeout(run: Run) -> None:
-    """Who waits for weeks may be gone, and holds a place all the time."""
+    """A client that waits for weeks may be gone, and keeps its connection all the time."""
 
     async def story(client: Client, _: Client) -> None:
         told = await client.ask(Api.FETCH, 11, **fetched(0, wait_ms=2**31 - 1))
@@ -171,7 +171,7 @@ def test_storage_error_of_parked_fetch_does_not_fail_producer(
 def test_damaged_batch_fails_only_own_partition_for_read_committed(
     run: Run,
 ) -> None:
-    """It was their connection, and so all their other partitions, at each try again."""
+    """The connection was closed, and all other partitions failed with it, at each retry."""
 
     async def story(client: Client, _: Client) -> None:
         for partition in (0, 1):
@@ -248,7 +248,7 @@ def test_produce_with_acks_0_appends_without_answer(run: Run) -> None:
 def test_produce_not_acknowledged_when_append_or_flush_fails(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither if it could not be written nor if it could not be flushed; then it is sent again."""
+    """The append fails, then the flush; then the batch is sent again."""
 
     def failing(*_: object) -> None:
         raise OSError("planted")
@@ -377,7 +377,7 @@ def test_failed_topic_creation_takes_no_partition_room(run: Run, tmp_path: Path)
 
 
 def test_topic_config_described_with_kafka_type_numbers(run: Run) -> None:
-    """Tools read the value by it."""
+    """Tools read the value by this number."""
     types = {
         "preallocate": 1, "compression.type": 2, "segment.bytes": 3, "retention.ms": 5,
         "min.cleanable.dirty.ratio": 6, "cleanup.policy": 7,
@@ -402,7 +402,7 @@ JOIN = {
 
 
 async def parked(client: Client, other: Client, group: str) -> None:
-    """The one member of a group waits at the end of `client` for a second one that is to come."""
+    """Return a group whose one member waits, at the end of `client`, for a second member."""
     body = JOIN | {"group_id": group}
     member = str((await other.ask(Api.JOIN_GROUP, 3, **body)).member_id)
     about = {"group_id": group, "member_id": member, "generation_id": 1}
@@ -421,7 +421,7 @@ async def beat(client: Client, group: str) -> int:
 def test_failed_group_answers_own_parked_members_and_no_other_group(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The story once, then only the count."""
+    """One group is checked in full, then only the number of failures."""
     real = Coordinator.step
 
     def step(machine: Coordinator, now: float, event: Event) -> list[Effect]:
@@ -456,7 +456,7 @@ def test_failed_group_answers_own_parked_members_and_no_other_group(
 def test_join_answered_unavailable_while_coordinator_cannot_load(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one broke it, whoever comes next finds nothing that could answer."""
+    """The first request broke the group; later ones found no group that could answer."""
 
     def failing(*_: object, **__: object) -> None:
         raise OSError("planted")
@@ -475,7 +475,7 @@ def test_join_answered_unavailable_while_coordinator_cannot_load(
 
 
 def test_member_disconnected_while_parked_does_not_hold_up_round(run: Run) -> None:
-    """It still counts as joined, but nobody is there to be answered."""
+    """The member still counts as joined, but its connection is gone."""
 
     async def story(client: Client, _: Client) -> None:
         async with Client(client.broker) as asker:
@@ -493,7 +493,7 @@ def test_member_disconnected_while_parked_does_not_hold_up_round(run: Run) -> No
 
 
 def test_member_session_expires_after_coordinator_move_without_requests(run: Run) -> None:
-    """What is on disk is loaded at once and not by the first that asks."""
+    """The new coordinator loads groups at once, and not at the first request."""
 
     async def story(client: Client, other: Client) -> None:
         groups = client.broker.service.groups
@@ -515,7 +515,7 @@ def test_member_session_expires_after_coordinator_move_without_requests(run: Run
 def test_offsets_of_deleted_topic_not_kept_for_topic_recreated_at_start(
     run: Run,
 ) -> None:
-    """Its row was deleted, and the broker was killed before those of the offsets were."""
+    """The row of the topic was deleted, and the broker was killed before it deleted the offsets."""
     partition = {"partition_index": 0, "committed_offset": 7, "committed_metadata": ""}
     about = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
 
@@ -536,7 +536,7 @@ def test_offsets_of_deleted_topic_not_kept_for_topic_recreated_at_start(
 
 
 def test_connection_accepted_during_broker_shutdown_is_not_served(tmp_path: Path) -> None:
-    """It was accepted, and is made a turn later."""
+    """The connection is accepted, and its protocol is made one turn of the loop later."""
 
     async def story(turns: int) -> None:
         loop, broker = (

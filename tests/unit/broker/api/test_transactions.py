@@ -1,4 +1,4 @@
-"""Transactions over the wire: what disks, restarts and waiting readers make of them."""
+"""Transactions over the wire, with full disks, restarts and waiting readers."""
 
 import asyncio
 from pathlib import Path
@@ -94,7 +94,7 @@ def test_read_committed_fetch_answered_on_commit(run: Run, *, sync: bool) -> Non
 def test_transaction_complete_only_after_markers_flushed_with_sync(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power cut behind the answer finds the decision on the disk, and it is carried out."""
+    """After a power cut that follows the answer the decision is on the disk, and is carried out."""
 
     async def story(client: Client, _: Client) -> None:
         holder = await begin(client)
@@ -175,7 +175,9 @@ def test_transaction_stays_ongoing_when_commit_row_is_not_written(
 def test_transaction_left_open_by_crash_is_ended_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    """The markers after the decision; or, by a power cut, the row of the transaction."""
+    """The markers are missing after the decision; or a power cut took the row of the
+    transaction.
+    """
 
     async def story() -> None:
         async with BrokerServer(tmp_path, topics={"t": 2}) as broker, Client(broker) as client:

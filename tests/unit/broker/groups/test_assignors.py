@@ -1,4 +1,6 @@
-"""The broker's assignors: balanced, sticky, and each partition to one who reads it."""
+"""Assignors of the broker: balanced, sticky, and each partition to a member that reads
+its topic.
+"""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The group machine, driven by requests; the desk checks its invariants after each one."""
+"""The state machine of classic groups; the harness checks its invariants after each request."""
 
 import pytest
 
@@ -19,14 +19,14 @@ def error(harness: CoordinatorHarness, waiter: int) -> int:
 
 
 def new_id(harness: CoordinatorHarness, **about: object) -> str:
-    """What a client does first: asks for a member id."""
+    """Return a new member id, as clients first ask for one."""
     first = harness.join(**about)  # type: ignore[arg-type]  # passed through
     assert error(harness, first) == ErrorCode.MEMBER_ID_REQUIRED
     return str(harness.replies[first]["member_id"])
 
 
 def joined(harness: CoordinatorHarness, members: int = 2, **about: object) -> list[str]:
-    """A group in COMPLETING, its leader first."""
+    """Return a group in COMPLETING, its leader first."""
     ids = [new_id(harness, **about) for _ in range(members)]
     for member_id in ids:
         harness.join(member_id, **about)  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ def joined(harness: CoordinatorHarness, members: int = 2, **about: object) -> li
 
 
 def stable(harness: CoordinatorHarness, members: int = 2, **about: object) -> list[str]:
-    """A group in STABLE, its leader first; each was assigned its own id."""
+    """Return a group in STABLE, its leader first; each member was assigned its own id."""
     ids = joined(harness, members, **about)
     waiters = [harness.sync(m, generation(harness)) for m in ids[1:]]
     harness.sync(ids[0], generation(harness), assignments={m: m.encode() for m in ids})
@@ -81,7 +81,7 @@ def test_impossible_cause_in_empty_group_raises_invalid_transition(
 
 @pytest.mark.parametrize("kind", ["consumer", "connect"])
 def test_member_id_length_is_bounded(harness: CoordinatorHarness, kind: str) -> None:
-    """Else a member whose name is as long as can be leaves its leader without an answer."""
+    """A member with the longest name would leave its leader without an answer."""
     waiter = harness.join(instance="\u00e9" * 16_000, kind=kind)
     assert len(harness.replies[waiter]["member_id"].encode()) < 1000
 
@@ -290,7 +290,7 @@ def test_join_accepts_largest_metadata(harness: CoordinatorHarness) -> None:
 
 
 def test_zero_rebalance_timeout_raised_to_minimum(harness: CoordinatorHarness) -> None:
-    """In milliseconds; a client may say 0."""
+    """The time is in milliseconds, and a client may send 0."""
     leader, follower = stable(harness, rebalance_ms=0)
     waiter = harness.join(leader, rebalance_ms=0)
     harness.sleep(0.009)
@@ -303,7 +303,7 @@ def test_zero_rebalance_timeout_raised_to_minimum(harness: CoordinatorHarness) -
 def test_join_version_0_uses_session_timeout_as_rebalance_timeout(
     harness: CoordinatorHarness,
 ) -> None:
-    """JoinGroup had no time for the round before version 1."""
+    """JoinGroup has no rebalance timeout before version 1."""
     leader = str(harness.replies[harness.join(version=0, session_ms=5000)]["member_id"])
     harness.sync(leader, 1)
     harness.join(version=0, session_ms=5000)
@@ -495,7 +495,7 @@ def test_sync_for_another_protocol_answered_inconsistent(harness: CoordinatorHar
 
 
 def stable_static(harness: CoordinatorHarness, *instances: str) -> list[str]:
-    """A group of static members in STABLE, its leader first."""
+    """Return a group of static members in STABLE, its leader first."""
     ids: list[str] = []
     for instance in instances:
         waiter = harness.join(instance=instance, protocols=BOTH)

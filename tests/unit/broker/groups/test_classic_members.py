@@ -1,4 +1,4 @@
-"""Groups that go over to the consumer protocol and back, member by member (KIP-848)."""
+"""Groups that change to the consumer protocol and back, member by member (KIP-848)."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.unit.broker.groups.test_consumer_group import code, commits, given
 
 
 class Shaky(CoordinatorHarness):
-    """Its coordinator crashes behind each request that can wait for nobody."""
+    """Harness whose coordinator crashes after each request that is answered at once."""
 
     def ask(self, api: int, *args: Any, **about: Any) -> int:
         waiter = super().ask(api, *args, **about)
@@ -58,7 +58,7 @@ def sync(harness: CoordinatorHarness, member: str, generation: int) -> int | lis
 
 
 def alone(harness: CoordinatorHarness, **about: Any) -> str:
-    """A classic member that has all of t at generation 1."""
+    """Return a group of one classic member that has all of t at generation 1."""
     member = str(join(harness, "", -1, **about)["member_id"])
     everything = Assignment(tuple(TopicPartition("t", p) for p in range(4))).write()
     harness.sync(member, 1, assignments={member: everything})
@@ -66,7 +66,9 @@ def alone(harness: CoordinatorHarness, **about: Any) -> str:
 
 
 def mixed(harness: CoordinatorHarness, **about: Any) -> str:
-    """It has 0 and 1 at epoch 2, n of the consumer protocol has the others."""
+    """Return a group with a classic member on 0 and 1 at epoch 2, and n of the consumer protocol on
+    the others.
+    """
     member = alone(harness, **about)
     assert given(harness.beat("n", 0)) == (2, [])
     assert harness.heartbeat(member, 1)["error_code"] == E.REBALANCE_IN_PROGRESS
@@ -109,7 +111,7 @@ def test_parked_join_answered_rebalance_on_upgrade(calm: CoordinatorHarness) -> 
 def test_partitions_of_classic_members_not_free_until_rebalance_ends(
     calm: CoordinatorHarness,
 ) -> None:
-    """They go on reading until they hear of it."""
+    """Classic members keep reading until they notice the rebalance."""
     member = alone(calm)
     calm.join(version=3, protocols=says(-1))
     assert join(calm, member, 1, 0, 1, 2, 3)["generation_id"] == 2
@@ -132,7 +134,7 @@ def test_group_with_unreadable_metadata_is_not_upgraded(calm: CoordinatorHarness
 def test_partition_assigned_twice_belongs_to_one_member_after_upgrade(
     calm: CoordinatorHarness,
 ) -> None:
-    """A leader may give anything."""
+    """A leader may send any assignment."""
     first = alone(calm)
     waiter = calm.join(version=3, protocols=says(-1))
     assert join(calm, first, 1)["generation_id"] == 2
@@ -165,7 +167,7 @@ def test_classic_member_not_syncing_removed_at_rebalance_timeout(calm: Coordinat
 def test_classic_requests_refused_for_consumer_member_except_admin_leave(
     harness: CoordinatorHarness,
 ) -> None:
-    """But put out by an admin."""
+    """An admin may still remove the member."""
     member = mixed(harness)
     assert harness.heartbeat("n", 2)["error_code"] == E.UNKNOWN_MEMBER_ID
     assert harness.leave(("x", None)) == [E.UNKNOWN_MEMBER_ID]
@@ -225,7 +227,7 @@ def test_full_group_refuses_classic_member() -> None:
 
 
 def test_partitions_not_free_when_join_answer_was_lost(harness: CoordinatorHarness) -> None:
-    """It has heard of generation 1 alone, and reads both."""
+    """The member knows generation 1 only, and reads both partitions."""
     member = mixed(harness)
     assert given(harness.beat("k", 0)) == (3, [])
     told = join(harness, member, 1, 0, 1)
@@ -248,7 +250,7 @@ def test_static_member_returns_as_classic_member(harness: CoordinatorHarness) ->
 def test_removed_static_member_cannot_rejoin_under_old_member_id(
     harness: CoordinatorHarness,
 ) -> None:
-    """As in a classic group: it is told that it is none any more, and gives up what it has."""
+    """As in a classic group: the member gets UNKNOWN_MEMBER_ID, and releases its partitions."""
     mixed(harness)
     member = str(join(harness, "", -1, instance="i")["member_id"])
     assert harness.leave(("", "i")) == [E.NONE]
@@ -292,7 +294,9 @@ def test_group_downgrades_when_last_consumer_member_leaves(
 
 
 def test_epochs_stay_valid_until_members_rejoin_after_downgrade(calm: CoordinatorHarness) -> None:
-    """Refused as of an old generation they would report their partitions lost, and read again."""
+    """Refused for an old generation, members would report their partitions as lost, and read them
+    again.
+    """
     member = mixed(calm)
     second = str(join(calm, "", -1)["member_id"])
     calm.beat("n", -1)
@@ -315,7 +319,7 @@ def test_group_downgrades_when_session_of_last_consumer_member_expires(
 
 
 def test_zero_rebalance_timeout_member_awaited_after_downgrade(calm: CoordinatorHarness) -> None:
-    """Without a pause the timer of a static one rang again and again until its session was over."""
+    """The timer of a static member fired again and again until its session ended."""
     calm.beat("n", 0)
     join(calm, "", -1, instance="i", rebalance_ms=0)
     calm.beat("n", -1)
@@ -324,7 +328,7 @@ def test_zero_rebalance_timeout_member_awaited_after_downgrade(calm: Coordinator
 
 
 def test_offsets_kept_when_zero_timeout_members_downgrade(calm: CoordinatorHarness) -> None:
-    """The group was empty since 1970."""
+    """The group counted as empty since 1970."""
     calm.commit("", -1, {("t", 0): 7})
     calm.beat("n", 0)
     join(calm, "", -1, rebalance_ms=0)
@@ -356,7 +360,7 @@ def test_classic_member_switches_to_consumer_protocol_in_place(harness: Coordina
 def test_refused_consumer_heartbeat_leaves_classic_group_unchanged(
     harness: CoordinatorHarness,
 ) -> None:
-    """All of them had to join again, at each try of its client."""
+    """All members had to join again, at each retry of the client."""
     member = alone(harness, instance="i")
     assert code(harness.beat("n", 0, instance="i")) == E.UNRELEASED_INSTANCE_ID
     assert harness.heartbeat(member, 1, instance="i")["error_code"] == E.NONE
@@ -364,7 +368,7 @@ def test_refused_consumer_heartbeat_leaves_classic_group_unchanged(
 
 
 def test_leader_elected_after_crash_following_downgrade(calm: CoordinatorHarness) -> None:
-    """Members that come as they were heard the old generation, and of no leader."""
+    """Members that joined without a change got the old generation, and no leader."""
     member = mixed(calm)
     calm.beat("n", -1)
     calm.crash()
@@ -374,7 +378,7 @@ def test_leader_elected_after_crash_following_downgrade(calm: CoordinatorHarness
 
 
 def test_members_asked_to_rejoin_after_crash_following_downgrade(calm: CoordinatorHarness) -> None:
-    """Where no epoch was new, they heard nothing for a whole rebalance time-out."""
+    """Where no epoch was new, members got no request to rejoin for a whole rebalance timeout."""
     calm.beat("n", 0, instance="i")
     member = str(join(calm, "", -1)["member_id"])
     calm.beat("n", 2, instance="i", owned=[("t", 0), ("t", 1)])

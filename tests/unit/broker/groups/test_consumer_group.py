@@ -1,6 +1,6 @@
-"""Groups of the consumer protocol (KIP-848), and who may commit for what (seed 002, KIP-1251).
+"""Groups of the consumer protocol (KIP-848), and members that may commit (seed 002, KIP-1251).
 
-Most stories are told twice: as they are, and with a crash between any two of their steps.
+Most stories run twice: as they are, and with a crash between any two steps.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ SESSION_S = 45
 
 
 class Shaky(CoordinatorHarness):
-    """Its coordinator crashes after each step."""
+    """Harness whose coordinator crashes after each step."""
 
     def beat(self, *args: Any, **about: Any) -> dict[str, Any]:
         answer = super().beat(*args, **about)
@@ -37,14 +37,14 @@ def harness(request: pytest.FixtureRequest) -> CoordinatorHarness:
 
 @pytest.fixture
 def calm() -> CoordinatorHarness:
-    """Nobody's session begins anew."""
+    """Return a harness without crashes, in which no session starts again."""
     harness = CoordinatorHarness()
     harness.set_topics(t=4)
     return harness
 
 
 def given(answer: dict[str, Any]) -> tuple[int, list[int] | None]:
-    """Epoch and partitions of t; None if they were not told."""
+    """Return epoch and partitions of t; None if the answer has none."""
     assert not answer.get("error_code"), answer
     if answer["assignment"] is None:
         return answer["member_epoch"], None
@@ -63,18 +63,18 @@ def t(*partitions: int) -> list[tuple[str, int]]:
 def commits(
     harness: CoordinatorHarness, member: str, epoch: int, *partitions: int, version: int = 9
 ) -> set[int]:
-    """The codes of one request for these partitions of t."""
+    """Return the codes of one commit for these partitions of t."""
     offsets = dict.fromkeys(t(*partitions), 7)
     return set(harness.commit(member, epoch, offsets, version=version).values())
 
 
 def alone(harness: CoordinatorHarness, member: str = "a", **about: Any) -> None:
-    """It has all of t, at epoch 2."""
+    """Return a group of one member that has all of t, at epoch 2."""
     assert given(harness.beat(member, 0, **about)) == (2, [0, 1, 2, 3])
 
 
 def two(harness: CoordinatorHarness) -> None:
-    """a has 0 and 1 at epoch 3, b has 2 and 3."""
+    """Return a group in which a has 0 and 1 at epoch 3, and b has 2 and 3."""
     alone(harness)
     assert given(harness.beat("b", 0)) == (3, [])
     assert given(harness.beat("a", 2)) == (2, [0, 1])
@@ -171,7 +171,7 @@ def test_changed_subscription_changes_assignment(harness: CoordinatorHarness) ->
 
 
 def test_assignor_unchanged_by_restart(harness: CoordinatorHarness) -> None:
-    """Members are loaded by their ids, not as they joined."""
+    """Members are loaded in the order of their ids, not of their joins."""
     alone(harness, "b", assignor="range")
     harness.beat("a", 0, assignor="uniform")
     before = harness.consumers().described()["assignor_name"]
@@ -255,7 +255,7 @@ def test_invalid_heartbeat_refused(epoch: int, about: dict[str, Any]) -> None:
 
 
 def test_subscription_by_regex_refused_with_reason() -> None:
-    """Matched by `re`, one could hold up everybody."""
+    """One expression, matched by `re`, could hold up all clients."""
     harness = CoordinatorHarness()
     told = harness.beat("a", 0, regex="t.*")
     assert told["error_code"] == E.INVALID_REGULAR_EXPRESSION
@@ -280,7 +280,7 @@ def test_full_group_refuses_new_member() -> None:
 
 
 def test_subscription_size_is_limited() -> None:
-    """40 members with 40,000 names each took 0.75 s a join."""
+    """40 members with 40,000 names each took 0.75 s per join."""
     harness = CoordinatorHarness(GroupConfig(metadata_bytes_max=10))
     harness.set_topics(t=1)
     assert code(harness.beat("a", 0, topics=["t", "u" * 10])) == E.INVALID_REQUEST
@@ -363,7 +363,9 @@ def test_commit_for_returned_partition_refused_with_earlier_epoch(
 
 
 def test_assignment_epochs_kept_through_repeated_revocations(harness: CoordinatorHarness) -> None:
-    """Each commit with an epoch in which it had the partition is taken, through two rounds."""
+    """Each commit with an epoch at which the member had the partition is accepted, through two
+    rounds.
+    """
     alone(harness)
     harness.beat("b", 0)
     harness.beat("a", 2)

@@ -1,4 +1,4 @@
-"""Many groups, and what is answered for several at once; the crashes of seed 001."""
+"""Many groups, requests about several at once, and the crashes of seed 001."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ def harness() -> CoordinatorHarness:
 
 
 def pair(harness: CoordinatorHarness, group: str = "g") -> tuple[str, str]:
-    """Leader and follower of a group in COMPLETING, at generation 2."""
+    """Return leader and follower of a group in COMPLETING, at generation 2."""
     leader = str(harness.replies[harness.join(version=3, group=group)]["member_id"])
     harness.join(version=3, group=group)
     harness.join(leader, group=group)
@@ -30,7 +30,7 @@ def pair(harness: CoordinatorHarness, group: str = "g") -> tuple[str, str]:
 
 
 def stable(harness: CoordinatorHarness, group: str = "g") -> tuple[str, str]:
-    """The same in STABLE; each was assigned its own id."""
+    """Return them in STABLE; each was assigned its own id."""
     leader, follower = pair(harness, group)
     assignments = {m: m.encode() for m in (leader, follower)}
     harness.sync(leader, 2, group=group, assignments=assignments)
@@ -127,7 +127,7 @@ def test_promised_ids_forgotten_after_crash(harness: CoordinatorHarness) -> None
 def test_follower_rejoin_after_crash_and_completed_round_starts_no_round(
     harness: CoordinatorHarness, half: str
 ) -> None:
-    """Who joins again as before is told of the round, and does not begin another one."""
+    """A member that joins again without a change gets the current round."""
     leader, follower = pair(harness)
     harness.crash()
     generation = 2
@@ -233,7 +233,7 @@ def test_member_commits_at_own_generation_except_between_join_and_sync(
 def test_member_committing_while_parked_then_dead_removed_at_session_end(
     harness: CoordinatorHarness,
 ) -> None:
-    """A worker commits on one connection while its JoinGroup waits on another."""
+    """The worker commits on one connection while its JoinGroup waits on another."""
     first = str(harness.replies[harness.join(version=3)]["member_id"])
     harness.join(version=3, session_ms=60_000)
     harness.join(first)
@@ -447,7 +447,7 @@ def test_refused_request_carries_code_where_client_reads(
 def test_unloaded_coordinator_does_not_answer_unknown_topic(
     harness: CoordinatorHarness,
 ) -> None:
-    """It knows of no topic, and a member would believe it."""
+    """The coordinator knows no topic yet, and a member would believe that there is none."""
     harness.commit("", -1, {("t", 0): 1})
     (request,) = harness.asked.values()
     body = refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE).body

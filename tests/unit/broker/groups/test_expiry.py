@@ -1,4 +1,4 @@
-"""Offsets that go: deleted by hand (KIP-496), or unused for long (KIP-211)."""
+"""Deleted offsets: by a request (KIP-496), or unused for long (KIP-211)."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def harness() -> CoordinatorHarness:
 def alone(
     harness: CoordinatorHarness, subscription: bytes = READS_T, kind: str = "consumer"
 ) -> str:
-    """The only member of a group in STABLE, at generation 1."""
+    """Return the only member of a group in STABLE, at generation 1."""
     waiter = harness.join(version=3, protocols={"range": subscription}, kind=kind)
     member = str(harness.replies[waiter]["member_id"])
     harness.sync(member, 1, assignments={member: b"all"})
@@ -33,7 +33,7 @@ def alone(
 
 
 def expire(harness: CoordinatorHarness, later_ms: int) -> None:
-    """As long after the present."""
+    """Delete the offsets that have expired `later_ms` after the present."""
     harness.step(ExpireOffsets(int(harness.now * 1000) + later_ms))
 
 

@@ -1,4 +1,4 @@
-"""Transactional ids: one producer at a time, and all of a transaction or nothing."""
+"""Transactional ids: one producer at a time, and whole transactions only."""
 
 import random
 from types import SimpleNamespace
@@ -37,7 +37,7 @@ def state(harness: CoordinatorHarness, name: str = "x") -> TransactionState:
 
 
 def stable(harness: CoordinatorHarness, group: str = "g") -> list[int]:
-    """The codes of what the group has committed, as who wants to know for sure is told."""
+    """Return the codes of an OffsetFetch that demands stable offsets."""
     topics = [SimpleNamespace(name=TOPIC, partition_indexes=[0])]
     waiter = harness.ask(
         9, 8, groups=[SimpleNamespace(group_id=group, topics=topics)], require_stable=True
@@ -86,8 +86,9 @@ def test_decision_and_offsets_persisted_in_one_write_before_markers(
 
 
 def test_markers_of_one_transaction_complete_no_other(harness: CoordinatorHarness) -> None:
-    """Of the first version, whose epoch stays. A flush takes long, so that markers are asked for
-    twice; the second flush has ended when the next transaction waits for its own."""
+    """The transaction is of the first version, whose epoch stays. A flush takes long, so markers
+    are asked for twice; the second flush ends when the next transaction waits for its own.
+    """
     one = Transactor(harness, modern=False)
     one.init()
     harness.can_mark = lambda _: False
@@ -163,7 +164,7 @@ def test_last_producer_epoch_is_followed_by_new_producer_id(harness: Coordinator
 def test_init_repeated_after_timeout_in_last_epoch_gives_same_new_id(
     harness: CoordinatorHarness,
 ) -> None:
-    """Its transaction is aborted, it is given another producer id, and the answer is lost."""
+    """The transaction is aborted, a new producer id is given, and the answer is lost."""
     one, again = Transactor(harness), Transactor(harness)
     one.init(timeout_ms=5000)
     txn = harness.machine.transactions.by_id["x"]
@@ -269,7 +270,7 @@ def test_invalid_transaction_timeout_or_id_refused(
 
 
 def test_transactional_offset_commit_does_not_renew_session(harness: CoordinatorHarness) -> None:
-    """As in Kafka: who relied on it here was removed there."""
+    """As in Kafka, where a member that relied on it is removed."""
     one = Transactor(harness)
     one.init()
     member = str(harness.replies[harness.join(version=3, session_ms=10_000)]["member_id"])
@@ -283,7 +284,7 @@ def test_transactional_offset_commit_does_not_renew_session(harness: Coordinator
 def test_transactional_offset_commit_is_fenced_like_plain_commit(
     harness: CoordinatorHarness,
 ) -> None:
-    """KIP-447; before it nobody said who they were."""
+    """KIP-447; older requests do not name the member."""
     one = Transactor(harness)
     one.init()
     member = str(harness.replies[harness.join()]["member_id"])
@@ -351,7 +352,7 @@ def test_unused_transactional_ids_expire(harness: CoordinatorHarness) -> None:
 
 
 class Life:
-    """Producers at work on two ids, over logs that cannot always be written, with crashes."""
+    """Producers of two ids, over logs that sometimes cannot be written, with crashes."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)

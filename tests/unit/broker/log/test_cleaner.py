@@ -1,4 +1,4 @@
-"""The cleaner of a broker: which logs it looks at, when, and what becomes of who reads them."""
+"""Cleaner of a broker: the logs it looks at, when, and their readers meanwhile."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ ALL = Options(compacted_bytes_min=0)
 
 
 def written(log: Log, time_round: int, keys: int = KEYS) -> int:
-    """Each key once; the bytes."""
+    """Write each key once; return the bytes."""
     builder, at = Builder(1 << 20), 0
     while at < keys:
         rows = [b"key%07d" % key for key in range(at, min(at + 1000, keys))]
@@ -56,7 +56,7 @@ def read(log: Log, offset: int = 0) -> Iterator[tuple[bytes | None, bytes | None
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Before which no compaction begins."""
+    """Hold compactions up until it is opened."""
     gate, real = threading.Event(), compaction.compact
 
     def late(job: Any) -> Any:
@@ -69,7 +69,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 @pytest.mark.timeout(120)
 def test_changelog_compacted_to_three_times_live_rows_while_read(run: Run) -> None:
-    """And who reads it meanwhile sees the newest of each key, and is answered all the time."""
+    """A reader meanwhile gets the newest value of each key, and is answered all the time."""
 
     async def story(client: Client, other: Client) -> None:
         log = await made(client, "c", cleanup_policy="compact", segment_bytes=str(4 << 20))
@@ -158,7 +158,7 @@ def test_failed_cleaning_logged_once_and_other_logs_cleaned(
 
 @pytest.mark.parametrize("name", ["segment.ms", "max.compaction.lag.ms"])
 def test_continuously_written_log_is_compacted(run: Run, name: str) -> None:
-    """Its newest record was never older than the lag, and so its last file was never closed."""
+    """The newest record was never older than the lag, and so the last file was never closed."""
 
     async def story(client: Client, _: Client) -> None:
         log = await made(
@@ -182,7 +182,7 @@ def test_continuously_written_log_is_compacted(run: Run, name: str) -> None:
 def test_broker_survives_cleaning_of_malformed_and_damaged_batches(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the reading of a batch raised ended the process, and each start of it."""
+    """An error in reading a batch ended the process, and each later start of it."""
 
     async def story(client: Client, _: Client) -> None:
         nonsense, flipped, last = [
@@ -243,7 +243,7 @@ def test_compaction_uses_lag_and_tombstone_times_of_topic(
 def test_log_with_many_keys_compacted_to_end_in_one_pass(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was one part a look: a large table that is written to all the time grew and grew."""
+    """One part was compacted per look: a large table under constant writes grew without limit."""
     monkeypatch.setattr(compaction, "KEYS_MAX", 1)
 
     async def story(client: Client, _: Client) -> None:
@@ -260,7 +260,7 @@ def test_log_with_many_keys_compacted_to_end_in_one_pass(
 def test_busy_log_does_not_hold_up_cleaning_of_others(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The look at it did not end, and so none began in which the other one was seen."""
+    """The look at the busy log did not end, so none reached the other logs."""
     monkeypatch.setattr(compaction, "KEYS_MAX", 1)
 
     async def story(client: Client, _: Client) -> None:
@@ -305,7 +305,7 @@ def test_failed_compaction_leaves_no_files(
 
 
 def test_segment_of_delete_topic_rolls_after_segment_ms(run: Run) -> None:
-    """Else what is young in it keeps all that is old."""
+    """Young records in it would keep all old ones."""
 
     async def story(client: Client, _: Client) -> None:
         log = await made(client, "a", cleanup_policy="delete", segment_ms="10")
@@ -343,7 +343,7 @@ def test_topic_deleted_during_compaction_stays_deleted(run: Run, tmp_path: Path)
 
 
 def test_topic_recreated_during_compaction_keeps_records(run: Run, gate: threading.Event) -> None:
-    """What is compacted has the names of its files: they went in the place of the new topic's."""
+    """The compacted files have the same names: they replaced the files of the new topic."""
 
     async def story(client: Client, _: Client) -> None:
         log = await made(client, "a", cleanup_policy="compact")
@@ -367,7 +367,9 @@ def test_topic_recreated_during_compaction_keeps_records(run: Run, gate: threadi
 def test_topic_recreated_before_queued_compaction_is_untouched(
     run: Run, gate: threading.Event
 ) -> None:
-    """The deleted log rolled in the new one's folder: the next start went on from its end."""
+    """The deleted log rolled a file in the folder of the new one, whose next start continued at its
+    end.
+    """
 
     async def story(client: Client, _: Client) -> None:
         deleted, other = [await made(client, name, cleanup_policy="compact") for name in "ab"]

@@ -1,4 +1,4 @@
-"""Logs are as short as their topics want them, and nothing that is wanted goes."""
+"""Cleaning of logs: as short as the topic allows, without the loss of a needed record."""
 
 import errno
 import os
@@ -52,7 +52,7 @@ def append(
 
 
 def rows(log: Log, start: int | None = None) -> dict[int, Row]:
-    """Everything readers see, by offset."""
+    """Return all records that readers see, by offset."""
     found: dict[int, Row] = {}
     offset = log.start if start is None else start
     while data := log.read(offset, 1 << 20):
@@ -63,7 +63,7 @@ def rows(log: Log, start: int | None = None) -> dict[int, Row]:
 
 
 def state(log: Log) -> dict[bytes | None, bytes]:
-    """What a table is made of it."""
+    """Return the table that the log makes."""
     newest = {key: value for _, (key, value) in sorted(rows(log).items())}
     return {key: value for key, value in newest.items() if value is not None}
 
@@ -89,7 +89,7 @@ def filled(log: Log, rng: random.Random, count: int) -> None:
 def test_damaged_segment_causes_only_one_roll(
     tmp_path: Path,
 ) -> None:
-    """Each look closed one more, of which nothing came."""
+    """Each look closed one more file, without effect."""
     log = opened(tmp_path / "t-0", 1 << 20)
     append(log, (b"k", b"1"))
     log.roll()
@@ -145,7 +145,7 @@ def test_segment_read_in_pieces_smaller_than_batch(
 def test_unreadable_sector_raises_and_compaction_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files were mapped: a signal ended the broker, at each start again."""
+    """Files were mapped: a signal ended the broker, and each later start."""
     log = opened(tmp_path / "t-0")
     filled(log, random.Random(0), 40)
     bad = log.segments[1].path
@@ -165,7 +165,7 @@ def test_unreadable_sector_raises_and_compaction_writes_nothing(
 
 
 def nonsense(log: Log, *, compression: str = "none") -> None:
-    """A batch with a right checksum, as a client may send it, whose records nobody can read."""
+    """Return a batch with a right checksum and unreadable records, as a client may send it."""
     builder = Builder(1 << 20, compression=compression)
     builder.append(NOW_MS, b"a", b"x" * 40)
     batch = builder.close()
@@ -178,7 +178,7 @@ def nonsense(log: Log, *, compression: str = "none") -> None:
 def test_unreadable_batch_kept_while_other_records_are_compacted(
     tmp_path: Path, compression: str
 ) -> None:
-    """One request of a client ended the broker, and each start of it."""
+    """One request of a client ended the broker, and each later start of it."""
     log = opened(tmp_path / "t-0", 1 << 20)
     append(log, (b"a", b"1"), (b"b", b"1"))
     nonsense(log, compression=compression)
@@ -204,8 +204,8 @@ def cut(path: Path, what: bytes) -> None:
 def test_damaged_segment_left_unchanged_by_compaction(
     tmp_path: Path, damage: Callable[[Path, bytes], None]
 ) -> None:
-    """A flipped byte was given a right checksum; the records behind a cut were as if they had
-    never been written. Each look read the file again, and closed another one.
+    """A flipped byte got a right checksum, and records behind a cut were lost. Each look read the
+    file again, and closed another one.
     """
     log = opened(tmp_path / "t-0", 1 << 20)
     append(log, (b"a", b"old"), (b"b", b"1"))
@@ -229,7 +229,7 @@ def test_damaged_segment_left_unchanged_by_compaction(
 
 
 def test_record_beyond_batch_offsets_does_not_supersede_others(tmp_path: Path) -> None:
-    """All that came later was taken for older, or the broker compacted nothing any more."""
+    """All later records counted as older, or the broker compacted nothing any more."""
     log = opened(tmp_path / "t-0", 1 << 20)
     builder = Builder(1 << 20)
     for key in (b"a", b"b"):
@@ -250,8 +250,8 @@ def test_record_beyond_batch_offsets_does_not_supersede_others(tmp_path: Path) -
 def test_header_bit_flip_costs_no_other_segment(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, at: int, mask: int
 ) -> None:
-    """Of a base offset: all files behind it were taken for left-overs, and deleted. A compaction
-    made one file of them all, which ended there for the next start.
+    """The bit is in a base offset: all later files counted as left over and were deleted. A
+    compaction merged them to one file, which ended there at the next start.
     """
     log = opened(tmp_path / "t-0", 1 << 20)
     for number in range(4):
@@ -278,7 +278,7 @@ def test_header_bit_flip_costs_no_other_segment(
 def test_compaction_learns_limited_number_of_keys_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """A compressed log of 256 MiB would have held 15 GiB of them."""
+    """A compressed log of 256 MiB would have held 15 GiB of keys."""
     rng = random.Random(seed)
     monkeypatch.setattr(compaction, "KEYS_MAX", 4)
     log = opened(tmp_path / "t-0", rng.choice((200, 1000, 5000)))
@@ -300,7 +300,7 @@ def test_compaction_learns_limited_number_of_keys_at_once(
 def test_failed_merge_leaves_no_note_deleting_segments_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The note of a merge that came to nothing stayed: a flipped bit deleted them again."""
+    """The note of a failed merge stayed: after a flipped bit it deleted the files again."""
     log = opened(tmp_path / "t-0", 1)
     for key in range(4):
         append(log, (b"k%d" % key, b"1"))
@@ -337,7 +337,7 @@ def test_compaction_keeps_as_many_producers_as_log_remembers(
 
 
 def test_newest_record_found_after_compaction(tmp_path: Path) -> None:
-    """Of an emptied batch the header tells of its time still."""
+    """The header of an emptied batch still has its time."""
     log = opened(tmp_path / "t-0", 1 << 20)
     append(log, (b"a", b"1"), time=NOW_MS + 9, pid=7)
     append(log, (b"b", b"1"), time=NOW_MS + 5)
@@ -347,7 +347,7 @@ def test_newest_record_found_after_compaction(tmp_path: Path) -> None:
 
 
 def test_compaction_remembers_digests_of_long_keys(tmp_path: Path) -> None:
-    """Each took its length in memory, whatever it took when compressed."""
+    """Each key took its length in memory, however well it was compressed."""
     log, long = opened(tmp_path / "t-0", 1 << 20), bytes(500_000)
     for number in range(3):
         append(log, (long + b"1", b"%d" % number), compression="zstd")
@@ -363,7 +363,7 @@ def test_compaction_remembers_digests_of_long_keys(tmp_path: Path) -> None:
 
 
 def test_compaction_reads_batch_record_by_record_in_bounded_memory(tmp_path: Path) -> None:
-    """A few kilobytes hold millions that say the same."""
+    """A few kilobytes hold millions of equal records."""
     log, builder = opened(tmp_path / "t-0", 1 << 20), Builder(1 << 26, compression="zstd")
     for _ in range(100_000):
         builder.append(NOW_MS, b"a", b"1")
@@ -383,7 +383,7 @@ def test_compaction_reads_batch_record_by_record_in_bounded_memory(tmp_path: Pat
 def test_damaged_batch_length_takes_no_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of the file was read into it, twice, and then it was no batch."""
+    """The rest of the file was read into memory, twice, before it was known to be no batch."""
     log = opened(tmp_path / "t-0", 1 << 30)
     append(log, (b"k", b"1"))
     path, size, asked = log.segments[0].path, log.size, list[int]()
@@ -405,7 +405,7 @@ def test_damaged_batch_length_takes_no_memory(
 def test_failed_flush_after_compaction_loses_only_unflushed_records(
     tmp_path: Path,
 ) -> None:
-    """What was compacted was cut at its first hole, as if it were the last file (seed 387)."""
+    """The compacted file was cut at its first hole, as if it were the last file (seed 387)."""
     log = Log(tmp_path / "t-0", DESCRIPTORS, segment_bytes=10_000, clean=False, sync=True)
     for number in range(6):
         append(log, (b"k%d" % (number % 2), b"v%d" % number))
@@ -426,7 +426,7 @@ def test_failed_flush_after_compaction_loses_only_unflushed_records(
 def test_folder_sync_failure_after_compaction_fails_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is another one by then: by the old one's index readers would find anything in it."""
+    """The file is already replaced: readers with the old index would read at wrong places."""
     log = opened(tmp_path / "t-0", 100_000)
     for number in range(300):
         append(log, (b"k%d" % (number % 200), b"v%d" % number))
@@ -449,7 +449,7 @@ def test_folder_sync_failure_after_compaction_fails_log(
 def test_compaction_without_disk_space_removes_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it had made took the room of all others, at each look anew."""
+    """The partial files took the room of other logs, at each look again."""
     log = opened(tmp_path / "t-0")
     filled(log, random.Random(1), 30)
     job = cleaning.compaction(log, NOW_MS, lag_ms=0, tombstones_ms=DAY_MS)
@@ -470,7 +470,7 @@ def test_compaction_without_disk_space_removes_partial_files(
 
 
 class Killed(Exception):
-    """At a step on the disk."""
+    """Exception of a kill at a step on the disk."""
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
@@ -520,7 +520,7 @@ def test_process_killed_during_compaction_leaves_same_table(
 
 
 def test_tombstone_kept_for_tombstone_time_after_compaction(tmp_path: Path) -> None:
-    """From the compaction on that was the first to leave it alone with its key."""
+    """The time counts from the compaction that first left it alone with its key."""
     log = opened(tmp_path / "t-0")
     append(log, (b"a", b"1"), (b"b", b"1"))
     append(log, (b"a", None))
@@ -555,7 +555,7 @@ def test_records_younger_than_compaction_lag_are_kept(tmp_path: Path) -> None:
 
 
 def test_records_without_timestamp_take_age_of_segment_file_for_lag(tmp_path: Path) -> None:
-    """And the file that a compaction makes is as old as the last of those that it replaces."""
+    """A compacted file is as old as the newest of the files that it replaces."""
     log = opened(tmp_path / "t-0", 1)
     for value in (b"1", b"2", b"3"):
         append(log, (b"a", value), time=NO_TIMESTAMP)
@@ -614,7 +614,7 @@ def test_records_deleted_during_compaction_stay_deleted(tmp_path: Path) -> None:
 
 
 def test_compacted_segment_not_installed_after_missing_predecessor(tmp_path: Path) -> None:
-    """A marker that is gone from a later file still ends what an earlier one holds."""
+    """A marker that is missing in a later file still ends records of an earlier one."""
     log = opened(tmp_path / "t-0", 1)
     for key in (b"a", b"b", b"a", b"b", b"c"):
         append(log, (key, b"1"))
@@ -656,7 +656,7 @@ def test_old_segments_deleted_down_to_retention_size(tmp_path: Path) -> None:
 
 
 def test_records_without_timestamp_take_age_of_segment_file_for_retention(tmp_path: Path) -> None:
-    """They stayed for ever, and so did all that came behind them."""
+    """They stayed for ever, and so did all records after them."""
     log = opened(tmp_path / "t-0", 1)
     for time in (NO_TIMESTAMP, NOW_MS, NO_TIMESTAMP):
         append(log, (b"a", b"1"), time=time)
@@ -668,7 +668,7 @@ def test_records_without_timestamp_take_age_of_segment_file_for_retention(tmp_pa
 
 
 def test_retention_does_not_pass_high_watermark(tmp_path: Path) -> None:
-    """The log began behind where they stopped: whatever they asked for was out of range."""
+    """The log began after the position of its readers: each of their requests was out of range."""
     log = Log(tmp_path / "t-0", DESCRIPTORS, segment_bytes=1, clean=True, sync=True)
     append(log, (b"a", b"1"))
     log.flushed_to(log.mark())
@@ -682,8 +682,8 @@ def test_retention_does_not_pass_high_watermark(tmp_path: Path) -> None:
 def test_segment_rolls_by_time_span_and_not_by_record_age(
     tmp_path: Path, first: int | None
 ) -> None:
-    """Each look closed one, where the records of years ago were written: thousands in a day. Behind
-    a record without a time none was ever closed.
+    """Each look closed a file where records of years ago were written: thousands in a day. After a
+    record without a time none was ever closed.
     """
     log = opened(tmp_path / "t-0")
     if first is not None:

@@ -1,4 +1,4 @@
-"""Logs are brought to the disk in a thread, one flush after the other."""
+"""Flushes of logs in a thread, one after the other."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from tests.unit.broker.conftest import until
 
 
 class FakeLog:
-    """Counts; a flush waits at `gate`, and fails with the first of `errors`."""
+    """Log that counts flushes; a flush waits at `gate`, and fails with the first of `errors`."""
 
     def __init__(self, *errors: OSError) -> None:
         self.errors = list(errors)
@@ -42,7 +42,7 @@ class FakeLog:
 
 
 class FakeMeta(FakeLog):
-    """As a log, but that it says itself when it is dirty."""
+    """Metadata that report by themselves when they are dirty."""
 
     def written(self) -> None: ...
 
@@ -81,7 +81,7 @@ def test_appended_records_flushed_once_within_interval(
 
 
 def test_waiter_arriving_during_flush_waits_for_next_flush() -> None:
-    """The one under way may have begun before its records were there."""
+    """The running flush may have begun before these records."""
 
     async def story() -> None:
         flushes, log, told = made(), FakeLog(), list[str]()
@@ -103,7 +103,7 @@ def test_waiter_arriving_during_flush_waits_for_next_flush() -> None:
 def test_log_with_failed_flush_is_not_flushed_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The next one would succeed: the system has given up what it could not write."""
+    """The next flush would succeed: the system has given the failed pages up."""
 
     async def story() -> None:
         flushes, log, other = made(), FakeLog(OSError("planted")), FakeLog()
@@ -139,7 +139,7 @@ def test_failed_log_reopened_until_disk_recovers(
 def test_failed_log_not_reopened_during_flush_or_after_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is of the log as it was, and might take the one error that the log as it is would see."""
+    """The flush is of the old log, and might take the one error that the new one would see."""
     monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
     asked: list[int] = []
 
@@ -237,7 +237,7 @@ def test_close_waits_for_running_flush_and_starts_no_other(
 def test_close_waits_for_flush_waiters_and_reopens_nothing_after(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """ "A produce comes amid a flush, and the broker is stopped; the flush behind it fails"."""
+    """A produce comes during a flush, and the broker is stopped; the flush after it fails."""
     monkeypatch.setattr(flusher, "REOPEN_S", 0.01)
 
     async def story() -> None:

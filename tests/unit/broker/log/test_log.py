@@ -1,4 +1,6 @@
-"""A partition's log: what goes in comes out, what is torn is cut off, what is sent twice is not."""
+"""Log of a partition: records come out as they went in, torn ends are cut off, repeats are stored
+once.
+"""
 
 import logging
 import os
@@ -44,7 +46,7 @@ def refusal(log: Log, records: bytes | bytearray) -> ErrorCode:
 
 
 def values(log: Log, offset: int = 0, most: int = MOST) -> list[bytes | None]:
-    """Everything readers see from an offset on."""
+    """Return all values that readers see from an offset on."""
     found: list[bytes | None] = []
     while data := log.read(offset, most):
         part = columns(data, offset)
@@ -58,7 +60,7 @@ Opens = Callable[..., Log]
 
 @pytest.fixture
 def opens(tmp_path: Path) -> Opens:
-    """Opens the log of the test, again and again."""
+    """Open the log of the test, again and again."""
 
     def opens(*, segment_bytes: int = 1 << 26, clean: bool = False, sync: bool = False) -> Log:
         return Log(
@@ -70,7 +72,7 @@ def opens(tmp_path: Path) -> Opens:
 
 @pytest.mark.parametrize("left", [0, 10, 70, 150, -5])
 def test_shortened_segment_file_raises_os_error(opens: Opens, left: int) -> None:
-    """Who asked for times was hung up on, and who read was given a part of a batch, for ever."""
+    """A request for times closed its connection, and a reader got a part of a batch, for ever."""
     log = opens()
     append(log, b"a", b"b")
     append(log, b"c", b"d", time=2000)
@@ -83,7 +85,7 @@ def test_shortened_segment_file_raises_os_error(opens: Opens, left: int) -> None
 
 @pytest.mark.parametrize("length", [-12, 0, 48, 1 << 30])
 def test_damaged_batch_length_raises_os_error(opens: Opens, length: int) -> None:
-    """Who looked for an offset behind it went round in a circle, and nobody else was served."""
+    """A search for a later offset ran in a circle, and no other client was served."""
     log = opens()
     for value in (b"a", b"b", b"c"):
         append(log, value)
@@ -204,8 +206,9 @@ def test_torn_tail_cut_off_and_logged(opens: Opens, caplog: pytest.LogCaptureFix
 
 
 def test_cut_tail_leaves_no_bytes_after_next_append(opens: Opens) -> None:
-    """A page of the middle was lost, the one behind it was written: what comes takes the place of
-    the first, to the byte, and the other one would be found behind it."""
+    """A page in the middle was lost, the page after it was written: new records take the place of
+    the first, and the other one would be found after them.
+    """
     log = opens()
     for value in (b"kept", b"lost", b"late"):
         append(log, value)
@@ -260,7 +263,7 @@ def test_unclean_start_flushes_segments(opens: Opens, monkeypatch: pytest.Monkey
 
 
 def test_data_batch_with_control_bit_treated_as_damaged(opens: Opens) -> None:
-    """One bit, in a file whose checksums are not looked at."""
+    """One bit is flipped, in a file whose checksums are not checked."""
     log = opens(segment_bytes=1)
     for value in (b"a", b"b", b"c"):
         append(log, value)
@@ -295,7 +298,7 @@ def test_damaged_inner_segments_are_skipped(
 
 @pytest.mark.parametrize("note", ["start", "unflushed", "compacted", "merged"])
 def test_damaged_note_file_named_in_error(opens: Opens, tmp_path: Path, note: str) -> None:
-    """It was a bare ValueError: which of a thousand files, nobody knew."""
+    """It was a bare ValueError, which did not name one of a thousand files."""
     log = opens()
     append(log, b"a")
     log.close()
@@ -324,7 +327,9 @@ def full_disk(fd: int, data: memoryview, at: int, *, real: Any = os.pwrite) -> i
 def test_failed_write_leaves_nothing_behind(
     opens: Opens, monkeypatch: pytest.MonkeyPatch, segment_bytes: int
 ) -> None:
-    """What is too large for the last file begins the next one; what comes then fits once more."""
+    """A batch too large for the last file begins the next one; then the following batch fits
+    again.
+    """
     log = opens(segment_bytes=segment_bytes)
     append(log, b"a")
     with monkeypatch.context() as broken:
@@ -355,7 +360,7 @@ def test_readers_see_only_flushed_records_with_sync(opens: Opens) -> None:
 
 
 def test_flushes_ending_out_of_order_keep_high_watermark(opens: Opens) -> None:
-    """Who has read up to there was out of range, and began at 0 (seeds 1054 and 1113)."""
+    """A reader that had read up to there was out of range, and began at 0 (seeds 1054 and 1113)."""
     log = opens(sync=True)
     append(log, b"a")
     earlier = log.mark()
@@ -609,7 +614,7 @@ def test_descriptors_closed_and_reopened_within_limit(tmp_path: Path) -> None:
 
 
 def test_stored_batch_has_leader_epoch_0(opens: Opens) -> None:
-    """Of another one it would be taken for damaged, and cut off with all behind it."""
+    """A batch of another epoch would count as damaged, and be cut off with all records after it."""
     log = opens()
     append(log, b"a")
     assert log.segments[0].path.read_bytes()[12:16] == bytes(4)
@@ -620,7 +625,7 @@ def failing(*_: object) -> None:
 
 
 def failed(log: Log) -> None:
-    """Its next flush fails."""
+    """Return a log whose next flush fails."""
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr("os.fdatasync", failing)
         with pytest.raises(OSError, match="planted"):
@@ -629,7 +634,7 @@ def failed(log: Log) -> None:
 
 
 def failed_behind_a(opens: Opens) -> Log:
-    """One whose first record was flushed, and whose second was not."""
+    """Return a log whose first record was flushed, and whose second one was not."""
     log = opens()
     append(log, b"a")
     log.flush()
@@ -661,7 +666,7 @@ def test_failed_flush_with_sync_drops_unflushed_records(opens: Opens, clean: boo
 def test_failed_flush_without_sync_rewrites_pages_on_reopen(
     opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To Linux those pages are clean: a flush would not write them."""
+    """Linux takes these pages for clean: a flush would not write them."""
     log = failed_behind_a(opens)
     size = log.segments[0].size
     done: list[object] = []
@@ -685,7 +690,7 @@ def test_failed_flush_without_sync_rewrites_pages_on_reopen(
 
 
 def test_records_shown_without_sync_kept_when_reopened_with_sync(opens: Opens) -> None:
-    """ "A flush fails, the broker is stopped, and started again with --sync"."""
+    """A flush fails, the broker is stopped, and started again with --sync."""
     failed_behind_a(opens)
     assert values(opens(sync=True)) == [b"a", b"b"]
 
@@ -694,7 +699,7 @@ def test_records_shown_without_sync_kept_when_reopened_with_sync(opens: Opens) -
 def test_flush_failing_at_start_makes_next_start_rewrite(
     opens: Opens, monkeypatch: pytest.MonkeyPatch, sync: bool
 ) -> None:
-    """Which would flush nothing: to Linux those pages are clean."""
+    """The next start would flush nothing: Linux takes these pages for clean."""
     log = opens(sync=sync)
     append(log, b"a")
     log.close()
@@ -726,7 +731,7 @@ def test_flush_failing_before_roll_fails_log(opens: Opens, monkeypatch: pytest.M
 
 
 def test_flush_completed_after_failure_does_not_count(opens: Opens) -> None:
-    """ "The next file begins while a flush is under way; that fails": who waits is refused."""
+    """The next file begins during a flush, which fails: its waiters are refused."""
     log = opens(sync=True)
     append(log, b"a")
     mark = log.mark()
@@ -747,7 +752,7 @@ def bomb(records: int, size: int, *, time: int = 1000) -> bytearray:
 
 @pytest.mark.parametrize(("records", "size"), [(1, 60 << 20), (900_000, 0)])
 def test_one_request_expands_at_most_one_batch_limit(opens: Opens, records: int, size: int) -> None:
-    """Forty batches of 2 kB took four seconds in which nobody was served."""
+    """Forty batches of 2 kB took four seconds in which no other client was served."""
     log, batch = opens(), bomb(records, size)
     keyed, codes = Expansions(), list[ErrorCode]()
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Transactions in one log: who reads what is committed sees all of it and nothing else."""
+"""Transactions in one log: read_committed readers get all committed records, and no others."""
 
 import random
 from collections import Counter
@@ -33,7 +33,7 @@ def opened(
 
 
 def admit(_: Header) -> None:
-    """Everything."""
+    """Admit everything."""
 
 
 def write(
@@ -53,7 +53,7 @@ def end(log: Log, pid: int, *, commit: bool, epoch: int = 0) -> int:
 
 
 def read(log: Log, offset: int | None = None, *, most: int = MOST) -> list[Record]:
-    """As clients read that want what is committed."""
+    """Read like a client with read_committed."""
     found: list[Record] = []
     offset = log.start if offset is None else offset
     while data := log.read(offset, most, committed=True):
@@ -114,7 +114,7 @@ def test_aborted_lookup_examines_only_possible_overlaps(tmp_path: Path) -> None:
 
 
 class CountingList(list[AbortedTransaction]):
-    """Knows how much of it was looked at."""
+    """List that counts the items that were read."""
 
     looks = 0
 
@@ -233,8 +233,9 @@ def test_waiter_woken_by_marker_of_transaction_open_at_start(tmp_path: Path) -> 
 
 
 def test_marker_lost_by_failed_flush_does_not_end_transaction(tmp_path: Path) -> None:
-    """A transaction's records are flushed, and a plain batch; its marker is appended, the flush of
-    that fails, and the log is opened anew without it. Nobody was told that it had ended."""
+    """A transaction's records and a plain batch are flushed; the flush of its marker fails, and the
+    log is opened again without the marker. No client was told that the transaction had ended.
+    """
     log = opened(tmp_path, sync=True)
     woken: list[int] = []
     log.waiters[woken.append] = True
@@ -337,7 +338,7 @@ def test_transactional_producer_continues_after_compaction(tmp_path: Path) -> No
 
 
 def test_batches_in_flight_recognised_after_compaction(tmp_path: Path) -> None:
-    """All but the last were refused when they were sent again: 45."""
+    """All but the last batch were refused with 45 when they were sent again."""
     log = opened(tmp_path)
     for seq in range(7):
         write(log, 7, b"1", key=b"a", seq=seq, transactional=False)
@@ -351,7 +352,7 @@ def test_batches_in_flight_recognised_after_compaction(tmp_path: Path) -> None:
 def test_committed_transaction_not_aborted_by_damage_before_marker(
     tmp_path: Path,
 ) -> None:
-    """Its marker stands behind that, and was not found: a compaction took the records away."""
+    """Its marker is after the damage, and was not found: a compaction removed the records."""
     log = opened(tmp_path)
     write(log, 7, b"committed")
     log.roll()
@@ -371,7 +372,7 @@ def test_committed_transaction_not_aborted_by_damage_before_marker(
 
 
 def damage(log: Log, base: int, *offsets: int) -> None:
-    """A flipped bit in each of these batches of a file, where no length is."""
+    """Flip a bit in each of these batches of a file, but not in a length."""
     path = log.folder / f"{base:020d}.log"
     data = bytearray(path.read_bytes())
     for at, _, header in tuple(scan(data, check=True)):
@@ -381,7 +382,7 @@ def damage(log: Log, base: int, *offsets: int) -> None:
 
 
 def test_abort_marker_after_damage_does_not_hide_later_commit(tmp_path: Path) -> None:
-    """Readers never meet its marker, and took the next transaction for the aborted one."""
+    """Readers never met the marker, and took the next transaction for the aborted one."""
     log = opened(tmp_path)
     write(log, 7, b"aborted")
     write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
@@ -414,7 +415,9 @@ def test_producer_with_records_after_damage_continues(
 
 
 def test_transaction_begun_after_damage_without_end_holds_up_no_reader(tmp_path: Path) -> None:
-    """Readers of what is committed stood before it, and the sound files behind it, for ever."""
+    """Readers of committed records stopped before it, and before all sound files after it, for
+    ever.
+    """
     log = opened(tmp_path)
     write(log, -1, b"damaged", transactional=False, seq=-1, epoch=-1)
     write(log, 7, b"behind")
@@ -471,7 +474,7 @@ def test_damaged_segment_fails_compaction_instead_of_being_shortened(tmp_path: P
 
 
 class Model:
-    """What was written, and what became of it: offset -> (producer, key, value)."""
+    """Written records and their outcomes: offset -> (producer, key, value)."""
 
     def __init__(self, rng: random.Random, folder: Path) -> None:
         self.rng, self.folder = rng, folder

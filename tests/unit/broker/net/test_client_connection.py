@@ -1,4 +1,4 @@
-"""One connection on a transport that writes down what it is told: order, turns, limits."""
+"""Connection on a recording transport: order, turns, limits."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -22,7 +22,7 @@ from streamsx.protocol.wire import Api
 
 
 class Wire(asyncio.Transport):
-    """The kernel's side."""
+    """Kernel's side of the connection."""
 
     def __init__(self, port: int) -> None:
         super().__init__({"peername": ("10.0.0.1", port), "sockname": ("10.0.0.2", 9092)})
@@ -67,7 +67,7 @@ def reply(call: ServedRequest, text: bytes) -> None:
 
 
 class Peers:
-    """Connections of one broker. Frames of b"wait..." are parked, others come back as they are."""
+    """Connections of one broker. Frames of b"wait..." are parked, others are echoed."""
 
     def __init__(self, **limits: Any) -> None:
         self.limits = ConnectionLimits(**limits)
@@ -92,7 +92,7 @@ class Peers:
             reply(call, call.body)
 
     def lost(self, connection: ClientConnection) -> None:
-        """What the loop does behind an abort."""
+        """Do what the loop does after an abort."""
         connection.connection_lost(None)
 
 
@@ -107,13 +107,15 @@ def send(connection: ClientConnection, *frames: bytes, cut: int = 0) -> None:
 
 
 def on_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """A request that is answered late is followed by the next one in a turn of the loop."""
+    """Run a story on an event loop: requests after a late answer are served in a later turn."""
     return lambda: asyncio.run(story())
 
 
 @on_a_loop
 async def test_requests_after_late_answer_served_in_next_loop_turn() -> None:
-    """Who answers is in the middle of something, and so are all that it answers on the way."""
+    """The code that answers is in the middle of its own work, as is all that its
+    answers lead to.
+    """
     peers = Peers()
     connection, wire = peers.dial()
     send(connection, b"wait for it", b"the next", b"and next")
@@ -224,7 +226,7 @@ def test_longest_silent_connection_closed_among_equals() -> None:
     ids=["number", "size"],
 )
 def test_full_request_queue_pauses_reading_until_room(limits: dict[str, int], most: int) -> None:
-    """The size counts what is being served, too; the number does not."""
+    """The size counts requests being served, too; the number does not."""
 
     @on_a_loop
     async def story() -> None:
@@ -316,7 +318,7 @@ async def test_connection_active_on_receive_and_on_answer() -> None:
 
 
 def test_connection_limits_have_chosen_defaults() -> None:
-    """A request may be as large as all that wait, and several of them are in flight."""
+    """A request may be as large as all that wait, and several are in flight."""
     mib = 1024 * 1024
     assert asdict(ConnectionLimits()) == {
         "connections_max": 512,

@@ -1,4 +1,4 @@
-"""Who a client is: against aiokafka's side of SCRAM, RFC 7677's example, and liars."""
+"""Authentication: against aiokafka's side of SCRAM, RFC 7677's example, and impostors."""
 
 import hmac
 from base64 import b64decode, b64encode
@@ -15,7 +15,7 @@ NUMBERS = count(1)
 
 
 def let_in(mechanism: str) -> Authentication:
-    """Behind its handshake."""
+    """Return an authentication after its handshake."""
     found = Authentication(Users(PASSWORDS, lambda: next(NUMBERS).to_bytes(16)))
     answer = found.handshake(mechanism)
     assert answer == {"error_code": E.NONE, "mechanisms": list(MECHANISMS)}
@@ -23,7 +23,7 @@ def let_in(mechanism: str) -> Authentication:
 
 
 class Client:
-    """aiokafka's, message by message."""
+    """Client of aiokafka, message by message."""
 
     def __init__(self, mechanism: str, user: str, password: str) -> None:
         self._steps = ScramAuthenticator(
@@ -32,7 +32,7 @@ class Client:
         )._authenticator  # fmt: skip
 
     def talk(self, broker: Authentication) -> int:
-        """The code of the last answer. Raises if it does not believe the broker."""
+        """Return the code of the last answer. Raises if the client does not trust the broker."""
         message, _ = next(self._steps)
         while True:
             answer = broker.authenticate(message)
@@ -60,7 +60,6 @@ def test_aiokafka_client_authenticated_by_correct_password_only(mechanism: str, 
 
 
 def test_scram_keys_match_rfc_7677_example() -> None:
-    """RFC 7677, section 3."""
     nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     keys = ScramKeys.derived("pencil", "sha256", b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="))
     signed = (
@@ -116,7 +115,7 @@ def test_invalid_scram_proof_refused(messages: list[bytes]) -> None:
 
 
 def test_scram_proof_for_another_nonce_or_channel_refused() -> None:
-    """Somebody says again what he heard; the mechanism is right about everything else."""
+    """An attacker repeats another client's message; all else in it is right."""
     for field in (b"r=", b"c="):
         broker, client = let_in("SCRAM-SHA-256"), Client("SCRAM-SHA-256", "ann", "pencil")
         first, _ = next(client._steps)

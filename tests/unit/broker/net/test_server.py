@@ -1,4 +1,4 @@
-"""The shell's answers to what it is started with, and what it says it serves."""
+"""Start and end of the broker's server: options, directory, and the requests it supports."""
 
 import asyncio
 import errno
@@ -43,7 +43,7 @@ def test_invalid_topic_option_refused_before_broker_starts(
 def test_clean_marker_written_only_after_clean_shutdown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything was flushed then; what comes next is not until that one has ended."""
+    """All was flushed then; a new start removes the marker until it has ended."""
     clean, lock, flushed = tmp_path / "clean", tmp_path / "lock", list[Path]()
     lock.write_text("12345678901234567890")  # of a broker with a longer name
     monkeypatch.setattr(Segment, "flush", lambda segment: flushed.append(segment.path))
@@ -71,14 +71,16 @@ def test_clean_marker_written_only_after_clean_shutdown(
 
 
 def held_in(folder: Path) -> list[str]:
-    """The files of a folder that this process has open."""
+    """Return the files of a folder that this process has open."""
     found = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
     return [path for path in found if path.startswith(str(folder.resolve()))]
 
 
 @pytest.mark.parametrize("well", [True, False], ids=["closed", "abandoned"])
 def test_ended_broker_leaves_no_open_files_or_timers(tmp_path: Path, well: bool) -> None:
-    """A simulation kills hundreds in one process, and starts as many in their folders."""
+    """A simulation kills hundreds of brokers in one process, and starts as many in
+    their folders.
+    """
 
     async def story() -> None:
         broker = BrokerServer(tmp_path, topics={"t": 1})
@@ -108,7 +110,7 @@ def test_broker_with_failed_log_raises_on_close_and_restarts(
         broker = BrokerServer(tmp_path, topics={"t": 1})
         await broker.start()
         broker.service.topics.by_name["t"].logs[0].fail()
-        with pytest.raises(WorldError, match=r"t-0: a flush failed: .*: make room or mend it"):
+        with pytest.raises(WorldError, match=r"t-0: a flush failed: .*: make room or repair it"):
             await broker.close()
         async with BrokerServer(tmp_path) as again:
             assert not again.service.topics.by_name["t"].logs[0].failed
@@ -119,8 +121,8 @@ def test_broker_with_failed_log_raises_on_close_and_restarts(
 def test_directory_marked_clean_while_still_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock was gone by then: another could have begun, and been killed, in between. What the
-    disk said came as it was.
+    """The lock was released first: another broker could start, and be killed, in between. Errors of
+    the disk came without a remedy.
     """
 
     def full(folder: Path) -> None:
@@ -132,7 +134,7 @@ def test_directory_marked_clean_while_still_locked(
         broker = BrokerServer(tmp_path)
         await broker.start()
         monkeypatch.setattr(server, "mark_clean", full)
-        with pytest.raises(WorldError, match=r"No space left on device: make room or mend it"):
+        with pytest.raises(WorldError, match=r"No space left on device: make room or repair it"):
             await broker.close()
         assert held_in(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""What DescribeGroups tells, and when it does not tell enough."""
+"""DescribeGroups: what it shows, and when it shows too little."""
 
 import asyncio
 from itertools import count
@@ -21,7 +21,7 @@ GROUP = "shop"
 
 
 def told(state: str, protocol: str = "streamsx", **member: bytes) -> Body:
-    """A group of one member as a coordinator tells it."""
+    """Return a group of one member as a coordinator describes it."""
     members = [{"member_id": "m1", "client_id": "c", "client_host": "h", **member}]
     return {
         "group_id": GROUP, "group_state": state, "protocol_type": "consumer",
@@ -41,7 +41,7 @@ def stable() -> Body:
 
 
 class Looks:
-    """A clock on which a second passes between two looks, however long they take."""
+    """Clock on which a second passes between two looks."""
 
     def __init__(self) -> None:
         self._seconds = count()
@@ -53,7 +53,7 @@ class Looks:
 
 
 def seen(*groups: Body, limit_s: float = 5.0) -> tuple[GroupDescription, list[str]]:
-    """What `settled` finds, and the states that it was not content with. The last is repeated."""
+    """Return what `settled` finds, and the states that it skipped. The last answer is repeated."""
     answers = list(groups)
 
     def describe(_: Asked) -> Body:
@@ -89,7 +89,7 @@ def test_stable_group_reported_with_assignments() -> None:
 
 
 def test_look_repeated_during_rebalance() -> None:
-    """Kafka goes on to tell what members were given, but not their names."""
+    """During a rebalance Kafka shows old assignments, but without names."""
     old = {"member_assignment": stable()["members"][0]["member_assignment"]}
 
     found, states = seen(

@@ -1,4 +1,4 @@
-"""Look by look: what a group shows of an instance that was asked to leave, and what that means."""
+"""Progress of a leave, look by look, as the group shows it."""
 
 import math
 from dataclasses import replace
@@ -43,7 +43,7 @@ def group(*instances: Instance, **marks: Mark) -> GroupReport:
 
 
 def rebalancing(*members: str) -> GroupReport:
-    """Names and tasks are blank."""
+    """Return a rebalancing group: names and tasks are blank."""
     return GroupReport(-1, None, tuple(here(member, None) for member in members), (), {})
 
 
@@ -80,7 +80,7 @@ def test_departure_of_absent_instance_is_unknown() -> None:
 
 
 def test_departure_waits_a_while_for_tasks_without_runner() -> None:
-    """A swap ended well with one task left: a round was to come that gave it to the successor."""
+    """A swap ended with one task left: a round was about to give it to the successor."""
     departure = after(asked(), group(here("m1", "a", T1)), 1_500)
     assert told(departure) == (LeaveState.LEAVING, 1, 1, 500)
     whole = after(departure, group(here("m1", "a", T1, T2)), 1_700)
@@ -97,7 +97,7 @@ def test_departure_complete_when_member_is_gone() -> None:
 
 
 def test_departure_notes_time_but_does_not_end_during_rebalance() -> None:
-    """Who was fenced comes back under another id, and still leaves."""
+    """A fenced worker comes back under another id, and still leaves."""
     gone = through(asked(), (1_200, rebalancing("m1", "m2")), (1_400, rebalancing("m1")))
     assert told(gone) == (LeaveState.LEAVING, 0, 2, 400)
     again = group(A, here("m7", "b", T1, T2, leaving=LEAVING))
@@ -195,7 +195,7 @@ def test_member_leaving_later_or_without_deadline_receives_new_deadline() -> Non
 
 
 def test_swap_mark_sent_until_mark_with_successor_is_seen() -> None:
-    """Also to one that leaves already, for whoever takes over; it has no deadline but its own."""
+    """Also to a worker that already leaves without a successor; it keeps its own deadline."""
     about: dict[str, Any] = {"now_ms": ASKED, "deadline_ms": math.inf, "swap_to": "a"}
     for leaving, due in ((None, None), (LeaveRequest(), None), (LEAVING, DUE)):
         seen = group(A, here("m2", "b", T1, T2, leaving=leaving))
@@ -210,9 +210,9 @@ def test_swap_mark_sent_until_mark_with_successor_is_seen() -> None:
 
 def test_successor_must_be_present_and_not_leaving() -> None:
     refuse_absent("a", BOTH)
-    with pytest.raises(NotFound, match=r"no such instance: c: .*start it"):
+    with pytest.raises(NotFound, match=r"no such worker: c: .*start it"):
         refuse_absent("c", BOTH)
-    with pytest.raises(UsageError, match="b is leaving itself"):
+    with pytest.raises(UsageError, match="worker is leaving: b"):
         refuse_absent("b", B_LEAVES)
 
 
@@ -240,7 +240,9 @@ def test_cancellation_too_late_when_member_has_left() -> None:
 
 
 def test_cancellation_sent_once_to_member_leaving_by_signal() -> None:
-    """A mark takes no signal back; each look made two more rounds, until it had left."""
+    """A mark does not take a signal back; each look made two more rounds until the worker had
+    left.
+    """
     knows = group(A, here("m2", "b", T1, T2, leaving=LEAVING), b=CANCELLED)
     departure = asked(B_LEAVES, cancels=True)
 
@@ -250,7 +252,7 @@ def test_cancellation_sent_once_to_member_leaving_by_signal() -> None:
 
 
 def test_departure_includes_dead_member_of_same_name() -> None:
-    """A process was killed and started again; its session has not ended yet."""
+    """A process was killed and started again; the session of the killed one has not ended."""
     twice = group(A, here("m2", "b", T1), here("m3", "b", T2))
     departure = asked(twice)
     only_one = group(A, here("m2", "b", T1, leaving=LEAVING), here("m3", "b", T2))
@@ -295,7 +297,7 @@ def test_name_shared_by_two_workers_refused_with_remedy(asked_for: str) -> None:
         here("m3", "b", T2, process="3333"),
     )  # fmt: skip
 
-    with pytest.raises(UsageError, match=r"a@1111, a@2222 have the name a: .*--instance-id"):
+    with pytest.raises(UsageError, match=r"a@1111, a@2222 are called a: .*--instance-id"):
         refuse_shared(["b", asked_for], twice)
     refuse_shared(["b"], twice)
 

@@ -1,4 +1,4 @@
-"""A tool joins, is answered, and leaves; whatever the broker and the others do meanwhile."""
+"""A tool that joins the group, gets its answer and leaves, under failures of broker and members."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ P0, P1 = TopicPartition("in", 0), TopicPartition("in", 1)
 
 
 class Worker:
-    """A member that does what the test says, and no heartbeats."""
+    """Member that does what the test says, without heartbeats."""
 
     def __init__(self, cluster: Cluster, name: str, *claims: TopicPartition) -> None:
         self.cluster, self.claims = cluster, claims
@@ -61,7 +61,7 @@ class Worker:
         return await self.cluster.open(node, f"{name} {id(self)}")
 
     async def round(self) -> None:
-        """Joins, leads if it is elected, syncs."""
+        """Join, lead if elected, and sync."""
         self.nonce += 1
         connection, claims = await self.lane("round"), frozenset(self.claims)
         user_data = self.assignor.user_data(MemberMetadata("", nonce=self.nonce, claims=claims))
@@ -124,7 +124,7 @@ async def members(cluster: Cluster) -> int:
 
 
 async def joined(cluster: Cluster, count: int) -> None:
-    """So many are in the group, or wait to be."""
+    """Wait until this many are in the group, or wait to be."""
     while await members(cluster) != count:  # noqa: ASYNC110  # the broker tells nobody
         await asyncio.sleep(0.01)
 
@@ -192,7 +192,7 @@ def test_tool_cancelled_while_waiting_leaves_group(tmp_path: Path) -> None:
 
 
 def test_tool_cancelled_twice_leaves_group(tmp_path: Path) -> None:
-    """Its members would wait for it until its session ends."""
+    """The members would wait for the tool until its session ends."""
 
     async def story(cluster: Cluster) -> None:
         await Worker(cluster, "a").round()
@@ -212,7 +212,7 @@ def test_tool_leaves_group_not_ready_in_time(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await Worker(cluster, "a").round()
 
-        with pytest.raises(GroupError, match=r"did not take the marks: shop: nothing in 0\.2 s"):
+        with pytest.raises(GroupError, match=r"did not confirm the request in 0\.2 s: shop: does"):
             await tool(cluster, 0.2)
         assert await members(cluster) == 1
 
@@ -230,7 +230,8 @@ def test_tool_refuses_group_of_another_program(tmp_path: Path) -> None:
         with pytest.raises(ForeignProtocol, match="protocol 'range': give the id of an app"):
             await describe.look(cluster, GROUP)
         with pytest.raises(
-            ForeignProtocol, match="group shop: its members speak another protocol: give the id"
+            ForeignProtocol,
+            match="group shop: its members are not workers of streamsx: give the id",
         ):
             await tool(cluster)
 
@@ -241,8 +242,11 @@ def test_tool_refuses_group_of_another_program(tmp_path: Path) -> None:
 
 
 class Coordinator:
-    """Of a group with a leader elsewhere. Each request is answered with the next of its codes, then
-    with none; `knows`: the marks that it hands out."""
+    """Coordinator of a group with a leader elsewhere.
+
+    Each request is answered with the next of its codes, then with none; `knows`: the marks that it
+    hands out.
+    """
 
     def __init__(self, **codes: tuple[int, ...]) -> None:
         self.codes = {api: chain(told, repeat(0)) for api, told in codes.items()}
@@ -290,7 +294,7 @@ HANGS_UP = -9
 def visited(
     coordinator: Coordinator, timeout_s: float = 5.0, seen: list[ScriptedBroker] | None = None
 ) -> ScriptedBroker:
-    """The broker behind a visit, which is `seen` whatever comes of it."""
+    """Return the broker of a visit, and what came of the visit."""
 
     async def told() -> ScriptedBroker:
         broker = ScriptedBroker(coordinator.answers())
@@ -309,7 +313,7 @@ def visited(
 
 
 def joins(broker: ScriptedBroker) -> list[str]:
-    """The member ids of all JoinGroups."""
+    """Return the member ids of all JoinGroups."""
     return [asked.body.member_id for asked in broker.asked_for(Api.JOIN_GROUP)]
 
 
@@ -380,8 +384,9 @@ def test_tool_cancelled_while_leaving_still_leaves_group() -> None:
 
 
 def test_tool_leaves_with_marks_unconfirmed_when_sync_is_refused() -> None:
-    """The marked member joins again before the tool's SyncGroup comes, and another one hangs: it
-    was said that the group had not taken the marks, of a member that left by them."""
+    """The marked member joins again before the tool's SyncGroup arrives, and another one hangs. The
+    tool reported that the group had not taken the marks, although the member left.
+    """
     coordinator = Coordinator(sync=(27,))
     told = list[bool]()
 
@@ -416,8 +421,8 @@ def test_missing_marks_sent_again() -> None:
 
 
 def test_tool_with_ignored_marks_limits_rounds() -> None:
-    """The group remembers 64 marks, and another tool's clock is ahead: the marks of that one stay,
-    and this one made 1,500 rounds a second, for as long as it might.
+    """The group remembers 64 marks, and the clock of another tool is ahead: its marks stay, and
+    this tool made 1,500 rounds a second until its timeout.
     """
     coordinator = Coordinator()
     coordinator.knows = [{}]
@@ -438,13 +443,13 @@ def test_unretriable_join_error_raised_at_once() -> None:
 
 
 def test_full_group_named_when_tool_gives_up() -> None:
-    with pytest.raises(GroupError, match=r"nothing in 0\.2 s: GROUP_MAX_SIZE_REACHED"):
+    with pytest.raises(GroupError, match=r"in 0\.2 s: shop: GROUP_MAX_SIZE_REACHED"):
         visited(Coordinator(join=(81,) * 9), 0.2)
 
 
 @pytest.mark.parametrize("code", [-1, 30])
 def test_tool_refused_after_join_leaves_group(code: int) -> None:
-    """It had an id by then, and the group waited for its session to end."""
+    """The tool had a member id by then, and the group waited for its session to end."""
     coordinator, brokers = Coordinator(join=(79,), sync=(code,)), list[ScriptedBroker]()
 
     with pytest.raises(StreamsxError):

@@ -1,4 +1,4 @@
-"""Which cluster a command asks, and as whom."""
+"""Cluster that a command asks, and its credentials."""
 
 import argparse
 from pathlib import Path
@@ -51,7 +51,9 @@ def test_config_file_without_security_keeps_the_security_of_the_app(
 def test_only_the_bootstrap_address_is_read_from_the_environment(
     variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of workers: `settings contradict: app streamsx`, and no command could ask their cluster."""
+    """With other variables of workers each command ended with `settings contradict: app
+    streamsx`.
+    """
     monkeypatch.setenv("STREAMSX_SESSION_TIMEOUT", "6s")
     monkeypatch.setenv("STREAMSX_COMMIT_INTERVAL", "soon")
     monkeypatch.setenv(variable, "near:2")

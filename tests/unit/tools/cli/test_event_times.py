@@ -53,7 +53,7 @@ def test_slowest_writer_holds_event_time_back() -> None:
     assert list(held_back(times, tasks)) == [
         (
             "1_0: event time is held back by task 0_1 (2023-11-14T21:13:20Z), which has had no "
-            "record since: idle= of the window lets the others go on; the farthest task is at "
+            "record since: idle= of the window lets the others continue; the farthest task is at "
             "2023-11-14T22:13:20Z"
         )
     ]

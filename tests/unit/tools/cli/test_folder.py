@@ -1,4 +1,4 @@
-"""tools/cli/folder.py: whole, under its name, or nothing that the next one would stop at."""
+"""tools/cli/folder.py: a whole folder under its name, or none that would stop the next command."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a command's log leaves of the logging that a user's module has set up."""
+"""Logs of a command, which keep the logging that a user's module has set up."""
 
 import logging
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def restored() -> Iterator[None]:
 def test_user_loggers_keep_handlers_levels_and_format(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The root logger too: it is the user's, and so is whatever goes through it."""
+    """The root logger too belongs to the user."""
     root, own = logging.getLogger(), logging.getLogger("shop.orders")
     before = (root.level, list(root.handlers), own.level, own.propagate, own.disabled)
     set_up("info", "text")

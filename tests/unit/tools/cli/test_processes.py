@@ -1,4 +1,4 @@
-"""Children: what they print, cost and end with; and that nothing is left of them."""
+"""Child processes: output, cost and exit codes; none is left behind."""
 
 import os
 import select
@@ -56,7 +56,7 @@ def test_child_that_does_not_get_ready_is_killed_and_reported(code: str, tmp_pat
 def test_child_ending_while_killed_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that waits has the status from the kernel, and has not told it yet."""
+    """The thread that waits has the exit status already, and has not passed it on."""
     reaped, go_on, wait4 = Event(), Event(), os.wait4
 
     def slow(pid: int, options: int) -> tuple[int, int, struct_rusage]:

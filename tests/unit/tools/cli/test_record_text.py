@@ -1,4 +1,4 @@
-"""What a record looks like on one line, and as an object."""
+"""Records on one line, and as objects."""
 
 import pytest
 

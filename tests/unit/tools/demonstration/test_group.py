@@ -1,4 +1,4 @@
-"""What the demo reads off the workers' events: who holds what, and when nothing moves."""
+"""State of the demo's group, by the events of its workers."""
 
 import json
 from pathlib import Path

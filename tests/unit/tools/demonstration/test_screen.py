@@ -1,4 +1,4 @@
-"""What people see of a demo: on a terminal, in a file, at the end."""
+"""Output of the demo: on a terminal, in a file, at the end."""
 
 import asyncio
 import io
@@ -42,7 +42,7 @@ RESULT: DemoResult = {
 
 
 class Paper(io.StringIO):
-    """No terminal; `lines` are counted as they are written."""
+    """Output that is no terminal; `lines` are counted as they are written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Paper(io.StringIO):
 
 
 class Terminal(io.StringIO):
-    """`drawn` is set once the picture is on it."""
+    """Terminal; `drawn` is set once the picture is on it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Terminal(io.StringIO):
 
 
 def view(stage: DemoStage = DemoStage.JOIN) -> DemoView:
-    """As wide and as high as it gets."""
+    """Return a view of the largest width and height."""
     tasks = {f"{number}_{n}": SeenTask("active", "running") for number in (0, 1) for n in range(4)}
     tasks |= {f"1_{n}": SeenTask("learner", "tailing", 10**6, 10**6) for n in (4, 5, 6, 7)}
     tasks |= {"0_7": SeenTask("active", "opening")}
@@ -106,7 +106,7 @@ def test_tasks_are_drawn_by_their_state() -> None:
 
 
 async def shown(terminal: Terminal) -> None:
-    """A hundred views at once, until one is drawn."""
+    """Show a hundred views at once, until one is drawn."""
     async with screen(terminal) as show:
         for _ in range(100):
             show(view())

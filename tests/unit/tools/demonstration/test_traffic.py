@@ -1,4 +1,4 @@
-"""The pace of the demo's lines, and their end."""
+"""Rate of the demo's lines, and their end."""
 
 import asyncio
 
@@ -42,7 +42,7 @@ async def ended_while_it_feeds(cluster: Cluster, asked: asyncio.Event) -> None:
 
 
 async def interrupted() -> None:
-    """As Ctrl-C does it: first the group ends, then what it was connected to."""
+    """Interrupt like Ctrl-C: the group ends first, then its connections."""
     asked = asyncio.Event()
 
     async def silent(_: Asked) -> None:

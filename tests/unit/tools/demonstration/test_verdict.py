@@ -1,4 +1,4 @@
-"""From written events to the object of `demo --json`: also where a rebalance gets in the way."""
+"""Result of `demo --json` by the events of its workers, also with rebalances in between."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,7 @@ def assigned(
 
 
 def released(mono: float, instance: str, name: str) -> list[SeenEvent]:
-    """Its last record was 20 ms before."""
+    """Return events of a release; the last record was 20 ms before."""
     return [
         task(mono - 0.01, instance, name, "running", "suspended", last_record=mono - 0.02),
         task(mono, instance, name, "suspended", "closing"),
@@ -63,7 +63,9 @@ def promoted(mono: float, instance: str, name: str, at: float) -> SeenEvent:
 
 
 def learned(mono: float, source: str, target: str, name: str, generation: int) -> list[SeenEvent]:
-    """A whole move: learned in 200 ms, handed over in 100, gone for 120."""
+    """Return events of a whole move: learned in 200 ms, handed over in 100 ms, paused
+    for 120 ms.
+    """
     return [
         assigned(mono, target, generation, learner=name),
         ready(mono + 0.2, target, name),
@@ -81,7 +83,7 @@ def moves(*parts: SeenEvent | list[SeenEvent]) -> list[HandOver]:
 
 
 def story() -> list[SeenEvent]:
-    """Calm, then w3 learns 1_0 of w1 and takes 0_0, then w1 leaves 1_1 to w2."""
+    """Return a story: calm, then w3 learns 1_0 of w1 and takes 0_0, then w1 leaves 1_1 to w2."""
     events = [
         event(21.0, "w1", "calm_gap", task="1_0", ms=30.0, seconds=8.0),
         event(21.0, "w2", "calm_gap", task="1_2", ms=40.0, seconds=8.0),
@@ -129,7 +131,7 @@ def test_handover_without_waiting_input_ends_when_the_task_runs() -> None:
 
 
 def test_interrupted_promotion_counts_from_the_last_running_owner() -> None:
-    """w1 gives 1_0 up for w2; before w2 runs it, it goes to w3, which had learned it too."""
+    """w1 gives 1_0 up for w2; before w2 runs it, it moves to w3, which had learned it too."""
     (move,) = moves(
         assigned(1.0, "w2", 4, learner="1_0"), ready(1.1, "w2", "1_0"),
         assigned(1.0, "w3", 4, learner="1_0"), ready(1.4, "w3", "1_0"),
@@ -239,7 +241,7 @@ def test_verdict_without_a_calm_stretch_has_no_calm_gap(seconds: float, fed_at: 
         ({"failure": "w2 ended"}, "w2 ended"),
         ({"mismatches": None}, "the counts were not compared"),
         ({"mismatches": 2, "wrong": "'a' is 1"}, "2 of 7 counts are wrong: 'a' is 1"),
-        ({"forced": True}, "w1 was forced out: nobody had learned its tasks in time"),
+        ({"forced": True}, "w1 was forced out: no worker had learned its tasks in time"),
         ({"exit_code": 1}, "w1 left with exit code 1"),
         ({"exit_code": None}, "w1 left with exit code None"),
     ],
@@ -257,12 +259,12 @@ def test_verdict_fails_without_a_promotion_of_the_added_worker() -> None:
 def test_verdict_fails_for_a_stateful_task_moved_without_learning() -> None:
     cold = [*released(34.0, "w1", "1_7"), begun(34.2, "w2", "1_7")]
     found = verdict([*story(), *cold], FACTS)
-    assert found["why"] == "tasks with state went where nobody had learned them: 1_7 to w2"
+    assert found["why"] == "tasks with state moved to workers that had not learned them: 1_7 to w2"
 
 
 def test_verdict_fails_without_a_takeover_from_the_leaving_worker() -> None:
     stays = [e for e in story() if e.get("task") != "1_1"]
-    assert verdict(stays, FACTS)["why"] == "w1 left, and nobody took over a task of it"
+    assert verdict(stays, FACTS)["why"] == "w1 left, and no worker took over its tasks"
 
 
 def test_verdict_of_a_run_ended_at_once_has_no_numbers() -> None:
