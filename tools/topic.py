@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 YES = ("y", "yes")
 GONE_TRIES = 50
 GONE_EVERY_S = 0.1
+UNTOLD = "the broker does not tell what they read"
 REMEDY = "streamsx topic list shows what there is"
 
 
@@ -151,12 +152,13 @@ async def describe(options: argparse.Namespace, cluster: "Cluster") -> None:
         raise NotFound(f"unknown topic: {name}: {REMEDY}")
     bounds = await _bounds(cluster, {name: facts.partitions})
     configs = await admin.own_configs(cluster, name)
-    groups = users_of(name, await admin.running_groups(cluster))
+    running = await admin.running_groups(cluster)
     told = {
         "topic": name,
         "replication": facts.replicas,
         "configs": configs,
-        "read_by": groups,
+        "read_by": users_of(name, running),
+        "perhaps_read_by": perhaps_users(running),
         "records": sum(high - low for low, high in bounds[name]),
         "partitions": [
             {"partition": number, "start": low, "end": high, "records": high - low}
@@ -180,10 +182,14 @@ def description(told: Mapping[str, Any]) -> list[str]:
         f"{counted(told['replication'], 'copy', 'copies')} of each",
         f"at most {counted(told['records'], 'record')}",
     ]
+    users = [
+        f"running groups that use it: {', '.join(told['read_by']) or 'none'}",
+        f"running groups that may use it: {', '.join(told['perhaps_read_by'])}: {UNTOLD}",
+    ]
     return [
         f"{told['topic']}: {', '.join(sizes)}",
         f"configs that differ from the broker's: {configs or 'none'}",
-        f"running groups that use it: {', '.join(told['read_by']) or 'none'}",
+        *(users if told["perhaps_read_by"] else users[:1]),
         f"{'partition':>9}  {'start offset':>12}  {'end offset':>12}  {'records':>12}",
         *rows,
         "records: at most so many; a compacted topic, and one of transactions, has fewer",
@@ -212,15 +218,21 @@ async def list_topics(options: argparse.Namespace, cluster: "Cluster") -> None:
 
 
 class Loss(NamedTuple):
-    """Loss by a deletion: at most so many records of a topic, and the groups that use it."""
+    """Loss by a deletion: at most so many records of a topic, and the groups that use it.
+
+    `perhaps` are running groups of which the broker does not tell what they read.
+    """
 
     topic: str
     records: int
     groups: list[str]
+    perhaps: list[str]
 
     def __str__(self) -> str:
-        users = f", in use by {', '.join(self.groups)}, which runs now" if self.groups else ""
-        return f"{self.topic}: at most {counted(self.records, 'record')}{users}"
+        runs = "runs" if len(self.groups) == 1 else "run"
+        users = f", in use by {', '.join(self.groups)}, which {runs} now" if self.groups else ""
+        perhaps = f", perhaps in use by {', '.join(self.perhaps)}: {UNTOLD}" if self.perhaps else ""
+        return f"{self.topic}: at most {counted(self.records, 'record')}{users}{perhaps}"
 
 
 def add_delete(command: Command) -> None:
@@ -294,19 +306,27 @@ async def _losses(cluster: "Cluster", counts: Mapping[str, int]) -> list[Loss]:
     from streamsx.client import admin
 
     groups = await admin.running_groups(cluster)
+    perhaps = perhaps_users(groups)
     bounds = await _bounds(cluster, counts)
     found = [
-        Loss(name, sum(high - low for low, high in bounds[name]), users_of(name, groups))
+        Loss(name, sum(high - low for low, high in bounds[name]), users_of(name, groups), perhaps)
         for name in counts
     ]
-    return [loss for loss in found if loss.records or loss.groups]
+    return [loss for loss in found if loss.records or loss.groups or loss.perhaps]
 
 
-def users_of(topic: str, groups: Mapping[str, Iterable[str]]) -> list[str]:
+def users_of(topic: str, groups: Mapping[str, Iterable[str] | None]) -> list[str]:
     """Return the groups that read a topic, or that have named it: `ID-TABLE-changelog`, say."""
     return sorted(
-        group for group, read in groups.items() if topic in read or topic.startswith(f"{group}-")
+        group
+        for group, read in groups.items()
+        if (read is not None and topic in read) or topic.startswith(f"{group}-")
     )
+
+
+def perhaps_users(groups: Mapping[str, Iterable[str] | None]) -> list[str]:
+    """Return the groups that may read any topic, since the broker does not tell what they read."""
+    return sorted(group for group, read in groups.items() if read is None)
 
 
 async def _bounds(cluster: "Cluster", counts: Mapping[str, int]) -> "dict[str, list[Bounds]]":

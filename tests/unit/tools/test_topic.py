@@ -11,7 +11,14 @@ import pytest
 
 from streamsx.model import TopicPartition
 from streamsx.testing import Broker
-from streamsx.tools.topic import new_topic, setting, users_of
+from streamsx.tools.topic import (
+    Loss,
+    description,
+    new_topic,
+    perhaps_users,
+    setting,
+    users_of,
+)
 from tests.support.client import Client
 from tests.support.command import error_line, streamsx
 
@@ -54,6 +61,26 @@ def test_group_uses_what_it_reads_and_what_bears_its_name() -> None:
     assert users_of("orders", groups) == ["shop"]
     assert users_of("shop-totals-changelog", groups) == ["shop"]
     assert users_of("shops", groups) == []
+
+
+def test_group_of_unknown_topics_may_use_any() -> None:
+    groups = {"shop": ["orders"], "share": None, "news": None}
+    assert users_of("orders", groups) == ["shop"]
+    assert perhaps_users(groups) == ["news", "share"]
+    told = {"topic": "orders", "configs": {}, "replication": 1, "records": 0, "partitions": []}
+    users = {"read_by": ["shop"], "perhaps_read_by": ["news"]}
+    assert description(told | users)[2:4] == [
+        "running groups that use it: shop",
+        "running groups that may use it: news: the broker does not tell what they read",
+    ]
+
+
+def test_loss_names_all_running_users() -> None:
+    assert str(Loss("t", 1, ["a"], [])) == "t: at most 1 record, in use by a, which runs now"
+    assert str(Loss("t", 0, ["a", "b"], ["c"])) == (
+        "t: at most 0 records, in use by a, b, which run now, perhaps in use by c: the broker does "
+        "not tell what they read"
+    )
 
 
 def test_topics_are_made_with_partitions_and_configs(bootstrap: str) -> None:
