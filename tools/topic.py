@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamsx.clock import Clock
-from streamsx.config import whole
+from streamsx.config import legal, whole
 from streamsx.errors import NotFound, SettingError, StreamsxError, UsageError
 from streamsx.log_sentences import counted
 from streamsx.tools.cli.cluster import ClusterCommand, asked, connected
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from streamsx.client.cluster import Cluster
 
 YES = ("y", "yes")
+NAME_MAX = 249
+"""Most letters of a topic's name, as in Kafka."""
+PARTITIONS_MAX = (1 << 31) - 1
+COPIES_MAX = (1 << 15) - 1
+"""Limits of the numbers that Kafka's protocol carries."""
 GONE_TRIES = 50
 GONE_EVERY_S = 0.1
 UNTOLD = "the broker does not tell what they read"
@@ -64,7 +69,7 @@ def add_create(command: Command) -> None:
         "repeated",
     )  # fmt: skip
     add(
-        "--replication", type=value(whole(1)), default=-1, metavar="N",
+        "--replication", type=value(copies), default=-1, metavar="N",
         help="copies of each partition (the broker's default)",
     )  # fmt: skip
 
@@ -73,12 +78,27 @@ def new_topic(text: str) -> tuple[str, int]:
     """Parse NAME[:PARTITIONS]; without a number the broker's default, -1.
 
     Raises:
-        argparse.ArgumentTypeError: there is no name, or no number.
+        argparse.ArgumentTypeError: there is no name, or no number, or Kafka takes neither.
     """
     name, sign, number = text.partition(":")
     if not name or (sign and not (number.isdecimal() and int(number))):
         raise argparse.ArgumentTypeError(f"{text!r}: write NAME or NAME:PARTITIONS, as orders:4")
+    value(legal)(name)
+    if len(name) > NAME_MAX:
+        raise argparse.ArgumentTypeError(f"{name!r}: a name has at most {NAME_MAX} letters")
+    if sign and int(number) > PARTITIONS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a topic has at most {PARTITIONS_MAX} partitions"
+        )
     return name, int(number) if sign else -1
+
+
+def copies(text: object) -> int:
+    """Parse a number of copies."""
+    found = whole(1)(text)
+    if found > COPIES_MAX:
+        raise ValueError(f"{text!r}: a partition has at most {COPIES_MAX} copies, one a broker")
+    return found
 
 
 def setting(text: str) -> tuple[str, str]:

@@ -50,6 +50,22 @@ def test_other_topics_are_refused(text: str) -> None:
         new_topic(text)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["a b:2"], "'a b': use letters, digits, dots, dashes and underscores"),
+        ([".."], "'..': use letters, digits, dots, dashes and underscores"),
+        (["x" * 250], "a name has at most 249 letters"),
+        (["x:99999999999"], "a topic has at most 2147483647 partitions"),
+        (["x", "--replication", "32768"], "'32768': a partition has at most 32767 copies"),
+    ],
+)
+def test_topic_that_kafka_cannot_have_is_refused(arguments: list[str], why: str) -> None:
+    code, out, err = topic("127.0.0.1:1", "create", *arguments)
+    assert (code, out) == (2, "")
+    assert why in error_line(err)
+
+
 @pytest.mark.parametrize("text", ["retention.ms", "=4"])
 def test_config_without_a_name_and_a_value_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write NAME=VALUE"):
