@@ -229,6 +229,32 @@ def test_unknown_argument_of_an_agent_names_the_nearest() -> None:
             """Do nothing."""
 
 
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("@app.agent(app.topic('a'), on_eror='dlq')\nasync def f(s): 1",
+         "no such argument: on_eror=: agent wrong.f: did you mean on_error=?"),
+        ("@app.agent(on_eror='dlq', name='f')\nasync def f(s): 1",
+         "no such argument: on_eror=: agent f: did you mean on_error=?"),
+        ("@app.agent(app.topic('a'), partitions=4)\nasync def f(s): 1",
+         "for a topic, not for an agent: partitions: wrong.f: give it to app.topic"),
+        ("app.Table('t', defualt=int)",
+         "no such argument: defualt=: table t: did you mean default=?"),
+        ("app.topic('a', 'b', value_typ=int)",
+         "no such argument: value_typ=: topic a, b: did you mean value_type=?"),
+        ("app.flow('a', value_typ=int)",
+         "no such argument: value_typ=: topic a: did you mean value_type=?"),
+        ("app.topic('a', x=1)", "no such argument: x=: topic a: there are allow_empty, compacting"),
+    ],
+)  # fmt: skip
+def test_unknown_argument_has_its_place_and_the_nearest_name(
+    told: Told, statement: str, says: str
+) -> None:
+    (found,) = told(f"app = App('shop')\n{statement}\n")
+    assert found.startswith(f"error: {says}")
+    assert found.endswith("(wrong.py:3)")
+
+
 def test_agents_that_read_one_topic_in_two_ways_have_their_places(told: Told) -> None:
     (found,) = told("""
 app = App("shop")
