@@ -16,14 +16,13 @@ from streamsx.errors import NotFound, SettingError, StreamsxError, UsageError
 from streamsx.log_sentences import counted
 from streamsx.tools.cli.cluster import ClusterCommand, asked, connected
 from streamsx.tools.cli.command import Command, CommandGroup, tell, value
+from streamsx.topology.internal_topics import NAME_LENGTH_MAX
 
 if TYPE_CHECKING:
     from streamsx.client.admin import Bounds
     from streamsx.client.cluster import Cluster
 
 YES = ("y", "yes")
-NAME_MAX = 249
-"""Most letters of a topic's name, as in Kafka."""
 PARTITIONS_MAX = (1 << 31) - 1
 COPIES_MAX = (1 << 15) - 1
 """Limits of the numbers that Kafka's protocol carries."""
@@ -84,8 +83,8 @@ def new_topic(text: str) -> tuple[str, int]:
     if not name or (sign and not (number.isdecimal() and int(number))):
         raise argparse.ArgumentTypeError(f"{text!r}: write NAME or NAME:PARTITIONS, as orders:4")
     value(legal)(name)
-    if len(name) > NAME_MAX:
-        raise argparse.ArgumentTypeError(f"{name!r}: a name has at most {NAME_MAX} letters")
+    if len(name) > NAME_LENGTH_MAX:
+        raise argparse.ArgumentTypeError(f"{name!r}: a name has at most {NAME_LENGTH_MAX} letters")
     if sign and int(number) > PARTITIONS_MAX:
         raise argparse.ArgumentTypeError(
             f"{text!r}: a topic has at most {PARTITIONS_MAX} partitions"
