@@ -43,7 +43,8 @@ def main() -> None:
     add(
         "--instances", required=True, type=names, metavar="A,B",
         help="names of workers, as `streamsx status` shows them; a name that is not there is "
-        "reported, and the others leave",
+        "reported, and the others leave; of workers that share one name (NAME@ID in `status`) "
+        "none can leave alone: end one with SIGTERM; its state directory has ID in process.json",
     )  # fmt: skip
     add(
         "--timeout", type=value(limit), default=60.0, metavar="60s",

@@ -5,9 +5,8 @@ shown. Records come partition by partition; with `--follow` new ones come as the
 """
 
 import argparse
-import json
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ ReadStart = str | int | datetime | timedelta
 """Place where a read begins: a word, an offset (below 0: from the end), a time, or a time ago."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
+AGO_MAX_DAYS = 36_500
 EXAMPLES = """\
 examples:
   streamsx read orders --from -10            the last 10 records of each partition
@@ -67,10 +67,8 @@ def start(text: object) -> ReadStart:
         return word
     if word.removeprefix("-").isdecimal():
         return int(word)
-    try:
-        return timedelta(seconds=seconds(word))
-    except (ValueError, OverflowError):
-        pass
+    with suppress(ValueError):
+        return ago(seconds(word))
     try:
         at = datetime.fromisoformat(word.upper())
     except ValueError:
@@ -79,11 +77,24 @@ def start(text: object) -> ReadStart:
     return at.replace(tzinfo=at.tzinfo or UTC)
 
 
+def ago(duration_s: float) -> timedelta:
+    """Return a time ago.
+
+    Raises:
+        argparse.ArgumentTypeError: it is so long that no calendar has it.
+    """
+    if duration_s > AGO_MAX_DAYS * 86_400:
+        raise argparse.ArgumentTypeError(
+            f"a time ago is at most {AGO_MAX_DAYS}d: write earliest for all records"
+        )
+    return timedelta(seconds=duration_s)
+
+
 async def read(options: argparse.Namespace, clock: Clock) -> None:
     """Print the records of the topic.
 
     Raises:
-        NotFound: the topic does not exist.
+        NotFound: the topic does not exist, or was deleted while the command followed it.
         UsageError: the partition does not exist.
         StreamsxError: any other error, such as BrokerUnreachable.
     """
@@ -171,11 +182,11 @@ async def batches(
 
 def show(options: argparse.Namespace, batch: "Batch", count: int) -> None:
     """Print the first `count` records of a batch, at once."""
-    from streamsx.tools.cli.record_text import as_data, line
+    from streamsx.tools.cli.record_text import as_data, json_text, line
 
     for index in range(count):
         if options.json:
-            print(json.dumps(as_data(batch, index), ensure_ascii=False))
+            print(json_text(as_data(batch, index)))
         else:
             print(line(batch, index, headers=options.headers))
     sys.stdout.flush()

@@ -11,7 +11,7 @@ import json
 import struct
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from streamsx.clock import Clock
 from streamsx.config import whole
@@ -20,6 +20,7 @@ from streamsx.log_sentences import counted
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import value
 from streamsx.tools.cli.progress import progress
+from streamsx.tools.cli.record_text import encodable, json_text, parsed_text
 from streamsx.topology.internal_topics import changelog_name
 
 EXAMPLES = """\
@@ -149,7 +150,7 @@ async def show(options: argparse.Namespace, clock: Clock) -> None:
     if wanted and not found:
         raise StreamsxError(f"no such key: {wanted[0]}: table {name}: nothing is there")
     for key, partition, entry, _ in found[: options.limit]:
-        row = {"partition": partition, "key": parsed(key), "value": parsed(entry)}
+        row = {"partition": partition, "key": parsed_text(key), "value": parsed_text(entry)}
         print(json.dumps(row) if options.json else f"{plain(key)}\t{entry}")
 
 
@@ -184,20 +185,12 @@ def _framed(partition: int, key: bytes, value: bytes) -> Iterator[TableEntry]:
 
 def _entry(partition: int, key: bytes, value: bytes | None, *times: int) -> TableEntry:
     plain_key = key.decode(errors=UNDECODABLE)
-    shown = json.dumps([parsed(plain_key), *times], ensure_ascii=False) if times else plain_key
+    shown = json_text([parsed_text(plain_key), *times]) if times else plain_key
     text = "null" if value is None else value.decode(errors=UNDECODABLE)
     return TableEntry(shown, partition, text, plain_key)
 
 
-def parsed(text: str) -> Any:
-    """Decode JSON; return the text itself if the text is no JSON."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def plain(key: str) -> str:
     """Return a JSON string without its quotes; return any other key as it is."""
-    known = parsed(key)
-    return known if isinstance(known, str) else key
+    known = parsed_text(key)
+    return known if isinstance(known, str) and encodable(known) else key

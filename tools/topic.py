@@ -11,19 +11,24 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamsx.clock import Clock
-from streamsx.config import whole
+from streamsx.config import legal, whole
 from streamsx.errors import NotFound, SettingError, StreamsxError, UsageError
 from streamsx.log_sentences import counted
 from streamsx.tools.cli.cluster import ClusterCommand, asked, connected
 from streamsx.tools.cli.command import Command, CommandGroup, tell, value
+from streamsx.topology.internal_topics import NAME_LENGTH_MAX
 
 if TYPE_CHECKING:
     from streamsx.client.admin import Bounds
     from streamsx.client.cluster import Cluster
 
 YES = ("y", "yes")
+PARTITIONS_MAX = (1 << 31) - 1
+COPIES_MAX = (1 << 15) - 1
+"""Limits of the numbers that Kafka's protocol carries."""
 GONE_TRIES = 50
 GONE_EVERY_S = 0.1
+UNTOLD = "the broker does not tell what they read"
 REMEDY = "streamsx topic list shows what there is"
 
 
@@ -63,7 +68,7 @@ def add_create(command: Command) -> None:
         "repeated",
     )  # fmt: skip
     add(
-        "--replication", type=value(whole(1)), default=-1, metavar="N",
+        "--replication", type=value(copies), default=-1, metavar="N",
         help="copies of each partition (the broker's default)",
     )  # fmt: skip
 
@@ -72,12 +77,27 @@ def new_topic(text: str) -> tuple[str, int]:
     """Parse NAME[:PARTITIONS]; without a number the broker's default, -1.
 
     Raises:
-        argparse.ArgumentTypeError: there is no name, or no number.
+        argparse.ArgumentTypeError: there is no name, or no number, or Kafka takes neither.
     """
     name, sign, number = text.partition(":")
     if not name or (sign and not (number.isdecimal() and int(number))):
         raise argparse.ArgumentTypeError(f"{text!r}: write NAME or NAME:PARTITIONS, as orders:4")
+    value(legal)(name)
+    if len(name) > NAME_LENGTH_MAX:
+        raise argparse.ArgumentTypeError(f"{name!r}: a name has at most {NAME_LENGTH_MAX} letters")
+    if sign and int(number) > PARTITIONS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: a topic has at most {PARTITIONS_MAX} partitions"
+        )
     return name, int(number) if sign else -1
+
+
+def copies(text: object) -> int:
+    """Parse a number of copies."""
+    found = whole(1)(text)
+    if found > COPIES_MAX:
+        raise ValueError(f"{text!r}: a partition has at most {COPIES_MAX} copies, one a broker")
+    return found
 
 
 def setting(text: str) -> tuple[str, str]:
@@ -151,12 +171,13 @@ async def describe(options: argparse.Namespace, cluster: "Cluster") -> None:
         raise NotFound(f"unknown topic: {name}: {REMEDY}")
     bounds = await _bounds(cluster, {name: facts.partitions})
     configs = await admin.own_configs(cluster, name)
-    groups = users_of(name, await admin.running_groups(cluster))
+    running = await admin.running_groups(cluster)
     told = {
         "topic": name,
         "replication": facts.replicas,
         "configs": configs,
-        "read_by": groups,
+        "read_by": users_of(name, running),
+        "perhaps_read_by": perhaps_users(running),
         "records": sum(high - low for low, high in bounds[name]),
         "partitions": [
             {"partition": number, "start": low, "end": high, "records": high - low}
@@ -180,10 +201,14 @@ def description(told: Mapping[str, Any]) -> list[str]:
         f"{counted(told['replication'], 'copy', 'copies')} of each",
         f"at most {counted(told['records'], 'record')}",
     ]
+    users = [
+        f"running groups that use it: {', '.join(told['read_by']) or 'none'}",
+        f"running groups that may use it: {', '.join(told['perhaps_read_by'])}: {UNTOLD}",
+    ]
     return [
         f"{told['topic']}: {', '.join(sizes)}",
         f"configs that differ from the broker's: {configs or 'none'}",
-        f"running groups that use it: {', '.join(told['read_by']) or 'none'}",
+        *(users if told["perhaps_read_by"] else users[:1]),
         f"{'partition':>9}  {'start offset':>12}  {'end offset':>12}  {'records':>12}",
         *rows,
         "records: at most so many; a compacted topic, and one of transactions, has fewer",
@@ -212,15 +237,21 @@ async def list_topics(options: argparse.Namespace, cluster: "Cluster") -> None:
 
 
 class Loss(NamedTuple):
-    """Loss by a deletion: at most so many records of a topic, and the groups that use it."""
+    """Loss by a deletion: at most so many records of a topic, and the groups that use it.
+
+    `perhaps` are running groups of which the broker does not tell what they read.
+    """
 
     topic: str
     records: int
     groups: list[str]
+    perhaps: list[str]
 
     def __str__(self) -> str:
-        users = f", in use by {', '.join(self.groups)}, which runs now" if self.groups else ""
-        return f"{self.topic}: at most {counted(self.records, 'record')}{users}"
+        runs = "runs" if len(self.groups) == 1 else "run"
+        users = f", in use by {', '.join(self.groups)}, which {runs} now" if self.groups else ""
+        perhaps = f", perhaps in use by {', '.join(self.perhaps)}: {UNTOLD}" if self.perhaps else ""
+        return f"{self.topic}: at most {counted(self.records, 'record')}{users}{perhaps}"
 
 
 def add_delete(command: Command) -> None:
@@ -294,19 +325,27 @@ async def _losses(cluster: "Cluster", counts: Mapping[str, int]) -> list[Loss]:
     from streamsx.client import admin
 
     groups = await admin.running_groups(cluster)
+    perhaps = perhaps_users(groups)
     bounds = await _bounds(cluster, counts)
     found = [
-        Loss(name, sum(high - low for low, high in bounds[name]), users_of(name, groups))
+        Loss(name, sum(high - low for low, high in bounds[name]), users_of(name, groups), perhaps)
         for name in counts
     ]
-    return [loss for loss in found if loss.records or loss.groups]
+    return [loss for loss in found if loss.records or loss.groups or loss.perhaps]
 
 
-def users_of(topic: str, groups: Mapping[str, Iterable[str]]) -> list[str]:
+def users_of(topic: str, groups: Mapping[str, Iterable[str] | None]) -> list[str]:
     """Return the groups that read a topic, or that have named it: `ID-TABLE-changelog`, say."""
     return sorted(
-        group for group, read in groups.items() if topic in read or topic.startswith(f"{group}-")
+        group
+        for group, read in groups.items()
+        if (read is not None and topic in read) or topic.startswith(f"{group}-")
     )
+
+
+def perhaps_users(groups: Mapping[str, Iterable[str] | None]) -> list[str]:
+    """Return the groups that may read any topic, since the broker does not tell what they read."""
+    return sorted(group for group, read in groups.items() if read is None)
 
 
 async def _bounds(cluster: "Cluster", counts: Mapping[str, int]) -> "dict[str, list[Bounds]]":

@@ -1,6 +1,6 @@
 """`streamsx topology`: shows the sub-topologies, tables and topics of an app; needs no broker.
 
-Partition counts are computed as if none of the topics existed yet.
+Partition counts are computed as if none of the topics existed yet, and the text says so.
 """
 
 import argparse

@@ -9,7 +9,6 @@ Not here: the inspection of bodies (`discovery`), the execution of bodies
 
 import sys
 from collections.abc import Callable, Coroutine, Iterable
-from difflib import get_close_matches
 from functools import partial
 from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signature, unwrap
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
@@ -85,13 +84,10 @@ class Agent(FaustNames):
             raise TypeError(f"not an async function: {fun!r}: write `async def`")
         check_call(fun, "its stream", object())
         if isinstance(channel, Topic) and options:
-            raise TypeError(f"for a topic, not for an agent: {', '.join(options)}: {fun!r}")
-        if unknown := sorted(options.keys() - TOPIC_OPTIONS):
-            near = get_close_matches(unknown[0], AGENT_OPTIONS, n=1)
-            remedy = (
-                f"did you mean {near[0]}=?" if near else f"there are {', '.join(AGENT_OPTIONS)}"
+            raise TypeError(
+                f"for a topic, not for an agent: {', '.join(options)}: {name_of(fun)}: give it to "
+                "app.topic"
             )
-            raise TypeError(f"no such argument: {unknown[0]}=: @app.agent, {fun!r}: {remedy}")
         self._app = app
         self.fun = fun
         self.name = name or name_of(fun)

@@ -14,9 +14,9 @@ from functools import cached_property
 from inspect import iscoroutinefunction, signature, unwrap
 from itertools import chain
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
-from streamsx.app.agent import Agent, BodyUses, Sink, check_call, name_of
+from streamsx.app.agent import AGENT_OPTIONS, Agent, BodyUses, Sink, check_call, name_of
 from streamsx.app.channel import SendOptions, Topic
 from streamsx.app.compat import FaustNames, sifted, users_line
 from streamsx.app.discovery import reached, sends_to
@@ -45,6 +45,8 @@ from streamsx.topology.nodes import SubTopology
 if TYPE_CHECKING:
     from streamsx.state.layout import StoreNode
 
+TOPIC_ARGUMENTS: Final = signature(Topic).parameters.keys() - {"app", "names"}
+TABLE_OPTIONS: Final = signature(Table).parameters.keys() - {"app", "name"}
 V = TypeVar("V")
 Fun = TypeVar("Fun", bound=Callable[..., Any])
 Listens = TypeVar("Listens", bound=Listener)
@@ -128,7 +130,9 @@ class App(FaustNames):
         Raises:
             NotSupported: an option belongs to Faust alone.
         """
-        ours = self._ours("app.topic", f"topic {names}", options)
+        ours = self._ours(
+            "app.topic", f"topic {', '.join(map(str, names))}", options, TOPIC_ARGUMENTS
+        )
         made = Topic(self, names, **ours)
         if self.host is None:  # a running app has looked up its topics already
             for name in names:
@@ -178,7 +182,8 @@ class App(FaustNames):
         chosen, raised = of_agent(on_error, on_decode_error, on_produce_error)
 
         def decorate(fun: Callable[..., Any]) -> Agent:
-            ours = self._ours("@app.agent", f"agent {name or name_of(fun)}", options)
+            where = f"agent {name or name_of(fun)}"
+            ours = self._ours("@app.agent", where, options, AGENT_OPTIONS)
             made = Agent(
                 self,
                 fun,
@@ -217,7 +222,7 @@ class App(FaustNames):
             NameClash: another table has the name.
             NotSupported: an option belongs to Faust alone.
         """
-        ours = self._ours("app.Table", f"table {name}", options)
+        ours = self._ours("app.Table", f"table {name}", options, TABLE_OPTIONS)
         if name in self.flows.stores:
             raise NameClash(f"name used twice: table {name}: a flow has it too: rename one of them")
         made: Table[Any, Any] = Table(self, name, default=default, **ours)
@@ -398,9 +403,11 @@ class App(FaustNames):
         self.listeners.lost.append(fun)
         return fun
 
-    def _ours(self, call: str, where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments without those of Faust alone. Raises NotSupported."""
-        ours, notes = sifted(call, where, given)
+    def _ours(
+        self, call: str, where: str, given: Mapping[str, Any], allowed: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """Return the arguments without those of Faust alone. Raises NotSupported, TypeError."""
+        ours, notes = sifted(call, where, given, allowed)
         self._notes += notes
         return ours
 

@@ -288,7 +288,15 @@ class Topic(FaustNames):
 def encoded_headers(topic: str, headers: HeadersArg) -> Headers:
     """Return headers with values as bytes. Raises TypeError for a header of another type."""
     items = headers.items() if isinstance(headers, Mapping) else headers
-    made = [(name, value.encode() if isinstance(value, str) else value) for name, value in items]
+    try:
+        made = [(name, v.encode() if isinstance(v, str) else v) for name, v in items]
+    except UnicodeEncodeError:
+        raise
+    except (TypeError, ValueError):  # no pairs
+        raise TypeError(
+            f"headers refused: topic {topic}: {headers!r}: give a dict, or pairs of a name and a "
+            "value, as [('trace', '7')]"
+        ) from None
     for name, value in made:
         if not isinstance(name, str) or not isinstance(value, bytes | None):
             raise TypeError(

@@ -10,7 +10,8 @@ Not here: features of this package.
 import importlib
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from inspect import get_annotations, getattr_static
 from pathlib import Path
 from traceback import walk_tb
@@ -81,16 +82,21 @@ def refusal(thing: object, name: str) -> NotSupported | None:
     return NotSupported(f"not in this version: {kind.lower()}.{name}: {remedy}") if remedy else None
 
 
-def sifted(call: str, where: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def sifted(
+    call: str, where: str, given: Mapping[str, Any], allowed: Collection[str]
+) -> tuple[dict[str, Any], list[str]]:
     """Return the arguments without Faust's, and a note for each argument without effect.
 
     Raises:
         NotSupported: an argument is refused.
+        TypeError: an argument is neither Faust's nor among the `allowed`.
     """
     ours = {}
     notes = []
     for name, value in given.items():
         known = ARGUMENTS[call].get(name)
+        if known is None and name not in allowed:
+            raise _unknown(name, where, allowed)
         if known is None:
             ours[name] = value
         elif value is None or value == known.usual:
@@ -100,6 +106,12 @@ def sifted(call: str, where: str, given: Mapping[str, Any]) -> tuple[dict[str, A
         else:
             notes.append(f"argument without effect here: {call}({name}=): {where}: leave it out")
     return ours, notes
+
+
+def _unknown(name: str, where: str, allowed: Collection[str]) -> TypeError:
+    near = get_close_matches(name, allowed, n=1)
+    remedy = f"did you mean {near[0]}=?" if near else f"there are {', '.join(sorted(allowed))}"
+    return TypeError(f"no such argument: {name}=: {where}: {remedy} ({users_line()})")
 
 
 def users_line() -> str:

@@ -2,7 +2,8 @@
 
 A refusal ends the import at the first mistake. The statements behind it are run one by one, in the
 same module, to find more. A statement that needs what a refused statement would have made is left
-out, and so is a statement that may do more than declare: a loop, a condition, a call of other code.
+out, and so is a statement that may do more than declare: a loop, a condition, a call of other code,
+an import that runs a further module.
 
 Not here: the import itself (`lookup`), mistakes of the graph (`App.topology`).
 """
@@ -10,14 +11,19 @@ Not here: the import itself (`lookup`), mistakes of the graph (`App.topology`).
 import __future__
 
 import ast
+import builtins
+import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from importlib.util import resolve_name
 from pathlib import Path
 from traceback import walk_tb
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, Final
 
 from streamsx.app.app import App
-from streamsx.app.compat import OURS, is_machinery, users_place
+from streamsx.app.compat import OUR_PACKAGE, OURS, is_machinery, users_place
 from streamsx.errors import UsageError
 from streamsx.mistakes import all_of, at
 
@@ -25,7 +31,16 @@ MODULE: Final = "<module>"
 MISTAKES: Final = (UsageError, TypeError, ValueError)
 """Errors that this package raises for a wrong declaration."""
 DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-DECLARES: Final = (*DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+PLAIN: Final = (ast.Assign, ast.AnnAssign, ast.Expr, ast.Pass)
+"""Statements that only declare, as far as the calls in them do."""
+DECLARING: Final = (OURS, "streamsx.operators.", "streamsx.serde.", "faust.models.")
+"""Modules of which all functions, classes and objects only declare."""
+HARMLESS: Final = (
+    bool, bytes, dict, float, frozenset, int, list, range, set, str, tuple, dataclass, datetime,
+    field, timedelta,
+)  # fmt: skip
+"""Other code that a declaration may call."""
 RUNS: Final = "main"
 """Method of an app that runs it."""
 FUTURES: Final[int] = sum(
@@ -107,17 +122,85 @@ def _first_line(statement: ast.stmt) -> int:
 
 
 def _declares(statement: ast.stmt, known: dict[str, Any]) -> bool:
-    """Return whether a statement only declares: a definition, an assignment, a call of ours."""
-    if not isinstance(statement, ast.Expr):
-        return isinstance(statement, DECLARES)
-    calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
-    if any(isinstance(call, ast.Attribute) and call.attr == RUNS for call in calls):
+    """Return whether a statement only declares: whether it runs no code of others.
+
+    The code behind a refusal has not run yet, and must not run now: it may wait, write, or end the
+    process.
+    """
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return all(name in sys.modules for name in _imported(statement, known))
+    return all(_plain(node, known) for node in _running(statement))
+
+
+def _plain(node: ast.AST, known: dict[str, Any]) -> bool:
+    """Return whether a part of a statement runs no code of others by itself."""
+    match node:
+        case ast.Call():
+            return _ours(node.func, known)
+        case ast.Attribute(ctx=ast.Store()):
+            return _ours(node.value, known)
+        case ast.Subscript(ctx=ast.Store()):
+            return False
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return all(_ours(each, known) for each in node.decorator_list)
+        case ast.stmt():
+            return isinstance(node, PLAIN)
+    return True
+
+
+def _imported(statement: ast.Import | ast.ImportFrom, known: dict[str, Any]) -> Iterator[str]:
+    """Yield the modules that an import would load."""
+    if isinstance(statement, ast.Import):
+        yield from (alias.name for alias in statement.names)
+        return
+    name = "." * statement.level + (statement.module or "")
+    module = resolve_name(name, known.get("__package__") or "")
+    yield module
+    there = vars(sys.modules.get(module, sys))
+    names = [alias.name for alias in statement.names if alias.name != "*"]
+    if not f"{module}.".startswith(OUR_PACKAGE):  # its names are loaded when they are first used
+        yield from (f"{module}.{each}" for each in names if each not in there)
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the parts of a statement that run with it; bodies of functions run later."""
+    yield node
+    for name, part in ast.iter_fields(node):
+        if name == "body" and isinstance(node, FUNCTIONS):
+            continue
+        for each in part if isinstance(part, list) else [part]:
+            if isinstance(each, ast.AST):
+                yield from _running(each)
+
+
+def _ours(called: ast.expr, known: dict[str, Any]) -> bool:
+    """Return whether an expression comes from an object of this package, or is harmless."""
+    path: list[str] = []
+    while isinstance(called, ast.Call | ast.Attribute):
+        if isinstance(called, ast.Call):
+            path = []
+            called = called.func
+            continue
+        if called.attr == RUNS:
+            return False
+        path.append(called.attr)
+        called = called.value
+    if not isinstance(called, ast.Name):
         return False
-    root = statement.value
-    while isinstance(root, ast.Call | ast.Attribute):
-        root = root.func if isinstance(root, ast.Call) else root.value
-    thing = known.get(root.id) if isinstance(root, ast.Name) else None
-    return type(thing).__module__.startswith(OURS)
+    thing = known.get(called.id, getattr(builtins, called.id, None))
+    while isinstance(thing, ModuleType) and path:
+        thing = _of(thing, path.pop())
+    if any(thing is each for each in HARMLESS):
+        return True
+    named = isinstance(thing, type | FunctionType | BuiltinFunctionType)
+    home = str((thing if named else type(thing)).__module__)
+    return home.startswith(DECLARING)
+
+
+def _of(module: ModuleType, name: str) -> Any:
+    """Return an object of a module; of this package it is loaded if need be."""
+    ours = f"{module.__name__}.".startswith(OUR_PACKAGE)
+    return getattr(module, name, None) if ours else vars(module).get(name)
 
 
 def _needed(statement: ast.stmt) -> Iterator[str]:

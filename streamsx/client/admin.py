@@ -24,7 +24,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from streamsx.client.cluster import NO_LEADER, RETRY_BACKOFF_S, TRANSACTION, Cluster
 from streamsx.client.connection import Connection
-from streamsx.errors import BrokerUnreachable, StreamsxError, WorldError
+from streamsx.errors import BrokerUnreachable, StreamsxError, UsageError, WorldError
 from streamsx.model import TopicPartition
 from streamsx.protocol.compiler import Malformed
 from streamsx.protocol.consumer_protocol import PROTOCOL_TYPES, Subscription
@@ -58,6 +58,12 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 NOBODY = {"member_id": "", "generation_id_or_member_epoch": -1}
 ABSENT = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+READERS = (*PROTOCOL_TYPES, "share", "streams")
+"""Types of groups that read topics: KIP-932 and KIP-1071 have their own."""
+EMPTY = "Empty"
+DEAD = "Dead"
+UNDESCRIBED = ("", DEAD)
+"""States in DescribeGroups of groups that it knows nothing of."""
 TOPIC_RESOURCE = 2
 SET_FOR_THE_TOPIC = 1
 """Source of a config: the topic's own."""
@@ -413,11 +419,12 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
 
 
 @_persistent
-async def running_groups(cluster: Cluster) -> dict[str, frozenset[str]]:
+async def running_groups(cluster: Cluster) -> dict[str, frozenset[str] | None]:
     """Return the consumer groups that have members now, with the topics that they read.
 
     The topics are those of the subscriptions. While a group is rebalancing, the broker does not
-    tell the subscriptions, and those with committed offsets stand for them.
+    tell the subscriptions, and those with committed offsets stand for them. A group without either
+    has None: it may read any topic. Groups of newer protocols (KIP-848) count too.
 
     Raises:
         SettingError: a broker refuses to list its groups.
@@ -426,27 +433,69 @@ async def running_groups(cluster: Cluster) -> dict[str, frozenset[str]]:
     connection = await cluster.any(LANE)
     body = {"topics": [], "allow_auto_topic_creation": False}
     brokers = (await connection.ask(Api.METADATA, body, cluster.timeout_s)).brokers
-    found: dict[str, frozenset[str]] = {}
+    found: dict[str, frozenset[str] | None] = {}
     for node in sorted(broker.node_id for broker in brokers):
         connection = await cluster.open(node, LANE)
         reply = await connection.ask(Api.LIST_GROUPS, {}, cluster.timeout_s)
         _check([(reply.error_code, f"groups of broker {node}", "")])
-        names = [each.group_id for each in reply.groups if each.protocol_type in PROTOCOL_TYPES]
-        if names:
-            reply = await connection.ask(Api.DESCRIBE_GROUPS, {"groups": names}, cluster.timeout_s)
+        listed = {each.group_id: each for each in reply.groups if each.protocol_type in READERS}
+        if listed:
+            asked = {"groups": [*listed]}
+            reply = await connection.ask(Api.DESCRIBE_GROUPS, asked, cluster.timeout_s)
             for group in reply.groups:
+                name = group.group_id
                 if group.members:
-                    found[group.group_id] = await _topics_read(cluster, group)
+                    found[name] = await _topics_read(cluster, group)
+                elif group.group_state in UNDESCRIBED and _runs(listed[name]):
+                    found[name] = await _topics_of_newer(cluster, connection, name)
     return found
 
 
-async def _topics_read(cluster: Cluster, group: Any) -> frozenset[str]:
-    """Return the topics that a described group reads."""
+def _runs(listed: Any) -> bool:
+    """Return whether a group runs, by its state in the list of groups."""
+    return listed.group_state not in ("", EMPTY, DEAD)  # brokers before 2.6 list no states
+
+
+async def _topics_read(cluster: Cluster, group: Any) -> frozenset[str] | None:
+    """Return the topics that a described group reads, None if the broker does not tell."""
     try:
         read = [Subscription.read(member.member_metadata) for member in group.members]
     except Malformed:  # as of a group that is rebalancing
-        return frozenset(await committed_topics(cluster, group.group_id))
+        return await _topics_if_committed(cluster, group.group_id)
     return frozenset(topic for each in read for topic in each.topics)
+
+
+async def _topics_of_newer(
+    cluster: Cluster, connection: Connection, group: str
+) -> frozenset[str] | None:
+    """Return the topics that a group of a newer protocol reads, None if the broker does not tell.
+
+    DescribeGroups says `Dead` of such a group, whatever it does.
+    """
+    body = {"group_ids": [group], "include_authorized_operations": False}
+    try:
+        reply = await connection.ask(Api.CONSUMER_GROUP_DESCRIBE, body, cluster.timeout_s)
+    except UsageError:  # a broker without this request
+        return await _topics_if_committed(cluster, group)
+    members = [member for each in reply.groups for member in each.members]
+    subscribed = {topic for member in members for topic in member.subscribed_topic_names or ()}
+    assigned = {  # by a regular expression
+        part.topic_name
+        for member in members
+        for assignment in (member.assignment, member.target_assignment)
+        for part in assignment.topic_partitions
+    }
+    return frozenset(subscribed | assigned) or await _topics_if_committed(cluster, group)
+
+
+async def _topics_if_committed(cluster: Cluster, group: str) -> frozenset[str] | None:
+    """Return the topics with committed offsets of a group, None if there are none."""
+    try:
+        return frozenset(await committed_topics(cluster, group)) or None
+    except WorldError:
+        raise
+    except StreamsxError:  # as of a share group, which commits no offsets
+        return None
 
 
 @_persistent

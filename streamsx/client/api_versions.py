@@ -49,6 +49,7 @@ NEWEST: Final[dict[int, int]] = {
     Api.END_TXN: 3,
     Api.TXN_OFFSET_COMMIT: 3,
     Api.DESCRIBE_CONFIGS: 2,
+    Api.CONSUMER_GROUP_DESCRIBE: 1,
 }
 """Newest version of each request that callers allow by default.
 

@@ -38,7 +38,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, SupportsFloat
 
 from streamsx.app.app import App
 from streamsx.app.channel import HeadersArg, Topic, encoded_headers
@@ -368,11 +368,11 @@ class TestDriver:
         name, known = _known(self._app, topic)
         send = self.to(name, partition)
         encode_key = known.key_codec.encoders.or_none().encode
+        of_all = None if headers is None else encoded_headers(name, headers)
         for each in values:
             key, value, at, own = _piped(each)
             at_ms = self.now_ms() if at is None else round(at * 1000)
-            given = headers if own is None else own
-            extra = None if given is None else encoded_headers(name, given)
+            extra = of_all and [*of_all] if own is None else encoded_headers(name, own)
             send(encode_key(key), known.value_codec.encode(value), at_ms, extra)
         self._settle()
 
@@ -859,12 +859,12 @@ def _piped(each: Any) -> tuple[Any, Any, float | None, HeadersArg | None]:
         )
     key, value, *more = each
     at, headers = (*more, None, None)[:2]
-    if not isinstance(at, int | float | None):
+    if not isinstance(at, SupportsFloat | None):
         raise TypeError(
             f"not a time: {at!r}: in {each!r}: write (key, value, seconds), and (key, value, None, "
             "headers) for headers"
         )
-    return key, value, at, headers
+    return key, value, None if at is None else float(at), headers
 
 
 def _nothing(*_: object) -> None:

@@ -6,12 +6,14 @@ Not here: printing, and the source text of the loops (`streamsx.processing.compi
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from streamsx.log_sentences import counted
 from streamsx.operators.operator import Operator
 from streamsx.state.layout import BUFFER, NEVER, SESSION, SLIDING, WINDOW, StoreNode, Timing
 from streamsx.topology.build import Topology, outline
 from streamsx.topology.nodes import SubTopology
 from streamsx.topology.partitions import Layout
 
+IF_CREATED: Final = " if created"
 UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
 
 
@@ -44,12 +46,20 @@ def as_data(topology: Topology, partitions: Layout) -> dict[str, object]:
 
 
 def as_text(topology: Topology, partitions: Layout) -> Iterator[str]:
-    """Yield lines of text: each sub-topology with its steps, then the topics."""
+    """Yield lines of text: each sub-topology with its steps, then the topics.
+
+    The numbers that depend on topics which are not known to exist say so: those that exist by then
+    keep their partitions.
+    """
+    made = {spec.name for spec in partitions.create}
     yield topology.app_id
     for each in topology.subtopologies:
         state = "stateful" if each.stateful else "stateless"
         yield ""
-        yield f"sub-topology {each.number}: {state}, {partitions.tasks[each.number]} tasks"
+        tasks = counted(partitions.tasks[each.number], "task")
+        new = [topic for topic in each.topics if topic in made]
+        note = f" if {', '.join(new)} {'is' if len(new) == 1 else 'are'} created" if new else ""
+        yield f"sub-topology {each.number}: {state}, {tasks}{note}"
         yield from (f"  {line}" for line in _steps(each))
     width = max((len(spec.name) for spec in topology.topics), default=0)
     yield ""
@@ -57,7 +67,8 @@ def as_text(topology: Topology, partitions: Layout) -> Iterator[str]:
     for spec in topology.topics:
         config = " ".join(f"{name}={value}" for name, value in sorted(spec.config.items()))
         count = partitions.counts[spec.name]
-        yield f"  {spec.name:{width}}  {spec.kind.value:11}  {count:4}  {config}".rstrip()
+        note = IF_CREATED if spec.name in made else " " * len(IF_CREATED) * bool(made)
+        yield f"  {spec.name:{width}}  {spec.kind.value:11}  {count:4}{note}  {config}".rstrip()
 
 
 def _steps(each: SubTopology) -> Iterator[str]:

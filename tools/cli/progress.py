@@ -31,11 +31,15 @@ class Sheet(Console):
 def console_on(stream: TextIO, *, markup: bool = False) -> Console:
     """Return a console on the stream.
 
-    `is_terminal` means that the console can redraw. A dumb terminal counts as a file.
+    `is_terminal` means that the console can redraw. A dumb terminal counts as a file. Texts are
+    printed as they are, without colours for numbers and pictures for `:on:`; with `markup`, square
+    brackets are styles.
     """
     draws = stream.isatty() and os.environ.get("TERM") != "dumb"
     width = None if draws else FILE_COLUMNS
-    return Sheet(file=stream, force_terminal=draws, markup=markup, highlight=False, width=width)
+    return Sheet(
+        file=stream, force_terminal=draws, markup=markup, highlight=False, emoji=False, width=width
+    )
 
 
 @asynccontextmanager

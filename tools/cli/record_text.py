@@ -5,6 +5,7 @@ a dead letter are told as a sentence: why the record failed, and where it came f
 """
 
 import json
+import math
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ FAILURES: Final = "__streams.errors."
 OURS: Final = ("__streams.errors.", "__streamsx.")
 """Prefixes of the headers of a dead letter that do not come from its record."""
 UNDECODABLE: Final = "backslashreplace"
+NESTED_MAX: Final = 200
+"""Most brackets of a text that is decoded without a look at how deep they are nested."""
 
 
 def line(batch: Batch, index: int, *, headers: bool) -> str:
@@ -81,13 +84,51 @@ def plain(data: bytes) -> str:
 
 def parsed(data: bytes | None) -> Any:
     """Decode JSON, else text; return None for no bytes at all."""
-    if data is None:
-        return None
-    text = _text(data)
+    return None if data is None else parsed_text(_text(data))
+
+
+def parsed_text(text: str) -> Any:
+    """Decode JSON; return the text itself if it is no JSON, or if JSON cannot say its value.
+
+    NaN and Infinity are no JSON, a number such as 1e999 becomes infinity, and a list may be nested
+    too deep to be written again.
+    """
     try:
-        return json.loads(text)
+        found = json.loads(text, parse_constant=_no_json, parse_float=_finite)
+        if text.count("[") + text.count("{") > NESTED_MAX:
+            json.dumps([[found]])  # as deep as any line that has it
     except (ValueError, RecursionError):
         return text
+    return found
+
+
+def _no_json(word: str) -> float:
+    raise ValueError(f"no JSON: {word}")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"no JSON: {digits}")
+    return number
+
+
+def json_text(found: Any) -> str:
+    """Return JSON as one line that can be written as UTF-8.
+
+    A text with half of a surrogate pair, as of the JSON value "\\ud83d", gets escapes.
+    """
+    text = json.dumps(found, ensure_ascii=False)
+    return text if encodable(text) else json.dumps(found)
+
+
+def encodable(text: str) -> bool:
+    """Return whether a text can be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def headers_text(headers: Headers) -> str:

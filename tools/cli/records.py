@@ -1,8 +1,8 @@
 """Reading of a topic by a command: up to its end, and beyond it."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing, suppress
 from itertools import repeat
 from typing import NoReturn
 
@@ -12,9 +12,12 @@ from streamsx.client.fetch_state import FetchLimits
 from streamsx.client.fetcher import Fetcher
 from streamsx.client.range_reader import Range, RangeReader
 from streamsx.clock import Clock
-from streamsx.errors import CorruptRecord, TopicGone, first_of
+from streamsx.errors import CorruptRecord, NotFound, TopicGone, WorldError, first_of
 from streamsx.model import TopicPartition
 from streamsx.processing.batch import Batch
+
+LOOK_EVERY_S = 2.0
+"""Time between two looks whether a followed topic is still there."""
 
 
 async def newest(cluster: Cluster, clock: Clock, topic: str) -> dict[tuple[int, bytes], bytes]:
@@ -65,6 +68,7 @@ async def arriving(
     While no broker answers, wait.
 
     Raises:
+        NotFound: a topic was deleted.
         TopicGone: records were deleted before they could be read.
         CorruptRecord: a record batch is damaged.
     """
@@ -73,7 +77,9 @@ async def arriving(
     fetcher = Fetcher(cluster, clock, *about)
     for tp, offset in starts.items():
         fetcher.add(tp, offset)
-    running = asyncio.create_task(fetcher.run(), name="read what arrives")
+    running = asyncio.create_task(
+        _fetch(cluster, fetcher, {tp.topic for tp in starts}), name="read what arrives"
+    )
     running.add_done_callback(lambda _: arrived.set())
     try:
         while not running.done():
@@ -89,6 +95,39 @@ async def arriving(
     finally:
         running.cancel()
         await asyncio.wait([running])
+
+
+async def _fetch(cluster: Cluster, fetcher: Fetcher, topics: Collection[str]) -> None:
+    """Fetch until a topic is deleted."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(fetcher.run(), name="fetch what arrives")
+        group.create_task(_until_deleted(cluster, topics), name="look for the topics")
+
+
+async def _until_deleted(cluster: Cluster, topics: Collection[str]) -> NoReturn:
+    """Wait until a topic is deleted, or made anew under its name.
+
+    A broker that has just started may not know a topic yet, so a topic counts as deleted when it is
+    missing twice in a row.
+
+    Raises:
+        NotFound: a topic was deleted.
+    """
+    known: dict[str, bytes | None] = {}
+    missing: set[str] = set()
+    while True:
+        with suppress(WorldError):  # no broker answers
+            found = await admin.topic_ids(cluster, topics)
+            gone = {name for name, id_ in found.items() if id_ is None}
+            anew = {name for name, id_ in found.items() if id_ and known.get(name, id_) != id_}
+            for name in sorted((gone & missing) | anew):
+                raise NotFound(
+                    f"the topic was deleted: {name}: all of it that arrived is printed: make it "
+                    f"with streamsx topic create {name}, or end here"
+                )
+            missing = gone
+            known |= {name: id_ for name, id_ in found.items() if id_}
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 def _gone(tp: TopicPartition, offset: int) -> NoReturn:

@@ -117,11 +117,64 @@ def other(stream):
 
 @pytest.mark.parametrize(
     "statement",
-    ["app.main()", "for _ in range(2): print('ran')", "print('ran')", "if True: print('ran')"],
+    [
+        "app.main()",
+        "for _ in range(2): print('ran')",
+        "print('ran')",
+        "if True: print('ran')",
+        "gone = exit(0)",
+        "gone: int = os._exit(0)",
+        "x = [os._exit(0) for _ in 'a']",
+        "made = App(str(os._exit(0)))",
+        "os.environ['x'] = 'ran'",
+        "class Runs:\n    gone = os._exit(0)",
+        "class Runs:\n    if True: os._exit(0)",
+        "def runs(): os._exit(0)\nx = runs()",
+        "def runs(f): os._exit(0)\n@runs\ndef f(): pass",
+        "def f(x=os._exit(0)): pass",
+        "import antigravity",
+        "import xmlrpc.server",
+        "from wsgiref import simple_server",
+        "x = app.main",
+        "gone = app.main()",
+        "app.web = os._exit(0)",
+        "os.sep = '|'",
+    ],
 )
 def test_statement_that_does_more_than_declare_is_not_run(told: Told, statement: str) -> None:
-    found = told(f"app = App('shop')\nwrong = app.topic(3)\n{statement}\nx = app.topic(4)\n")
+    found = told(
+        f"import os\napp = App('shop')\nwrong = app.topic(3)\n{statement}\nx = app.topic(4)\n"
+        "if 'antigravity' in os.sys.modules: os._exit(0)\n"
+    )
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "class Order:\n    'An order.'\n    ids: list = field(default_factory=list)",
+        "class Order(streamsx.Record, serializer='json'):\n    user: str",
+        "Order = timedelta(minutes=1), datetime.timedelta(1), lambda: os._exit(0)",
+        "import os as Order",
+        "from os import path as Order",
+        "from streamsx import tumbling\nOrder = tumbling(5)",
+        "Order = streamsx.tumbling(5)",
+        "Order = [app.topic(name) for name in ('a', 'b')]",
+        "Order = app.flow('c').filter(lambda value: os._exit(0))",
+        "@app.task\nasync def Order(): os._exit(0)",
+    ],
+)
+def test_statement_that_declares_is_run(told: Told, statement: str) -> None:
+    found = told(f"""
+import datetime, os, streamsx
+from dataclasses import field
+from datetime import timedelta
+app = App("shop")
+wrong = app.topic(3)
+{statement}
+also = app.topic(Order and 4)
+""")
+    assert ["(4,)" in line for line in found] == [False, True]
 
 
 def test_mistakes_of_an_imported_module_are_told_too(told: Told, tmp_path: Path) -> None:
@@ -174,6 +227,32 @@ def test_unknown_argument_of_an_agent_names_the_nearest() -> None:
         @App("shop").agent("a", sinks=[])
         async def body(stream: object) -> None:
             """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("@app.agent(app.topic('a'), on_eror='dlq')\nasync def f(s): 1",
+         "no such argument: on_eror=: agent wrong.f: did you mean on_error=?"),
+        ("@app.agent(on_eror='dlq', name='f')\nasync def f(s): 1",
+         "no such argument: on_eror=: agent f: did you mean on_error=?"),
+        ("@app.agent(app.topic('a'), partitions=4)\nasync def f(s): 1",
+         "for a topic, not for an agent: partitions: wrong.f: give it to app.topic"),
+        ("app.Table('t', defualt=int)",
+         "no such argument: defualt=: table t: did you mean default=?"),
+        ("app.topic('a', 'b', value_typ=int)",
+         "no such argument: value_typ=: topic a, b: did you mean value_type=?"),
+        ("app.flow('a', value_typ=int)",
+         "no such argument: value_typ=: topic a: did you mean value_type=?"),
+        ("app.topic('a', x=1)", "no such argument: x=: topic a: there are allow_empty, compacting"),
+    ],
+)  # fmt: skip
+def test_unknown_argument_has_its_place_and_the_nearest_name(
+    told: Told, statement: str, says: str
+) -> None:
+    (found,) = told(f"app = App('shop')\n{statement}\n")
+    assert found.startswith(f"error: {says}")
+    assert found.endswith("(wrong.py:3)")
 
 
 def test_agents_that_read_one_topic_in_two_ways_have_their_places(told: Told) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from streamsx.client import admin
 from streamsx.client.admin import Bounds, NewTopic
+from streamsx.client.api_versions import VersionRange
 from streamsx.client.cluster import Cluster
 from streamsx.errors import SettingError, StreamsxError, TopicGone, WorldError
 from streamsx.model import TopicPartition
@@ -16,6 +17,7 @@ from streamsx.protocol import wire
 from streamsx.protocol.consumer_protocol import Subscription
 from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.wire import Api
+from streamsx.testing import Broker
 from tests.support.scripted_broker import NODE, Answer, Asked, ScriptedBroker
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -454,9 +456,74 @@ def test_running_groups_have_the_topics_of_their_members() -> None:
         return {"groups": groups}
 
     async def story(_: ScriptedBroker, cluster: Cluster) -> None:
-        assert await admin.running_groups(cluster) == {"shop": {"a", "b"}}
+        assert await admin.running_groups(cluster) == {"shop": frozenset("ab")}
 
     run(story, {Api.LIST_GROUPS: listed, Api.DESCRIBE_GROUPS: described})
+
+
+BEATS = VersionRange(0, 0)
+
+
+def beats(group: str, topics: list[str]) -> dict[str, Any]:
+    """Return the request by which a member joins a group of the newer protocol."""
+    return {
+        "group_id": group, "member_id": "m", "member_epoch": 0, "instance_id": None,
+        "rack_id": None, "rebalance_timeout": 60_000, "subscribed_topic_names": topics,
+        "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": [],
+    }  # fmt: skip
+
+
+def test_running_group_of_the_newer_protocol_has_its_topics() -> None:
+    async def story(bootstrap: str) -> None:
+        cluster = Cluster(bootstrap)
+        await cluster.start()
+        try:
+            connection = await cluster.open(await cluster.coordinator("new"), admin.LANE)
+            joins = beats("new", ["a"])
+            told = await connection.ask(Api.CONSUMER_GROUP_HEARTBEAT, joins, versions=BEATS)
+            assert told.error_code == 0
+            assert await admin.running_groups(cluster) == {"new": frozenset("a")}
+            leaves = joins | {"member_id": told.member_id, "member_epoch": -1}
+            await connection.ask(Api.CONSUMER_GROUP_HEARTBEAT, leaves, versions=BEATS)
+            assert await admin.running_groups(cluster) == {}
+        finally:
+            await cluster.stop()
+
+    with Broker(topics={"a": 1}) as broker:
+        asyncio.run(story(broker.bootstrap))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "code", "found"),
+    [(["a"], 0, {"a"}), ([], 0, None), ([], ErrorCode.GROUP_ID_NOT_FOUND, None)],
+)
+def test_running_group_that_is_not_described_has_its_committed_topics(
+    offsets: list[str], code: int, found: set[str] | None
+) -> None:
+    def listed(_: Asked) -> wire.Body:
+        states = {"runs": "Stable", "over": "Empty", "gone": "Dead", "old": ""}
+        about = {"protocol_type": "share"}
+        return {"groups": [{"group_id": g, "group_state": s, **about} for g, s in states.items()]}
+
+    def described(asked: Asked) -> wire.Body:
+        return {"groups": [{"group_id": g, "group_state": "Dead"} for g in asked.body.groups]}
+
+    def committed(_: Asked) -> wire.Body:
+        part = {"partition_index": 0, "committed_offset": 1}
+        return {"error_code": code, "topics": [{"name": t, "partitions": [part]} for t in offsets]}
+
+    async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
+        here = {"node_id": NODE, "host": "127.0.0.1", "port": broker.port}
+        broker.answers[Api.FIND_COORDINATOR] = lambda asked: here
+        assert await admin.running_groups(cluster) == {"runs": found}
+
+    answers: dict[int, Answer] = {
+        Api.LIST_GROUPS: listed,
+        Api.DESCRIBE_GROUPS: described,
+        Api.CONSUMER_GROUP_DESCRIBE: lambda _: {"groups": []},
+        Api.OFFSET_FETCH: committed,
+    }
+    run(story, answers)
 
 
 def test_all_topics_are_described() -> None:

@@ -1,5 +1,6 @@
 """state/directory.py: the lock of a state directory, and what survives in it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from streamsx.assignor.model import MemberMetadata
+from streamsx.assignor.names import labels
 from streamsx.state.directory import StateDirectory
 
 
@@ -24,6 +27,16 @@ def test_second_process_is_refused_with_pid_of_first(tmp_path: Path) -> None:
     assert f"process {os.getpid()} holds it" in done.stderr
     held.release()
     StateDirectory(tmp_path, "shop").release()
+
+
+def test_label_of_a_shared_name_begins_the_process_id_of_its_directory(tmp_path: Path) -> None:
+    held = [StateDirectory(tmp_path / slot, "shop") for slot in "01"]
+    told = labels(MemberMetadata(str(n), "a", each.process_id.hex) for n, each in enumerate(held))
+    for label, each in zip(told.values(), held, strict=True):
+        each.name_instance("a")
+        known = json.loads((each.path / "process.json").read_text())
+        assert known["process_id"].startswith(label.removeprefix("a@"))
+        each.release()
 
 
 def test_workers_in_one_folder_take_first_free_slot(tmp_path: Path) -> None:

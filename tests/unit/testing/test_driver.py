@@ -5,6 +5,8 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -231,6 +233,41 @@ def test_pipe_refuses_values_that_are_no_list_of_records(
 ) -> None:
     with pytest.raises(TypeError, match=says):
         drive(counting()).pipe("words", values)
+
+
+class Five:
+    """A number of another library, such as numpy.int64."""
+
+    def __float__(self) -> float:
+        return 5.0
+
+
+@pytest.mark.parametrize("at", [5, 5.0, Decimal("5.0"), Fraction(5), Five()])
+def test_piped_time_may_be_any_number(drive: Drive, at: object) -> None:
+    app = App("times")
+    app.topic("words")
+    driver = drive(app)
+    driver.pipe("words", [(None, "axe", at)])
+    assert driver.read("words")[0].timestamp == 5
+
+
+def test_piped_headers_of_an_iterator_reach_all_records(drive: Drive) -> None:
+    app = App("pairs")
+    app.topic("words")
+    driver = drive(app)
+    driver.pipe("words", ["axe", "bow"], headers=zip(["h"], ["1"], strict=True))
+    assert [each.headers for each in driver.read("words")] == [{"h": b"1"}] * 2
+
+
+@pytest.mark.parametrize("headers", [[("a",)], [("a", "b", "c")], "ab", 5, [5]])
+def test_piped_headers_that_are_no_pairs_are_refused(drive: Drive, headers: Any) -> None:
+    app = App("pairs")
+    app.topic("words")
+    driver = drive(app)
+    with pytest.raises(TypeError, match=r"headers refused: topic words: .*: give a dict"):
+        driver.pipe("words", ["axe"], headers=headers)
+    with pytest.raises(TypeError, match=r"headers refused: topic words: .*: give a dict"):
+        driver.pipe("words", [(None, "axe", None, headers)])
 
 
 def test_piped_records_have_their_own_headers_or_those_of_all(drive: Drive) -> None:

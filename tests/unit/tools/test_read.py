@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from threading import Timer
 
 import pytest
 
 from streamsx.model import TopicPartition
 from streamsx.testing import Broker
+from streamsx.tools.cli import records
 from streamsx.tools.read import ReadStart, first, start, time_ms
 from tests.support.client import Client
 from tests.support.command import error_line, streamsx
@@ -129,6 +131,12 @@ def test_json_is_an_object_a_record(bootstrap: str) -> None:
         ("nowhere", 3, "error: unknown topic: nowhere: streamsx topic list"),
         ("orders --partition 2", 2, "error: no such partition: orders 2: it has 0 to 1"),
         ("orders --from soon", 2, "error: argument --from: 'soon' is no place to read from"),
+        (
+            "orders --from 999999d",
+            2,
+            "error: argument --from: a time ago is at most 36500d: ",
+        ),
+        ("orders --from 9999999999999999d", 2, "error: argument --from: a time ago is at most"),
         ("orders --limit 0", 2, "error: argument --limit: "),
     ],
 )
@@ -158,6 +166,20 @@ def test_follow_prints_new_records_until_interrupted(bootstrap: str) -> None:
         reader.send_signal(signal.SIGINT)
         assert reader.wait(10) == 130
         assert reader.stderr.read() == ""
+
+
+def test_follow_of_a_deleted_topic_ends_with_3(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "LOOK_EVERY_S", 0.1)
+    client = Client(bootstrap)
+    deletes = Timer(0.5, client.delete, ["orders"])
+    deletes.start()
+    done = streamsx("read", "orders", "--follow", "--bootstrap", bootstrap)
+    deletes.join()
+    client.close()
+    assert (done.returncode, len(done.stdout.splitlines())) == (3, 4)
+    assert "error: the topic was deleted: orders: " in done.stderr
 
 
 def test_closed_pipe_ends_the_read_quietly(bootstrap: str) -> None:

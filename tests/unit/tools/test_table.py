@@ -105,3 +105,16 @@ def test_rows_with_a_time_show_their_values_only() -> None:
     raw = sessions_codec(JSON).encode([[1000, 1500, 2], [1200, 1700, None]])
     assert shown(b"ann", raw or b"") == [('["ann", 1000, 1500]', "ann", "2")]
     assert shown(b"\0\0\0\1xy", b"\0" * 8 + b"x") == [("\0\0\0\1xy", "\0\0\0\1xy", "\0" * 8 + "x")]
+
+
+@pytest.mark.parametrize("text", [b'"\\ud83d"', b"NaN", b"1e999", b"[" * 9999 + b"]" * 9999])
+def test_keys_and_values_that_json_cannot_say_are_printed(text: bytes) -> None:
+    with Broker(topics={"shop-a-changelog": 1}) as broker:
+        client = Client(broker.bootstrap)
+        client.send(TopicPartition("shop-a-changelog", 0), [(text, text)])
+        client.close()
+        plain = streamsx("table", "shop", "a", "--bootstrap", broker.bootstrap)
+        row = streamsx("table", "shop", "a", "--json", "--bootstrap", broker.bootstrap)
+    word = "\ud83d" if b"u" in text else text.decode()
+    assert plain.stdout == f"{text.decode()}\t{text.decode()}\n"
+    assert json.loads(row.stdout) == {"partition": 0, "key": word, "value": word}

@@ -11,7 +11,14 @@ import pytest
 
 from streamsx.model import TopicPartition
 from streamsx.testing import Broker
-from streamsx.tools.topic import new_topic, setting, users_of
+from streamsx.tools.topic import (
+    Loss,
+    description,
+    new_topic,
+    perhaps_users,
+    setting,
+    users_of,
+)
 from tests.support.client import Client
 from tests.support.command import error_line, streamsx
 
@@ -43,6 +50,22 @@ def test_other_topics_are_refused(text: str) -> None:
         new_topic(text)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["a b:2"], "'a b': use letters, digits, dots, dashes and underscores"),
+        ([".."], "'..': use letters, digits, dots, dashes and underscores"),
+        (["x" * 250], "a name has at most 249 letters"),
+        (["x:99999999999"], "a topic has at most 2147483647 partitions"),
+        (["x", "--replication", "32768"], "'32768': a partition has at most 32767 copies"),
+    ],
+)
+def test_topic_that_kafka_cannot_have_is_refused(arguments: list[str], why: str) -> None:
+    code, out, err = topic("127.0.0.1:1", "create", *arguments)
+    assert (code, out) == (2, "")
+    assert why in error_line(err)
+
+
 @pytest.mark.parametrize("text", ["retention.ms", "=4"])
 def test_config_without_a_name_and_a_value_is_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="write NAME=VALUE"):
@@ -54,6 +77,26 @@ def test_group_uses_the_topics_it_reads_and_those_with_its_name() -> None:
     assert users_of("orders", groups) == ["shop"]
     assert users_of("shop-totals-changelog", groups) == ["shop"]
     assert users_of("shops", groups) == []
+
+
+def test_group_of_unknown_topics_may_use_any() -> None:
+    groups = {"shop": ["orders"], "share": None, "news": None}
+    assert users_of("orders", groups) == ["shop"]
+    assert perhaps_users(groups) == ["news", "share"]
+    told = {"topic": "orders", "configs": {}, "replication": 1, "records": 0, "partitions": []}
+    users = {"read_by": ["shop"], "perhaps_read_by": ["news"]}
+    assert description(told | users)[2:4] == [
+        "running groups that use it: shop",
+        "running groups that may use it: news: the broker does not tell what they read",
+    ]
+
+
+def test_loss_names_all_running_users() -> None:
+    assert str(Loss("t", 1, ["a"], [])) == "t: at most 1 record, in use by a, which runs now"
+    assert str(Loss("t", 0, ["a", "b"], ["c"])) == (
+        "t: at most 0 records, in use by a, b, which run now, perhaps in use by c: the broker does "
+        "not tell what they read"
+    )
 
 
 def test_topics_are_made_with_partitions_and_configs(bootstrap: str) -> None:

@@ -42,7 +42,7 @@ def shop(tmp_path: Path) -> Path:
 def test_topology_prints_text_by_default() -> None:
     done = streamsx("topology", WORD_COUNT)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "sub-topology 1: stateful, 8 tasks" in done.stdout
+    assert "sub-topology 1: stateful, 8 tasks if wordcount-words is created\n" in done.stdout
 
 
 def test_json_option_puts_json_on_the_last_stdout_line(shop: Path) -> None:

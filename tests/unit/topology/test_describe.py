@@ -22,21 +22,36 @@ def test_text_describes_each_sub_topology() -> None:
     assert list(as_text(TOPOLOGY, PARTITIONS)) == [
         "wordcount",
         "",
-        "sub-topology 0: stateless, 8 tasks",
+        "sub-topology 0: stateless, 8 tasks if wordcount-lines is created",
         "  reads   wordcount-lines",
         "    agent streamsx.examples.wordcount.split",
         "  sends   wordcount-words",
         "",
-        "sub-topology 1: stateful, 8 tasks",
+        "sub-topology 1: stateful, 8 tasks if wordcount-words is created",
         "  reads   wordcount-words",
         "    agent streamsx.examples.wordcount.count",
         "  table   counts: keys json, values json, on disk, changelog wordcount-counts-changelog",
         "",
         "topics",
-        "  wordcount-counts-changelog  changelog       8  cleanup.policy=compact",
-        "  wordcount-lines             source          8",
-        "  wordcount-words             source          8",
+        "  wordcount-counts-changelog  changelog       8 if created  cleanup.policy=compact",
+        "  wordcount-lines             source          8 if created",
+        "  wordcount-words             source          8 if created",
     ]
+
+
+def test_text_tells_topics_that_exist_from_those_to_create() -> None:
+    found = {"wordcount-lines": 4}
+    known = resolve_partition_counts(TOPOLOGY, found, default=8, declare=True)
+    lines = list(as_text(TOPOLOGY, known))
+    assert lines[2] == "sub-topology 0: stateless, 4 tasks"
+    assert lines[-3:] == [
+        "  wordcount-counts-changelog  changelog       8 if created  cleanup.policy=compact",
+        "  wordcount-lines             source          4",
+        "  wordcount-words             source          8 if created",
+    ]
+    every = {spec.name: 4 for spec in TOPOLOGY.topics}
+    known = resolve_partition_counts(TOPOLOGY, every, default=8, declare=True)
+    assert not any("created" in line for line in as_text(TOPOLOGY, known))
 
 
 def grouped() -> Topology:
@@ -51,7 +66,7 @@ def test_text_indents_operators_below_their_parent() -> None:
     made = grouped()
     partitions = resolve_partition_counts(made, {}, default=1, declare=True)
     assert list(as_text(made, partitions))[2:13] == [
-        "sub-topology 0: stateless, 1 tasks",
+        "sub-topology 0: stateless, 1 task if t is created",
         "  reads   t",
         "    agent a, ahead of its body",
         "      rekey",

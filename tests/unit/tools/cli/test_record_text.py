@@ -1,5 +1,7 @@
 """Records on one line, and as objects."""
 
+import json
+
 import pytest
 
 from streamsx.errors import DecodeFailed
@@ -7,7 +9,7 @@ from streamsx.model import Headers, TaskId
 from streamsx.processing.batch import Batch
 from streamsx.processing.dead_letters import headers_of
 from streamsx.processing.failure_policy import FailedRecord, Failure
-from streamsx.tools.cli.record_text import as_data, line, time_text
+from streamsx.tools.cli.record_text import as_data, json_text, line, parsed_text, time_text
 
 AT_MS = 1_795_866_095_349
 AT = "2026-11-28T11:41:35.349Z"
@@ -86,3 +88,25 @@ def test_damaged_record_is_named() -> None:
     )
     assert line(damaged, 0, headers=False).endswith("\t(damaged: bad length)")
     assert as_data(damaged, 0)["value"] is None
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "-Infinity", "1e999", '{"a": [Infinity]}', "9" * 5000, "[" * 9999 + "]" * 9999]
+)
+def test_text_that_json_cannot_say_stays_text(text: str) -> None:
+    assert parsed_text(text) == text
+    assert json.loads(json_text(as_data(batch(None, text.encode()), 0)))["value"] == text
+
+
+@pytest.mark.parametrize("depth", range(150, 1100, 7))
+def test_value_of_any_depth_makes_a_line(depth: int) -> None:
+    text = "[" * depth + "]" * depth
+    assert json_text(as_data(batch(None, text.encode()), 0))
+
+
+def test_half_of_a_surrogate_pair_is_escaped() -> None:
+    found = as_data(batch("é".encode(), b'"\\ud83d"'), 0)
+    shown = json_text(found)
+    assert shown.isascii()
+    assert json.loads(shown) == found
+    assert '"é"' in json_text(as_data(batch("é".encode(), b"1"), 0))
