@@ -104,7 +104,10 @@ def test_simulate_scale_prints_json_to_stdout_and_summary_to_stderr() -> None:
     [
         (["--tasks", "0", "--workers", "1"], "--tasks: not a whole number from 1 on: '0'"),
         (["--tasks", "9", "--workers", "1"], "nothing changes: give --add or --remove"),
-        (["--tasks", "9", "--workers", "1", "--remove", "1"], "no worker would be left: give fewer"),
+        (
+            ["--tasks", "9", "--workers", "1", "--remove", "1"],
+            "no worker would be left: give fewer",
+        ),
         (["--tasks", "9", "--workers", "1", "--add", "2", "--remove", "2"], "there are 1: give"),
     ],
 )
