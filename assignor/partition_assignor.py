@@ -50,7 +50,6 @@ RECORD_BYTES_MAX = 1000 << 10
 A coordinator keeps the whole group in one record, and a broker rejects a record of more than
 `message.max.bytes`, by default 1 MiB: the SyncGroup of all members would fail, again and again.
 """
-WENT = (MemberChange.LEFT, MemberChange.LOST)
 MEMBER_BYTES = 50
 """Bytes that Kafka writes for a member beside the data, the member id and the instance id in it."""
 FEWER = (
@@ -310,10 +309,11 @@ class StreamsPartitionAssignor:
     ) -> tuple[PastPlan, ...]:
         """Return this plan and the last ones, and keep this one unless it has changed nothing."""
         joined = tuple(sorted(each.worker for each in news if _has_come(each)))
-        left = tuple(sorted(each.worker for each in news if each.change in WENT))
-        noted = PastPlan(word.generation, now_ms, self._self.name, joined, left)
+        left = _changed(news, MemberChange.LEFT)
+        gone = _changed(news, MemberChange.LOST)
+        noted = PastPlan(word.generation, now_ms, self._self.name, joined, left, gone=gone)
         past = self._led
-        if word.decisions or joined or left:
+        if word.decisions or joined or left or gone:
             kept = replace(noted, decisions=word.decisions[:PLAN_DECISIONS_MAX])
             self._led = (kept, *past)[:PLANS_MAX]
         return (noted, *past)
@@ -362,6 +362,10 @@ def _kept(
             f"Worker {named.get(member, member)} keeps partitions that are of no task here: "
             f"{', '.join(map(str, tps))}; no action needed."
         )
+
+
+def _changed(news: Iterable[MemberNews], change: MemberChange) -> tuple[str, ...]:
+    return tuple(sorted(each.worker for each in news if each.change is change))
 
 
 def _has_come(news: MemberNews) -> bool:

@@ -32,6 +32,10 @@ PLAN = "plan"
 FIELDS = ("task", "decision", "why", "owner", "to", "lag")
 """Fields of a decision."""
 STAYS = "each task stays where it is, and no worker learns one"
+CHANGES = {
+    "joined": ("joined", "joined"), "left": ("left", "left"), "gone": ("is gone", "are gone"),
+}  # fmt: skip
+"""Words for changes of the group's workers: for one worker, and for more."""
 SETTLE_S = 10.0
 MOVES = "moves to {to}: {why}"
 SENTENCES: Mapping[str, str] = {
@@ -134,6 +138,7 @@ async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[st
             "at": plan.at_ms / 1000 if plan.at_ms else None,
             "joined": plan.joined,
             "left": plan.left,
+            "gone": plan.gone,
             "decisions": [decision_of(each) for each in plan.decisions],
         }
         for plan in report.plans
@@ -206,7 +211,8 @@ def plan_of(event: Any) -> dict[str, Any] | None:
             for decision in decisions:
                 TaskId.parse(decision["task"])
             datetime.fromtimestamp(event["t"], UTC)
-            return {**told, "at": event["t"], "joined": (), "left": (), "decisions": decisions}
+            nobody = dict.fromkeys(CHANGES, ())
+            return {**told, "at": event["t"], **nobody, "decisions": decisions}
     return None
 
 
@@ -227,7 +233,9 @@ def heading(plan: Mapping[str, Any]) -> str:
     at = "" if plan["at"] is None else f"{utc(plan['at'])}, "
     leader = f", led by {plan['leader']}" * bool(plan["leader"])
     changes = [
-        f"; {', '.join(plan[change])} {change}" for change in ("joined", "left") if plan[change]
+        f"; {', '.join(plan[change])} {verb if len(plan[change]) == 1 else verbs}"
+        for change, (verb, verbs) in CHANGES.items()
+        if plan[change]
     ]
     return f"{at}generation {plan['generation']}{leader}{''.join(changes)}:"
 

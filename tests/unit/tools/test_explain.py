@@ -18,7 +18,7 @@ from streamsx.topology.time_links import stage_of_topics
 
 STAGE = {"task": "0_3", "decision": "stage", "why": "b is 9 records behind (limit 5); a goes on",
          "owner": "a", "to": "b", "lag": 9}  # fmt: skip
-LEFT = {"task": "0_4", "decision": "promote", "why": "no worker runs it; b takes over",
+LEFT = {"task": "0_4", "decision": "promote", "why": "no worker has it now; b takes over",
         "owner": None, "to": "b", "lag": 0}  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_rebalances_are_listed_newest_first(
         "  each task stays where it is, and no worker learns one",
         "1970-01-01T00:01:00Z, generation 7, led by a:",
         ("  0_3 will move to b, which learns it first: b is 9 records behind (limit 5); a goes on"),
-        "  0_4 moves to b: no worker runs it; b takes over",
+        "  0_4 moves to b: no worker has it now; b takes over",
     ]
 
 
@@ -135,11 +135,15 @@ def test_tasks_of_which_the_same_is_true_share_a_line() -> None:
     ]
 
 
-def test_heading_names_workers_that_joined_and_left() -> None:
-    known = {"generation": 7, "at": 60.0, "leader": "a", "joined": ("b", "c"), "left": ("d",)}
+def test_heading_names_workers_that_joined_left_or_are_gone() -> None:
+    known = {"generation": 7, "at": 60.0, "leader": "a", "joined": ("b", "c"), "left": ("d",),
+             "gone": ("e",)}  # fmt: skip
     at = "1970-01-01T00:01:00Z"
-    assert explain.heading(known) == f"{at}, generation 7, led by a; b, c joined; d left:"
-    nothing = {"generation": 7, "at": None, "leader": None, "joined": (), "left": ()}
+    assert (
+        explain.heading(known) == f"{at}, generation 7, led by a; b, c joined; d left; e is gone:"
+    )
+    assert explain.heading({**known, "gone": ("e", "f")}).endswith("; d left; e, f are gone:")
+    nothing = {"generation": 7, "at": None, "leader": None, "joined": (), "left": (), "gone": ()}
     assert explain.heading(nothing) == "generation 7:"
 
 
