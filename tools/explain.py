@@ -149,9 +149,12 @@ async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[st
 def task_now(task: TaskId, report: "GroupReport", found: "AppInput", now_s: float) -> Iterator[str]:
     """Yield sentences on a task: where it runs, how far it is, what holds its event time back."""
     from streamsx.tools.cli.event_times import event_times, held_back, moment
+    from streamsx.tools.cli.group_status import ABSENT
 
     if task not in found.tasks:
         yield f"{task} is no task of this app now."
+        absent = set(report.topics.get(task.subtopology, ())) & set(found.absent)
+        yield from (f"{ABSENT.format(topic)}." for topic in sorted(absent))
         return
     runs = [report.labels[here.member.id] for here in report.instances if task in here.active]
     here = found.tasks[task]

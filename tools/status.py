@@ -61,7 +61,7 @@ def main() -> None:
     add("--time", action="store_true", help="show the event time of each task too")
     add(
         "--check", action="store_true",
-        help="print one line; exit with 1 if tasks have stopped, no worker runs, or by --max-lag",
+        help="exit with 1 if tasks have stopped, a topic is gone, no worker runs, or by --max-lag",
     )  # fmt: skip
     add(
         "--max-lag", type=value(whole(0)), metavar="N",

@@ -33,6 +33,7 @@ PART_CODE = (
     "its code differs from that of the leader {}: each part runs only where both are the same: "
     "deploy the same code to all workers"
 )
+ABSENT = "topic {} is not there: its tasks wait until it is created again"
 UNREAD = "this worker cannot be read: use the streamsx version that it has; no action needed else"
 
 
@@ -66,6 +67,7 @@ def as_data(
         for here in report.instances
     }
     notes = [
+        *map(ABSENT.format, known.absent),
         *_of_versions(report),
         *(f"{named[here.member.id]}: {why}" for here in report.instances
           if (why := _of_stuck(here, known.tasks, now_s, stuck, stale_s(report)))),
@@ -79,6 +81,7 @@ def as_data(
         "instances": dict(sorted(instances.items())),
         "tasks": tasks,
         "unassigned": [str(task) for task in report.withheld],
+        "absent_topics": list(known.absent),
         "lag": known.lag,
         "committed": known.committed_s,
         "time": {str(task): _time_data(each) for task, each in sorted(times.items())},
@@ -219,6 +222,8 @@ def failed_check(data: Mapping[str, Any], lag_max: int | None) -> str:
     instances = data["instances"]
     if not instances:
         return str(data["note"])
+    if absent := data["absent_topics"]:
+        return "; ".join(map(ABSENT.format, absent))
     if data["leader"] is None:
         return "the group is rebalancing, so nothing is known about its tasks: check again"
     stopped = {name: here["stopped"] for name, here in instances.items() if here["stopped"]}

@@ -39,7 +39,9 @@ async def input_of(cluster: Cluster, app: str, report: GroupReport) -> AppInput:
     tells the tasks, and only partitions with a committed offset count.
     """
     tasks = {task for here in report.instances for task in here.active}.union(report.withheld)
-    await cluster.follow({topic for topics in report.topics.values() for topic in topics})
+    sources = {topic for topics in report.topics.values() for topic in topics}
+    await cluster.follow(sources)
+    await cluster.refresh()  # a topic that was followed before may have been deleted since
     reads = {
         task: [
             TopicPartition(topic, task.partition)
@@ -63,7 +65,8 @@ async def input_of(cluster: Cluster, app: str, report: GroupReport) -> AppInput:
         for task, tps in reads.items()
     }
     lag = _sum(left, places) if places else None
-    return AppInput(found, lag, TaskInput(lag, places).committed_s)
+    absent = sorted(topic for topic in sources if cluster.error(topic) == admin.ABSENT)
+    return AppInput(found, lag, TaskInput(lag, places).committed_s, tuple(absent))
 
 
 def _sum(left: Mapping[TopicPartition, int], tps: Collection[TopicPartition]) -> int | None:

@@ -238,6 +238,23 @@ def test_leader_passes_on_its_last_plans_with_who_came_and_went() -> None:
     assert plans(mine, ("9", other[1]), now_ms=4)[0] == (4, ("b",), (), False), "started again"
 
 
+def test_plan_explains_that_tasks_stop_when_their_topic_is_gone() -> None:
+    a = assignor("a")
+    claims = "left-0 right-0 left-1 right-1 left-2 counts-0 counts-1"
+    metadata = [("1", said(a.user_data(NOTHING), claims))]
+
+    outcome = lead(a, metadata, {**COUNTS, "counts": 0})
+
+    assert outcome.plan is not None
+    why = "stops, because topic counts is not there"
+    stops = [(each.task, each.decision, each.why, each.owner) for each in outcome.plan.explain]
+    assert stops == [(TaskId(1, n), "topic-gone", why, "1") for n in range(2)]
+    decisions = word_for(outcome, "1").decisions
+    assert [(each.task, each.owner) for each in decisions] == [
+        (TaskId(1, n), "a") for n in range(2)
+    ]
+
+
 def test_plans_tell_a_worker_that_left_from_one_that_was_killed() -> None:
     a, b = assignor("a"), assignor("b")
     leaving = replace(NOTHING, leaving=LeaveRequest())

@@ -173,6 +173,11 @@ def test_task_is_told_as_it_is_now() -> None:
     assert now(TaskId(0, 0)) == ["Now: 0_0 runs on a, 0 records behind, last commit 41 s ago."]
     assert now(TaskId(0, 1)) == ["Now: 0_1 moves."]
     assert now(TaskId(9, 0)) == ["9_0 is no task of this app now."]
+    gone = AppInput({}, None, None, absent=("mid", "other"))
+    assert list(explain.task_now(TaskId(1, 0), report, gone, 1041.0)) == [
+        "1_0 is no task of this app now.",
+        "topic mid is not there: its tasks wait until it is created again.",
+    ]
     first, times, why = now(TaskId(1, 0))
     assert first == "Now: 1_0 runs on a, 7 records behind, last commit 41 s ago."
     assert times == "Event time 2023-11-14T22:13:20Z, windows closed up to 2023-11-14T22:11:50Z."

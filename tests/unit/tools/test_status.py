@@ -105,6 +105,7 @@ DATA = {
     },
     "tasks": 5,
     "unassigned": ["1_1", "1_2"],
+    "absent_topics": [],
     "lag": 7,
     "committed": 1000,
     "time": {"0_1": {"at": 5, "closed": None, "held_back_by": None, "late": 0}},
@@ -376,6 +377,14 @@ def test_check_fails_without_workers_and_during_a_rebalance() -> None:
     blank = Instance(MemberMetadata("m1", opaque=True))
     moving = GroupDescription("PreparingRebalance", GroupReport(-1, None, (blank,), (), {}))
     assert "rebalancing" in failed_check(as_data("shop", moving, NOTHING_KNOWN, NOW), None)
+
+
+def test_topic_that_is_gone_is_noted_and_fails_the_check() -> None:
+    told = "topic payments is not there: its tasks wait until it is created again"
+    found = AppInput({}, None, None, ("payments",))
+    data = as_data("shop", settled(runs("m1", "a", "p1")), found, NOW)
+    assert told in shown(data)
+    assert failed_check(data, None) == told
 
 
 def shown(data: dict[str, object], *, times: bool = False) -> list[str]:
