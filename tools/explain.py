@@ -148,8 +148,8 @@ async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[st
 
 def task_now(task: TaskId, report: "GroupReport", found: "AppInput", now_s: float) -> Iterator[str]:
     """Yield sentences on a task: where it runs, how far it is, what holds its event time back."""
-    from streamsx.tools.cli.event_times import event_times, held_back, moment
-    from streamsx.tools.cli.group_status import ABSENT
+    from streamsx.tools.cli.event_times import event_times, holds, moment
+    from streamsx.tools.cli.group_status import ABSENT, planned_s
 
     if task not in found.tasks:
         yield f"{task} is no task of this app now."
@@ -165,7 +165,8 @@ def task_now(task: TaskId, report: "GroupReport", found: "AppInput", now_s: floa
     times = event_times(report.topics, found.tasks)
     if task in times and (at := times[task]).closed is not None:
         yield f"Event time {moment(at.at)}, windows closed up to {moment(at.closed)}."
-    yield from (f"{note}." for note in held_back(times, found.tasks, task))
+    held = holds(times, found, report.topics, now_s, planned_s(report), task)
+    yield from (f"{hold.text}." for hold in held)
 
 
 def in_files(paths: Iterable[Path]) -> list[dict[str, Any]]:

@@ -40,6 +40,8 @@ SECOND_LOOK_S = 2.0
 """Pause before a second look at tasks that have not committed for long: two commit intervals."""
 MOVING = ("committed",)
 """Fields that change with each commit, and are no reason to print the status again."""
+TOLD_ANEW = ("time", "notes", "time_notes")
+"""Fields of the whole app that change without news."""
 EXAMPLES = """\
 examples:
   streamsx status --app shop                            what each worker runs, and how far behind
@@ -218,7 +220,7 @@ def lasting(data: dict[str, Any]) -> dict[str, Any]:
         name: {key: each for key, each in here.items() if key not in MOVING}
         for name, here in data["instances"].items()
     }
-    rest = {key: each for key, each in data.items() if key not in (*MOVING, "time", "notes")}
+    rest = {key: each for key, each in data.items() if key not in (*MOVING, *TOLD_ANEW)}
     return {**rest, "instances": instances}
 
 

@@ -9,13 +9,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from streamsx.log_sentences import counted
 from streamsx.model import TaskId, brief
-from streamsx.tools.cli.app_input import TaskInput
-from streamsx.tools.cli.times import utc
+from streamsx.tools.cli.app_input import AppInput, TaskInput
+from streamsx.tools.cli.times import age, utc
 
 NONE = -1
 HELD_BACK_MS = 60_000
 """Least distance between the slowest writer and the fastest one that is worth a note."""
+QUIET_S = 60.0
+"""Least time without a record after which a task that holds others back is worth a note."""
+OTHERS_GO_ON = "`idle=` of the window lets the others continue"
+CLOSES = "`idle=` of the window closes what is open"
 
 
 class EventTime(NamedTuple):
@@ -32,6 +37,16 @@ class EventTime(NamedTuple):
     holder: TaskId | None = None
     ahead: int = NONE
     late: int = 0
+
+
+class Hold(NamedTuple):
+    """Sentence on a task that holds event time back.
+
+    `matters`: records or open results may wait for it. Otherwise it has been quiet only a moment.
+    """
+
+    text: str
+    matters: bool
 
 
 def event_times(
@@ -66,11 +81,15 @@ def _standing(
 ) -> EventTime | None:
     """Return the time of a task with open windows whose input has ended; None for any other task.
 
+    Windows that have closed beyond the task's time have closed by `idle=`, and nothing waits.
+
     The tasks of one sub-topology read the partitions of the same topics, so a partition without
     records is far behind the others.
     """
     here = found[task]
-    if here.closed is None or here.holder is not None or tasks[task].lag != 0:
+    if here.closed is None or here.closed > here.at or here.holder is not None:
+        return None
+    if tasks[task].lag != 0:
         return None
     ahead = max(each.at for other, each in found.items() if other.subtopology == task.subtopology)
     far = ahead - here.at >= HELD_BACK_MS
@@ -108,36 +127,62 @@ def _root(task: TaskId, found: Mapping[TaskId, EventTime]) -> TaskId | None:
     return holder
 
 
-def held_back(
+def holds(
     times: Mapping[TaskId, EventTime],
-    tasks: Mapping[TaskId, TaskInput],
+    known: AppInput,
+    topics: Mapping[int, tuple[str, ...]],
+    now_s: float,
+    since_s: float = 0.0,
     only: TaskId | None = None,
-) -> Iterator[str]:
-    """Yield a note for each task that holds others back, with these, and what to do.
+) -> Iterator[Hold]:
+    """Yield a sentence for each task that holds others back, with these, and what to do.
 
-    `only`: name no other task that is held back.
+    Args:
+        times: event time of each task.
+        known: progress through the input.
+        topics: source topics by sub-topology.
+        now_s: Unix time.
+        since_s: Unix time of the last rebalance, 0 if it is not known.
+        only: name no other task that is held back.
     """
     behind: defaultdict[TaskId, list[TaskId]] = defaultdict(list)
     for task, each in sorted(times.items()):
         if each.holder is not None and only in (None, task):
             behind[each.holder].append(task)
     for holder, held in sorted(behind.items()):
+        others = [task for task in held if task != holder]
+        at = times[holder].at if holder in times else NONE
+        stands = "stands still" if at < 0 else f"stands at {moment(at)}"
         ahead = moment(max(times[task].ahead for task in held))
-        at = moment(times[holder].at if holder in times else NONE)
-        why = _why(tasks.get(holder))
-        if others := [task for task in held if task != holder]:
-            what = f"{brief(others)}: event time is held back by task {holder} ({at}), {why}"
-        else:
-            what = f"{holder}: event time stands at {at}: it {why.removeprefix('which ')}"
-        yield f"{what}; the farthest task is at {ahead}"
+        place = _place(topics.get(holder.subtopology, ()), holder.partition)
+        who = f"task {holder}{place}" if others else f"its input{place}"
+        here = known.tasks.get(holder)
+        quiet_s = now_s - ((here and here.committed_s) or since_s)
+        why = _why(who, here, at, quiet_s)
+        rest = OTHERS_GO_ON if others else CLOSES
+        advice = f"; {rest}" if here is not None and here.lag == 0 else ""
+        yield Hold(
+            f"{brief(others or held)}: event time {stands} while others are at {ahead}, because "
+            f"{why}{advice}",
+            matters=here is None or here.lag != 0 or quiet_s >= QUIET_S,
+        )
 
 
-def _why(known: TaskInput | None) -> str:
+def _place(topics: Sequence[str], partition: int) -> str:
+    noun = "topics" if len(topics) > 1 else "topic"
+    return f" ({noun} {', '.join(topics)}, partition {partition})" if topics else ""
+
+
+def _why(who: str, known: TaskInput | None, at: int, quiet_s: float) -> str:
     if known is None or known.lag is None:
-        return "whose input is not known now"
+        return f"the progress of {who} is not known now"
     if known.lag:
-        return f"which has {known.lag} records waiting"
-    return "which has had no record since: idle= of the window lets the others go on"
+        return f"{who} has {counted(known.lag, 'record')} waiting"
+    if at < 0:
+        return f"{who} has had no record yet"
+    return (
+        f"{who} has had no record for {age(quiet_s)}" if known.committed_s else f"{who} has ended"
+    )
 
 
 def moment(ms: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamsx.model import TaskId, brief
 from streamsx.tools.cli.app_input import AppInput, TaskInput
-from streamsx.tools.cli.event_times import EventTime, event_times, held_back
+from streamsx.tools.cli.event_times import EventTime, event_times, holds
 from streamsx.tools.cli.times import age
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def as_data(
     active = sum(len(here.active) for here in report.instances)
     tasks = active + len(report.withheld)
     times = event_times(report.topics, known.tasks)
+    held = list(holds(times, known, report.topics, now_s, planned_s(report)))
     instances = {
         named[here.member.id]: instance_data(here, known.tasks)
         | ({"ambiguous": True} if here.member.instance in report.shared else {})
@@ -71,7 +72,7 @@ def as_data(
         *_of_versions(report),
         *(f"{named[here.member.id]}: {why}" for here in report.instances
           if (why := _of_stuck(here, known.tasks, now_s, stuck, stale_s(report)))),
-        *held_back(times, known.tasks),
+        *(hold.text for hold in held if hold.matters),
     ]  # fmt: skip
     return {
         "app": app,
@@ -87,6 +88,7 @@ def as_data(
         "time": {str(task): _time_data(each) for task, each in sorted(times.items())},
         "note": "" if instances else NO_WORKER,
         "notes": notes,
+        "time_notes": [hold.text for hold in held],
     }
 
 
@@ -157,6 +159,11 @@ def stale_s(report: "GroupReport") -> float:
     """Return the age from which on a commit is old: workers may commit seldom."""
     longest = max((here.member.commit_ms for here in report.instances), default=0)
     return max(STALE_S, INTERVALS * longest / 1000)
+
+
+def planned_s(report: "GroupReport") -> float:
+    """Return the Unix time of the last rebalance, 0 if it is not known."""
+    return report.plans[0].at_ms / 1000 if report.plans else 0.0
 
 
 def quiet_tasks(known: AppInput, now_s: float, stale_s: float = STALE_S) -> set[TaskId]:

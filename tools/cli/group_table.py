@@ -28,7 +28,8 @@ def drawn(data: Mapping[str, Any], now_s: float, *, times: bool = False) -> Grou
     if data["leader"] is None and not any(here["active"] for here in data["instances"].values()):
         return Group(_unsettled(data, now_s))
     tables = [_table(data, now_s), *([_times(data)] if times else [])]
-    return Group(_heading(data), *tables, *_notes(data), BEHIND)
+    more = (note for note in data["time_notes"] if times and note not in data["notes"])
+    return Group(_heading(data), *tables, *_notes(data), *more, BEHIND)
 
 
 def _without_workers(data: Mapping[str, Any], now_s: float) -> Iterator[str]:

@@ -111,6 +111,7 @@ DATA = {
     "time": {"0_1": {"at": 5, "closed": None, "held_back_by": None, "late": 0}},
     "note": "",
     "notes": [],
+    "time_notes": [],
 }
 NOW = 1041.0
 
@@ -415,6 +416,13 @@ def test_times_of_tasks_are_shown_when_asked_for() -> None:
     lines = shown(data, times=True)
     at = lines.index("task event time windows closed up to held back by late records")
     assert lines[at + 1] == "0_1 1970-01-01T00:00:05Z 1970-01-01T00:00:04Z 0_2 3"
+
+
+def test_task_that_is_quiet_for_a_moment_is_noted_with_the_times_only() -> None:
+    data = {**DATA, "notes": ["one"], "time_notes": ["one", "0_2: event time stands still"]}
+    assert "0_2: event time stands still" not in shown(data)
+    assert shown(data, times=True).count("one") == 1
+    assert "0_2: event time stands still" in shown(data, times=True)
 
 
 def test_status_without_what_each_commit_changes_stays_the_same() -> None:
