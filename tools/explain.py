@@ -17,6 +17,7 @@ from rich.console import Group
 
 from streamsx.clock import Clock
 from streamsx.errors import NotFound, UsageError
+from streamsx.log_sentences import counted
 from streamsx.model import TaskId, brief
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
@@ -149,22 +150,29 @@ async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[st
 def task_now(task: TaskId, report: "GroupReport", found: "AppInput", now_s: float) -> Iterator[str]:
     """Yield sentences on a task: where it runs, how far it is, what holds its event time back."""
     from streamsx.tools.cli.event_times import event_times, holds, moment
-    from streamsx.tools.cli.group_status import ABSENT, planned_s
+    from streamsx.tools.cli.group_status import ABSENT, STOPPED, planned_s
+    from streamsx.tools.cli.group_table import WINDOWS_AT
 
     if task not in found.tasks:
         yield f"{task} is no task of this app now."
         absent = set(report.topics.get(task.subtopology, ())) & set(found.absent)
         yield from (f"{ABSENT.format(topic)}." for topic in sorted(absent))
         return
-    runs = [report.labels[here.member.id] for here in report.instances if task in here.active]
+    owner = next((each for each in report.instances if task in each.active), None)
     here = found.tasks[task]
-    far = "" if here.lag is None else f", {here.lag} records behind"
+    far = "" if here.lag is None else f", {counted(here.lag, 'record')} behind"
     last = here.committed_s
     since = f", last commit {age(now_s - last)} ago" if last else ""
-    yield f"Now: {task} {f'runs on {runs[0]}' if runs else 'moves'}{far}{since}."
+    where = "moves" if owner is None else f"runs on {report.labels[owner.member.id]}"
+    stop = None if owner is None else owner.failures.get(task)
+    if owner is not None and stop is not None:
+        where = f"is stopped on {report.labels[owner.member.id]}"
+    yield f"Now: {task} {where}{far}{since}."
+    if stop is not None:
+        yield f"{(stop or STOPPED.format(task)).removesuffix('.')}."
     times = event_times(report.topics, found.tasks)
     if task in times and (at := times[task]).closed is not None:
-        yield f"Event time {moment(at.at)}, windows closed up to {moment(at.closed)}."
+        yield f"Event time {moment(at.at)}, windows at {moment(at.closed)} ({WINDOWS_AT})."
     held = holds(times, found, report.topics, now_s, planned_s(report), task)
     yield from (f"{hold.text}." for hold in held)
 

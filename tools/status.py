@@ -40,7 +40,7 @@ SECOND_LOOK_S = 2.0
 """Pause before a second look at tasks that have not committed for long: two commit intervals."""
 MOVING = ("committed",)
 """Fields that change with each commit, and are no reason to print the status again."""
-TOLD_ANEW = ("time", "notes", "time_notes")
+TOLD_ANEW = ("at", "time", "notes", "time_notes")
 """Fields of the whole app that change without news."""
 EXAMPLES = """\
 examples:
@@ -101,11 +101,21 @@ def check(options: argparse.Namespace, data: dict[str, Any]) -> int:
     """Print whether all is well in one line, and return the exit code."""
     wrong = failed_check(data, options.max_lag)
     known = f"{counted(data['tasks'], 'task')} on {counted(len(data['instances']), 'worker')}"
-    far = "" if data["lag"] is None else f", {counted(data['lag'], 'record')} behind"
+    far = "" if data["lag"] is None else f", {counted(data['lag'], 'record')} behind{worst(data)}"
     line = f"not ok: {wrong}" if wrong else f"ok: {known}{far}"
     print(f"{options.app}: {line}", file=options.people)
     tell(options, {**data, "ok": not wrong, "wrong": wrong})
     return int(bool(wrong))
+
+
+def worst(data: dict[str, Any]) -> str:
+    """Return the largest lag of a task and the task, as the end of a line; "" if no task lags."""
+    instances = data["instances"].values()
+    lags = {task: lag for here in instances for task, lag in here["lag"].items() if lag}
+    if not lags:
+        return ""
+    task = max(lags, key=lambda each: lags[each])
+    return f", at most {lags[task]:,} in {task}"
 
 
 async def first_look(

@@ -76,6 +76,7 @@ def as_data(
     ]  # fmt: skip
     return {
         "app": app,
+        "at": now_s,
         "state": seen.state,
         "generation": report.generation,
         "leader": named.get(report.leader or ""),

@@ -14,6 +14,7 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.tools import explain
 from streamsx.tools.cli.app_input import AppInput, CommittedOffset, TaskInput
+from streamsx.tools.cli.group_status import STOPPED
 from streamsx.topology.time_links import stage_of_topics
 
 STAGE = {"task": "0_3", "decision": "stage", "why": "b is 9 records behind (limit 5); a goes on",
@@ -180,8 +181,27 @@ def test_task_is_told_as_it_is_now() -> None:
     ]
     first, times, why = now(TaskId(1, 0))
     assert first == "Now: 1_0 runs on a, 7 records behind, last commit 41 s ago."
-    assert times == "Event time 2023-11-14T22:13:20Z, windows closed up to 2023-11-14T22:11:50Z."
+    assert times == (
+        "Event time 2023-11-14T22:13:20Z, windows at 2023-11-14T22:11:50Z (a window closes when "
+        "`windows at` passes its end and its grace)."
+    )
     assert why == (
         "1_0: event time stands still while others are at 2023-11-14T22:13:20Z, because the "
         "progress of task 0_1 (topic in, partition 1) is not known now."
     )
+
+
+def test_stopped_task_is_told_with_its_reason() -> None:
+    task = TaskId(0, 0)
+    found = AppInput({task: TaskInput(1, {})}, None, None)
+
+    def now(why: str) -> list[str]:
+        runs = Instance(MemberMetadata("m1", "a"), (task,), failures={task: why})
+        report = GroupReport(7, "m1", (runs,), (), {}, {0: ("in",)})
+        return list(explain.task_now(task, report, found, 1041.0))
+
+    assert now("a record failed") == [
+        "Now: 0_0 is stopped on a, 1 record behind.",
+        "a record failed.",
+    ]
+    assert now("")[1] == f"{STOPPED.format(task)}."
