@@ -103,7 +103,8 @@ async def explain(options: argparse.Namespace, clock: Clock) -> None:
         told = plan["decisions"]
         plan["decisions"] = [d for d in told if options.task in (None, TaskId.parse(d["task"]))]
     people = [*lines(plans, options.task), *filter(None, [now])]
-    console_on(options.people).print(Group(*people), soft_wrap=True)
+    console = console_on(options.people)
+    console.print(Group(*people), soft_wrap=not console.is_terminal)
     for plan in plans:
         of_all = {name: plan[name] for name in ("generation", "at", "leader")}
         for decision in plan["decisions"]:

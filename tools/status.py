@@ -6,6 +6,7 @@ last rebalance. The lag of a task counts the records that the group has not comm
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -161,8 +162,10 @@ async def watch(options: argparse.Namespace, clock: Clock) -> None:
     reveals only that it is rebalancing: the earlier details stay on the screen meanwhile.
     """
     shown: object = None
-    with painter(options.people, live=True) as paint:
+    with painter(options.people, live=True) as paint, without_warnings():
         looks = Looks(options, clock)
+        if paint.redraws:
+            paint(f"looking at the group of {options.app}")
         try:
             while True:
                 data, trouble = await looks.look()
@@ -175,6 +178,18 @@ async def watch(options: argparse.Namespace, clock: Clock) -> None:
                 await asyncio.sleep(WATCH_EVERY_S)
         finally:
             await looks.stop()
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep warnings of the client off the screen: they would stay there after an outage."""
+    log = logging.getLogger("streamsx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 class Looks:
@@ -199,7 +214,9 @@ class Looks:
             self._away_since = self._away_since or began
             away = isinstance(error, BrokerUnreachable)
             why = f"no broker at {self._options.bootstrap}" if away else str(error)
-            return self._data, f"no answer since {utc(self._away_since)}: {why}; trying again"
+            since = f"no answer since {utc(self._away_since)}: {why}; trying again"
+            old = f"; the figures are of {utc(self._data['at'])}" if self._data else ""
+            return self._data, f"{since}{old}"
         self._away_since = 0.0
         return self._data, ""
 
@@ -237,10 +254,11 @@ def lasting(data: dict[str, Any]) -> dict[str, Any]:
 def pictures(
     options: argparse.Namespace, clock: Clock, data: dict[str, Any] | None, trouble: str
 ) -> Iterator[RenderableType]:
-    if data is not None:
-        yield drawn(data, clock.wall(), times=options.time)
+    """Yield what `--watch` shows; the trouble first, since a low terminal cuts off the end."""
     if trouble:
         yield trouble
+    if data is not None:
+        yield drawn(data, data["at"] if trouble else clock.wall(), times=options.time)
 
 
 class Painter:

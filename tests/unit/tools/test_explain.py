@@ -1,5 +1,6 @@
 """What rebalances did: the sentences, and the files that workers wrote."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,24 @@ def test_rebalances_are_listed_newest_first(
         ("  0_3 will move to b, which learns it first: b is 9 records behind (limit 5); a goes on"),
         "  0_4 moves to b: no worker has it now; b takes over",
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_explain_breaks_lines_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, files: list[Path]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    monkeypatch.setattr("sys.stdout", out)
+    assert run(monkeypatch, "--events", *files) == 0
+    shown = out.getvalue()
+    assert max(map(len, shown.splitlines())) <= 40
+    assert "which learns it first: b is 9 records behind" in " ".join(shown.split())
 
 
 def test_explain_filters_by_task_or_generation(

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import io
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from streamsx.assignor.model import LeaveRequest, MemberMetadata
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.client.security import PLAINTEXT
 from streamsx.clock import SystemClock
+from streamsx.errors import BrokerUnreachable
 from streamsx.group.admin.describe import GroupDescription
 from streamsx.model import TaskId, TopicPartition, brief
 from streamsx.protocol.commit_metadata import OffsetMetadata
@@ -496,6 +498,49 @@ def test_watch_waits_for_the_app_and_outlives_the_broker(
         assert re.fullmatch(
             f"no answer since .*Z: no broker at {bootstrap}; trying again", trouble
         ), trouble
+
+
+def test_watch_tells_the_age_of_figures_ahead_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = argparse.Namespace(
+        app="shop", bootstrap="b:1", security=PLAINTEXT, time=False, people=io.StringIO()
+    )
+    looks = status.Looks(where, SystemClock())
+    answers: list[object] = [DATA, BrokerUnreachable("away")]
+
+    async def newest() -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(looks, "_newest", newest)
+
+    async def story() -> tuple[object, str]:
+        await looks.look()
+        return await looks.look()
+
+    data, trouble = asyncio.run(story())
+    assert data == DATA
+    assert trouble.endswith(
+        ": no broker at b:1; trying again; the figures are of 1970-01-01T00:17:21Z"
+    )
+
+    first, table = status.pictures(where, SystemClock(), DATA, trouble)
+    assert first == trouble
+    with status.painter(where.people, live=False) as paint:
+        paint(table)
+    assert " 41 s ago " in where.people.getvalue(), "as of the figures"
+
+
+def test_warnings_of_the_client_stay_off_a_watched_screen(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = logging.getLogger("streamsx")
+    before = log.level
+    with status.without_warnings():
+        log.warning("A broker is out of reach")
+    assert caplog.records == []
+    assert log.level == before
 
 
 def test_help_imports_no_client_of_kafka() -> None:
