@@ -154,10 +154,11 @@ def task_now(task: TaskId, report: "GroupReport", found: "AppInput", now_s: floa
     from streamsx.tools.cli.group_status import ABSENT, STOPPED, planned_s
     from streamsx.tools.cli.group_table import WINDOWS_AT
 
+    absent = sorted(set(report.topics.get(task.subtopology, ())) & set(found.absent))
+    missing = [f"{ABSENT.format(topic)}." for topic in absent]
     if task not in found.tasks:
         yield f"{task} is no task of this app now."
-        absent = set(report.topics.get(task.subtopology, ())) & set(found.absent)
-        yield from (f"{ABSENT.format(topic)}." for topic in sorted(absent))
+        yield from missing
         return
     owner = next((each for each in report.instances if task in each.active), None)
     here = found.tasks[task]
@@ -169,6 +170,7 @@ def task_now(task: TaskId, report: "GroupReport", found: "AppInput", now_s: floa
     if owner is not None and stop is not None:
         where = f"is stopped on {report.labels[owner.member.id]}"
     yield f"Now: {task} {where}{far}{since}."
+    yield from missing
     if stop is not None:
         yield f"{(stop or STOPPED.format(task)).removesuffix('.')}."
     times = event_times(report.topics, found.tasks)

@@ -198,6 +198,11 @@ def test_task_is_told_as_it_is_now() -> None:
         "1_0 is no task of this app now.",
         "topic mid is not there: its tasks wait until it is created again.",
     ]
+    still = AppInput({TaskId(1, 0): TaskInput(None, {})}, None, None, absent=("mid",))
+    assert list(explain.task_now(TaskId(1, 0), report, still, 1041.0)) == [
+        "Now: 1_0 runs on a.",
+        "topic mid is not there: its tasks wait until it is created again.",
+    ]
     first, times, why = now(TaskId(1, 0))
     assert first == "Now: 1_0 runs on a, 7 records behind, last commit 41 s ago."
     assert times == (
