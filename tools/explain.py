@@ -106,9 +106,14 @@ async def explain(options: argparse.Namespace, clock: Clock) -> None:
     console = console_on(options.people)
     console.print(Group(*people), soft_wrap=not console.is_terminal)
     for plan in plans:
-        of_all = {name: plan[name] for name in ("generation", "at", "leader")}
         for decision in plan["decisions"]:
-            tell(options, {**of_all, **decision})
+            tell(options, {**of_all(plan), **decision})
+
+
+def of_all(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plan that stand beside each decision; no changes that are empty."""
+    changes = (change for change in CHANGES if plan[change])
+    return {name: plan[name] for name in ("generation", "at", "leader", *changes)}
 
 
 async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[str, Any]], str]:

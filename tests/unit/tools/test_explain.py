@@ -162,9 +162,11 @@ def test_heading_names_workers_that_joined_left_or_are_gone() -> None:
     assert (
         explain.heading(known) == f"{at}, generation 7, led by a; b, c joined; d left; e is gone:"
     )
+    assert explain.of_all(known) == known
     assert explain.heading({**known, "gone": ("e", "f")}).endswith("; d left; e, f are gone:")
     nothing = {"generation": 7, "at": None, "leader": None, "joined": (), "left": (), "gone": ()}
     assert explain.heading(nothing) == "generation 7:"
+    assert explain.of_all(nothing).keys() == {"generation", "at", "leader"}, "as before"
 
 
 def test_decision_of_a_later_release_is_explained_by_its_reason() -> None:
