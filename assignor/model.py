@@ -230,7 +230,8 @@ class PastPlan:
     """Plan as people read it later: who led, who came and went, and why tasks moved.
 
     Workers go by their labels. `at_ms` is Unix time. `joined`: workers without an assignment before
-    this plan. `left`: workers of the plan before, as far as this leader made that one.
+    this plan. `left`: workers of the plan before that ended in order, as far as this leader made
+    that one. `gone`: those that ended otherwise.
     """
 
     generation: int
@@ -239,6 +240,7 @@ class PastPlan:
     joined: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

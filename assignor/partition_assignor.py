@@ -50,9 +50,10 @@ RECORD_BYTES_MAX = 1000 << 10
 A coordinator keeps the whole group in one record, and a broker rejects a record of more than
 `message.max.bytes`, by default 1 MiB: the SyncGroup of all members would fail, again and again.
 """
-WENT = (MemberChange.LEFT, MemberChange.LOST)
 MEMBER_BYTES = 50
 """Bytes that Kafka writes for a member beside the data, the member id and the instance id in it."""
+STOPS = "topic-gone"
+"""Decision about a task that cannot run, because a source topic of it is gone."""
 FEWER = (
     "All tasks stay where they are; use shorter names of topics, fewer topics to a worker, or "
     "fewer workers."
@@ -272,6 +273,7 @@ class StreamsPartitionAssignor:
             return claims_stay(group, ErrorWord.ASSIGNMENT_FAILED, notes)
         strangers = self._strangers(members, partitions)
         named = labels(member for member in members if not member.observer)
+        plan = replace(plan, explain=self._explained(plan, members, partitions))
         words = _words(plan, members, leader)
         words[leader] = replace(
             words[leader],
@@ -300,6 +302,25 @@ class StreamsPartitionAssignor:
             assignments, plan, gone, ErrorWord.NONE, notes, record, summary, news, plan.memory.round
         )
 
+    def _explained(
+        self, plan: Plan, members: Sequence[MemberMetadata], partitions: Mapping[str, int]
+    ) -> tuple[Decision, ...]:
+        """Return the decisions, with one for each task that stops because its topic is gone."""
+        absent = {
+            sub.number: gone
+            for sub in self._subtopologies
+            if (gone := [topic for topic in sub.topics if partitions.get(topic) == 0])
+        }
+        if not absent:
+            return plan.explain
+        owners = {task: member.id for member in members for task in self._runs(member)}
+        stops = [
+            Decision(task, STOPS, _why_absent(absent[task.subtopology]), owner, None, None)
+            for task, owner in owners.items()
+            if task.subtopology in absent and task not in plan.target
+        ]
+        return tuple(sorted((*plan.explain, *stops), key=lambda each: each.task))
+
     def _runs(self, member: MemberMetadata) -> frozenset[TaskId]:
         """Return the tasks that a member has; an eager one claims nothing, and has released all."""
         ran = (task for task, copy in member.copies.items() if copy.role <= CopyRole.RESTORING)
@@ -310,10 +331,11 @@ class StreamsPartitionAssignor:
     ) -> tuple[PastPlan, ...]:
         """Return this plan and the last ones, and keep this one unless it has changed nothing."""
         joined = tuple(sorted(each.worker for each in news if _has_come(each)))
-        left = tuple(sorted(each.worker for each in news if each.change in WENT))
-        noted = PastPlan(word.generation, now_ms, self._self.name, joined, left)
+        left = _changed(news, MemberChange.LEFT)
+        gone = _changed(news, MemberChange.LOST)
+        noted = PastPlan(word.generation, now_ms, self._self.name, joined, left, gone=gone)
         past = self._led
-        if word.decisions or joined or left:
+        if word.decisions or joined or left or gone:
             kept = replace(noted, decisions=word.decisions[:PLAN_DECISIONS_MAX])
             self._led = (kept, *past)[:PLANS_MAX]
         return (noted, *past)
@@ -362,6 +384,15 @@ def _kept(
             f"Worker {named.get(member, member)} keeps partitions that belong to no task of this "
             f"app: {', '.join(map(str, tps))}; no action needed."
         )
+
+
+def _why_absent(topics: Sequence[str]) -> str:
+    noun, verb = ("topics", "are") if len(topics) > 1 else ("topic", "is")
+    return f"stops, because {noun} {', '.join(topics)} {verb} not there"
+
+
+def _changed(news: Iterable[MemberNews], change: MemberChange) -> tuple[str, ...]:
+    return tuple(sorted(each.worker for each in news if each.change is change))
 
 
 def _has_come(news: MemberNews) -> bool:

@@ -302,7 +302,7 @@ def _words(view: View, choice: Choice, held: Held, learning: Learning) -> Mappin
 
 def _left(view: View, task: Facts) -> str:
     if task.owner is None:
-        return "no worker runs it"
+        return "no worker has it now"
     if task.owner in view.expired:
         return f"the time of {view.label(task.owner)} is up"
     return f"{_far(view, task, task.owner)} and restores"

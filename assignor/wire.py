@@ -269,7 +269,8 @@ def _plans(plans: tuple[PastPlan, ...]) -> bytes:
         if count > PAST_DECISIONS_MAX:
             break
         people = [list(plan.joined), list(plan.left)]
-        rows.append([plan.generation, plan.at_ms, plan.leader, *people, decisions])
+        gone = [list(plan.gone)] if plan.gone else []
+        rows.append([plan.generation, plan.at_ms, plan.leader, *people, decisions, *gone])
     plain = _json(rows)
     data = zlib.compress(plain)
     if rows and (len(data) > PAST_BYTES_MAX or len(plain) > DECISIONS_BYTES_MAX):
@@ -280,12 +281,31 @@ def _plans(plans: tuple[PastPlan, ...]) -> bytes:
 def _read_plans(reader: Reader) -> tuple[PastPlan, ...]:
     try:
         rows = json.loads(_inflated(reader))
-        return tuple(
-            PastPlan(int(n), int(at), str(leader), tuple(came), tuple(went), _decisions_of(decided))
-            for n, at, leader, came, went, decided, *_ in rows
-        )
+        return tuple(_plan(*row) for row in rows)
     except (zlib.error, TypeError, AttributeError) as error:
         raise ValueError(f"plans: {error}") from error
+
+
+def _plan(
+    generation: int,
+    at_ms: int,
+    leader: str,
+    joined: Iterable[str],
+    left: Iterable[str],
+    decisions: Iterable[Any],
+    gone: Iterable[str] = (),
+    *_: object,
+) -> PastPlan:
+    """Return the plan of a row. Leaders of before `gone` was kept write shorter rows."""
+    return PastPlan(
+        int(generation),
+        int(at_ms),
+        str(leader),
+        tuple(joined),
+        tuple(left),
+        _decisions_of(decisions),
+        tuple(gone),
+    )
 
 
 def _reason(why: str) -> bytes:

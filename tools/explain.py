@@ -17,6 +17,7 @@ from rich.console import Group
 
 from streamsx.clock import Clock
 from streamsx.errors import NotFound, UsageError
+from streamsx.log_sentences import counted
 from streamsx.model import TaskId, brief
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
@@ -32,6 +33,10 @@ PLAN = "plan"
 FIELDS = ("task", "decision", "why", "owner", "to", "lag")
 """Fields of a decision."""
 STAYS = "each task stays where it is, and no worker learns one"
+CHANGES = {
+    "joined": ("joined", "joined"), "left": ("left", "left"), "gone": ("is gone", "are gone"),
+}  # fmt: skip
+"""Words for changes of the group's workers: for one worker, and for more."""
 SETTLE_S = 10.0
 MOVES = "moves to {to}: {why}"
 SENTENCES: Mapping[str, str] = {
@@ -98,11 +103,17 @@ async def explain(options: argparse.Namespace, clock: Clock) -> None:
         told = plan["decisions"]
         plan["decisions"] = [d for d in told if options.task in (None, TaskId.parse(d["task"]))]
     people = [*lines(plans, options.task), *filter(None, [now])]
-    console_on(options.people).print(Group(*people), soft_wrap=True)
+    console = console_on(options.people)
+    console.print(Group(*people), soft_wrap=not console.is_terminal)
     for plan in plans:
-        of_all = {name: plan[name] for name in ("generation", "at", "leader")}
         for decision in plan["decisions"]:
-            tell(options, {**of_all, **decision})
+            tell(options, {**of_all(plan), **decision})
+
+
+def of_all(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a plan that stand beside each decision; no changes that are empty."""
+    changes = (change for change in CHANGES if plan[change])
+    return {name: plan[name] for name in ("generation", "at", "leader", *changes)}
 
 
 async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[str, Any]], str]:
@@ -134,6 +145,7 @@ async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[st
             "at": plan.at_ms / 1000 if plan.at_ms else None,
             "joined": plan.joined,
             "left": plan.left,
+            "gone": plan.gone,
             "decisions": [decision_of(each) for each in plan.decisions],
         }
         for plan in report.plans
@@ -143,21 +155,34 @@ async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[st
 
 def task_now(task: TaskId, report: "GroupReport", found: "AppInput", now_s: float) -> Iterator[str]:
     """Yield sentences on a task: where it runs, how far it is, what holds its event time back."""
-    from streamsx.tools.cli.event_times import event_times, held_back, moment
+    from streamsx.tools.cli.event_times import event_times, holds, moment
+    from streamsx.tools.cli.group_status import ABSENT, STOPPED, planned_s
+    from streamsx.tools.cli.group_table import WINDOWS_AT
 
+    absent = sorted(set(report.topics.get(task.subtopology, ())) & set(found.absent))
+    missing = [f"{ABSENT.format(topic)}." for topic in absent]
     if task not in found.tasks:
         yield f"{task} is no task of this app now."
+        yield from missing
         return
-    runs = [report.labels[here.member.id] for here in report.instances if task in here.active]
+    owner = next((each for each in report.instances if task in each.active), None)
     here = found.tasks[task]
-    far = "" if here.lag is None else f", {here.lag} records behind"
+    far = "" if here.lag is None else f", {counted(here.lag, 'record')} behind"
     last = here.committed_s
     since = f", last commit {age(now_s - last)} ago" if last else ""
-    yield f"Now: {task} {f'runs on {runs[0]}' if runs else 'moves'}{far}{since}."
+    where = "moves" if owner is None else f"runs on {report.labels[owner.member.id]}"
+    stop = None if owner is None else owner.failures.get(task)
+    if owner is not None and stop is not None:
+        where = f"is stopped on {report.labels[owner.member.id]}"
+    yield f"Now: {task} {where}{far}{since}."
+    yield from missing
+    if stop is not None:
+        yield f"{(stop or STOPPED.format(task)).removesuffix('.')}."
     times = event_times(report.topics, found.tasks)
     if task in times and (at := times[task]).closed is not None:
-        yield f"Event time {moment(at.at)}, windows closed up to {moment(at.closed)}."
-    yield from (f"{note}." for note in held_back(times, found.tasks, task))
+        yield f"Event time {moment(at.at)}, windows at {moment(at.closed)} ({WINDOWS_AT})."
+    held = holds(times, found, report.topics, now_s, planned_s(report), task)
+    yield from (f"{hold.text}." for hold in held)
 
 
 def in_files(paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -206,7 +231,8 @@ def plan_of(event: Any) -> dict[str, Any] | None:
             for decision in decisions:
                 TaskId.parse(decision["task"])
             datetime.fromtimestamp(event["t"], UTC)
-            return {**told, "at": event["t"], "joined": (), "left": (), "decisions": decisions}
+            nobody = dict.fromkeys(CHANGES, ())
+            return {**told, "at": event["t"], **nobody, "decisions": decisions}
     return None
 
 
@@ -227,7 +253,9 @@ def heading(plan: Mapping[str, Any]) -> str:
     at = "" if plan["at"] is None else f"{utc(plan['at'])}, "
     leader = f", led by {plan['leader']}" * bool(plan["leader"])
     changes = [
-        f"; {', '.join(plan[change])} {change}" for change in ("joined", "left") if plan[change]
+        f"; {', '.join(plan[change])} {verb if len(plan[change]) == 1 else verbs}"
+        for change, (verb, verbs) in CHANGES.items()
+        if plan[change]
     ]
     return f"{at}generation {plan['generation']}{leader}{''.join(changes)}:"
 

@@ -6,6 +6,7 @@ last rebalance. The lag of a task counts the records that the group has not comm
 
 import argparse
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,14 @@ from streamsx.errors import BrokerUnreachable, NotFound, UsageError, WorldError
 from streamsx.log_sentences import counted
 from streamsx.tools.cli.cluster import ClusterCommand, connected
 from streamsx.tools.cli.command import tell, value
-from streamsx.tools.cli.group_status import NO_WORKER, as_data, failed_check, quiet_tasks, stale_s
+from streamsx.tools.cli.group_status import (
+    NO_WORKER,
+    as_data,
+    commit_s,
+    failed_check,
+    quiet_tasks,
+    stale_s,
+)
 from streamsx.tools.cli.group_table import drawn
 from streamsx.tools.cli.progress import console_on, progress
 from streamsx.tools.cli.times import utc
@@ -37,9 +45,14 @@ WATCH_EVERY_S = 2.0
 TRIES_FOR_S = 2.0
 """Time without an answer after which `--watch` says so."""
 SECOND_LOOK_S = 2.0
-"""Pause before a second look at tasks that have not committed for long: two commit intervals."""
+SECOND_LOOK_MAX_S = 6.0
+"""Pause before a second look at tasks that have not committed for long: longer than a commit
+interval, and two of the usual one. Tasks that commit more seldom than the longest pause are not
+suspected, because their next commit cannot be waited for."""
 MOVING = ("committed",)
 """Fields that change with each commit, and are no reason to print the status again."""
+TOLD_ANEW = ("at", "time", "notes", "time_notes")
+"""Fields of the whole app that change without news."""
 EXAMPLES = """\
 examples:
   streamsx status --app shop                            what each worker runs, and how far behind
@@ -61,7 +74,7 @@ def main() -> None:
     add("--time", action="store_true", help="show the event time of each task too")
     add(
         "--check", action="store_true",
-        help="print one line; exit with 1 if tasks have stopped, no worker runs, or by --max-lag",
+        help="exit with 1 if tasks have stopped, a topic is gone, no worker runs, or by --max-lag",
     )  # fmt: skip
     add(
         "--max-lag", type=value(whole(0)), metavar="N",
@@ -99,11 +112,21 @@ def check(options: argparse.Namespace, data: dict[str, Any]) -> int:
     """Print whether all is well in one line, and return the exit code."""
     wrong = failed_check(data, options.max_lag)
     known = f"{counted(data['tasks'], 'task')} on {counted(len(data['instances']), 'worker')}"
-    far = "" if data["lag"] is None else f", {counted(data['lag'], 'record')} behind"
+    far = "" if data["lag"] is None else f", {counted(data['lag'], 'record')} behind{worst(data)}"
     line = f"not ok: {wrong}" if wrong else f"ok: {known}{far}"
     print(f"{options.app}: {line}", file=options.people)
     tell(options, {**data, "ok": not wrong, "wrong": wrong})
     return int(bool(wrong))
+
+
+def worst(data: dict[str, Any]) -> str:
+    """Return the largest lag of a task and the task, as the end of a line; "" if no task lags."""
+    instances = data["instances"].values()
+    lags = {task: lag for here in instances for task, lag in here["lag"].items() if lag}
+    if not lags:
+        return ""
+    task = max(lags, key=lambda each: lags[each])
+    return f", at most {lags[task]:,} in {task}"
 
 
 async def first_look(
@@ -128,8 +151,11 @@ async def known(
     found = await input_of(cluster, app, seen.report)
     old_s = stale_s(seen.report)
     stuck = quiet_tasks(found, clock.wall(), old_s)
+    pause_s = max(SECOND_LOOK_S, commit_s(seen.report) + 1)
+    if pause_s > SECOND_LOOK_MAX_S:
+        stuck = set()
     if stuck:
-        await asyncio.sleep(SECOND_LOOK_S)
+        await asyncio.sleep(pause_s)
         before = found
         again = await look(cluster, app)
         seen = again if again.report.settled else seen
@@ -149,8 +175,10 @@ async def watch(options: argparse.Namespace, clock: Clock) -> None:
     reveals only that it is rebalancing: the earlier details stay on the screen meanwhile.
     """
     shown: object = None
-    with painter(options.people, live=True) as paint:
+    with painter(options.people, live=True) as paint, without_warnings():
         looks = Looks(options, clock)
+        if paint.redraws:
+            paint(f"looking at the group of {options.app}")
         try:
             while True:
                 data, trouble = await looks.look()
@@ -163,6 +191,18 @@ async def watch(options: argparse.Namespace, clock: Clock) -> None:
                 await asyncio.sleep(WATCH_EVERY_S)
         finally:
             await looks.stop()
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Keep warnings of the client off the screen: they would stay there after an outage."""
+    log = logging.getLogger("streamsx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 class Looks:
@@ -187,7 +227,9 @@ class Looks:
             self._away_since = self._away_since or began
             away = isinstance(error, BrokerUnreachable)
             why = f"no broker at {self._options.bootstrap}" if away else str(error)
-            return self._data, f"no answer since {utc(self._away_since)}: {why}; trying again"
+            since = f"no answer since {utc(self._away_since)}: {why}; trying again"
+            old = f"; the figures are of {utc(self._data['at'])}" if self._data else ""
+            return self._data, f"{since}{old}"
         self._away_since = 0.0
         return self._data, ""
 
@@ -218,17 +260,18 @@ def lasting(data: dict[str, Any]) -> dict[str, Any]:
         name: {key: each for key, each in here.items() if key not in MOVING}
         for name, here in data["instances"].items()
     }
-    rest = {key: each for key, each in data.items() if key not in (*MOVING, "time", "notes")}
+    rest = {key: each for key, each in data.items() if key not in (*MOVING, *TOLD_ANEW)}
     return {**rest, "instances": instances}
 
 
 def pictures(
     options: argparse.Namespace, clock: Clock, data: dict[str, Any] | None, trouble: str
 ) -> Iterator[RenderableType]:
-    if data is not None:
-        yield drawn(data, clock.wall(), times=options.time)
+    """Yield what `--watch` shows; the trouble first, since a low terminal cuts off the end."""
     if trouble:
         yield trouble
+    if data is not None:
+        yield drawn(data, data["at"] if trouble else clock.wall(), times=options.time)
 
 
 class Painter:

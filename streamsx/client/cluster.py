@@ -32,6 +32,8 @@ TRIES_FOR_S = 10.0
 TIMEOUT_S = 5.0
 PATIENCE_S = 0.5
 """Time after which another broker is asked too. A vanished node takes the whole time-out."""
+WAITS_S = 3.0
+"""Time without an answer after which a start says that it waits. A busy broker takes a second."""
 RECORDS_TIMEOUTS = 3
 """Time-outs that a request with records may take.
 
@@ -123,7 +125,7 @@ class Cluster:
         def warn() -> None:
             LOG.warning("waiting for %s (%s)", where, last or "no answer")
 
-        waits = loop.call_later(PATIENCE_S, warn)
+        waits = loop.call_later(WAITS_S, warn)
         pause_s = RETRY_BACKOFF_S
         try:
             async with asyncio.timeout(timeout_s):

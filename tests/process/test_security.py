@@ -120,7 +120,9 @@ def test_workers_and_commands_authenticate_by_app_or_config_file(
             for who, app in ways:
                 found = partial(streamsx, folder, env, "table", *who, *app, "counts", "to")
                 workers.until(lambda: found().stdout == f"to\t{len(ways)}\n", "all")  # noqa: B023
-                assert f"{words.app}: running" in told("status", *who, *app)
+                shown = told("status", *who, *app)
+                assert shown.startswith(f"{words.app} at ")
+                assert ": running, " in shown
             workers.all["a"].expected = True
             done = streamsx(folder, env, "leave", *who, *app, "--instances", "a")
             assert (done.returncode, "a: left: " in done.stdout) == (0, True), done.stderr

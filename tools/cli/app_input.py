@@ -39,12 +39,13 @@ class AppInput(NamedTuple):
     """Progress of an app: by task, and of all that its group has committed.
 
     `lag`, `committed_s`: records of these partitions that are not committed, and the Unix second of
-    the last commit; None: not known.
+    the last commit; None: not known. `absent`: source topics that are not there.
     """
 
     tasks: Mapping[TaskId, TaskInput]
     lag: int | None
     committed_s: int | None
+    absent: tuple[str, ...] = ()
 
 
 NOTHING_KNOWN = AppInput({}, None, None)

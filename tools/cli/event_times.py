@@ -5,17 +5,22 @@ task without input holds back all tasks below it. Not here: how writers tell the
 (`streamsx.processing.progress`).
 """
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from streamsx.log_sentences import counted
 from streamsx.model import TaskId, brief
-from streamsx.tools.cli.app_input import TaskInput
-from streamsx.tools.cli.times import utc
+from streamsx.tools.cli.app_input import AppInput, TaskInput
+from streamsx.tools.cli.times import age, utc
 
 NONE = -1
 HELD_BACK_MS = 60_000
 """Least distance between the slowest writer and the fastest one that is worth a note."""
+QUIET_S = 60.0
+"""Least time without a record after which a task that holds others back is worth a note."""
+OTHERS_GO_ON = "`idle=` of the window lets the others continue"
+CLOSES = "`idle=` of the window closes what is open"
 
 
 class EventTime(NamedTuple):
@@ -34,6 +39,16 @@ class EventTime(NamedTuple):
     late: int = 0
 
 
+class Hold(NamedTuple):
+    """Sentence on a task that holds event time back.
+
+    `matters`: records or open results may wait for it. Otherwise it has been quiet only a moment.
+    """
+
+    text: str
+    matters: bool
+
+
 def event_times(
     topics: Mapping[int, tuple[str, ...]], tasks: Mapping[TaskId, TaskInput]
 ) -> dict[TaskId, EventTime]:
@@ -41,61 +56,76 @@ def event_times(
     from streamsx.topology.time_links import stage_of_topics
 
     stages = {f"{stage_of_topics(names):08x}": number for number, names in topics.items()}
+    counts = Counter(task.subtopology for task in tasks)
     found: dict[TaskId, EventTime] = {}
     for task, known in tasks.items():
         besides = [place.beside for place in known.places.values()]
         if not besides:
             continue
-        told: dict[TaskId, int | None] = {}
-        for beside in besides:
-            for stage, times in beside.told.items():
-                if (number := stages.get(stage)) is not None:
-                    told.update(_told(number, times, tasks))
+        told = [
+            each
+            for beside in besides
+            for stage, times in beside.told.items()
+            if (number := stages.get(stage)) is not None
+            for each in _slowest_and_fastest(number, times, counts[number])
+        ]
         closed = [at for beside in besides for at in beside.closed.values()]
         at = max(beside.stream_time for beside in besides)
         stores = {store for beside in besides for store in beside.late}
         late = sum(max(beside.late.get(store, 0) for beside in besides) for store in stores)
         found[task] = EventTime(at, min(closed, default=None), *_held(told), late)
-    stand = {task: _standing(task, found, tasks) for task in found}
-    found = {task: stand[task] or each for task, each in found.items()}
+    ahead: dict[int, int] = {}
+    for task, each in found.items():
+        ahead[task.subtopology] = max(each.at, ahead.get(task.subtopology, NONE))
+    found = {
+        task: _standing(task, each, ahead[task.subtopology], tasks) or each
+        for task, each in found.items()
+    }
     return {task: each._replace(holder=_root(task, found)) for task, each in found.items()}
 
 
 def _standing(
-    task: TaskId, found: Mapping[TaskId, EventTime], tasks: Mapping[TaskId, TaskInput]
+    task: TaskId, here: EventTime, ahead: int, tasks: Mapping[TaskId, TaskInput]
 ) -> EventTime | None:
     """Return the time of a task with open windows whose input has ended; None for any other task.
 
+    Windows that have closed beyond the task's time have closed by `idle=`, and nothing waits.
+
     The tasks of one sub-topology read the partitions of the same topics, so a partition without
-    records is far behind the others.
+    records is far behind the others. `ahead`: the highest time of these tasks.
     """
-    here = found[task]
-    if here.closed is None or here.holder is not None or tasks[task].lag != 0:
+    if here.closed is None or here.closed > here.at or here.holder is not None:
         return None
-    ahead = max(each.at for other, each in found.items() if other.subtopology == task.subtopology)
+    if tasks[task].lag != 0:
+        return None
     far = ahead - here.at >= HELD_BACK_MS
     return here._replace(holder=task, ahead=ahead) if far else None
 
 
-def _told(
-    number: int, times: Sequence[int | None], tasks: Mapping[TaskId, TaskInput]
-) -> Iterator[tuple[TaskId, int | None]]:
-    """Yield the writers of a stage and their times; `times` may end before silent writers."""
-    known: dict[int, int | None] = dict(enumerate(times))
-    partitions = {task.partition for task in tasks if task.subtopology == number} | known.keys()
-    for partition in sorted(partitions):
-        yield TaskId(number, partition), known.get(partition, NONE)
+def _slowest_and_fastest(
+    number: int, times: Sequence[int | None], partitions: int
+) -> Iterator[tuple[int, TaskId]]:
+    """Yield the times of the slowest and of the fastest writer of a stage, with the writer.
+
+    `times` may end before silent writers, and has None for idle ones. Only these two are made,
+    because each task knows the times of all writers of a stage.
+    """
+    known = [time for time in times if time is not None]
+    if len(times) < partitions:
+        yield NONE, TaskId(number, len(times))
+    elif known:
+        yield min(known), TaskId(number, times.index(min(known)))
+    if known:
+        yield max(known), TaskId(number, times.index(max(known)))
 
 
-def _held(told: Mapping[TaskId, int | None]) -> tuple[TaskId | None, int]:
+def _held(told: Collection[tuple[int, TaskId]]) -> tuple[TaskId | None, int]:
     """Return the slowest writer and the time of the fastest one, if they are far apart."""
-    times = {task: time for task, time in told.items() if time is not None}
-    if not times:
+    if not told:
         return None, NONE
-    slowest = min(times, key=lambda task: (times[task], task))
-    fastest = max(times.values())
-    far = fastest - times[slowest] >= HELD_BACK_MS
-    return (slowest, fastest) if far else (None, NONE)
+    time, slowest = min(told)
+    fastest = max(told)[0]
+    return (slowest, fastest) if fastest - time >= HELD_BACK_MS else (None, NONE)
 
 
 def _root(task: TaskId, found: Mapping[TaskId, EventTime]) -> TaskId | None:
@@ -108,36 +138,62 @@ def _root(task: TaskId, found: Mapping[TaskId, EventTime]) -> TaskId | None:
     return holder
 
 
-def held_back(
+def holds(
     times: Mapping[TaskId, EventTime],
-    tasks: Mapping[TaskId, TaskInput],
+    known: AppInput,
+    topics: Mapping[int, tuple[str, ...]],
+    now_s: float,
+    since_s: float = 0.0,
     only: TaskId | None = None,
-) -> Iterator[str]:
-    """Yield a note for each task that holds others back, with these, and what to do.
+) -> Iterator[Hold]:
+    """Yield a sentence for each task that holds others back, with these, and what to do.
 
-    `only`: name no other task that is held back.
+    Args:
+        times: event time of each task.
+        known: progress through the input.
+        topics: source topics by sub-topology.
+        now_s: Unix time.
+        since_s: Unix time of the last rebalance, 0 if it is not known.
+        only: name no other task that is held back.
     """
     behind: defaultdict[TaskId, list[TaskId]] = defaultdict(list)
     for task, each in sorted(times.items()):
         if each.holder is not None and only in (None, task):
             behind[each.holder].append(task)
     for holder, held in sorted(behind.items()):
+        others = [task for task in held if task != holder]
+        at = times[holder].at if holder in times else NONE
+        stands = "stands still" if at < 0 else f"stands at {moment(at)}"
         ahead = moment(max(times[task].ahead for task in held))
-        at = moment(times[holder].at if holder in times else NONE)
-        why = _why(tasks.get(holder))
-        if others := [task for task in held if task != holder]:
-            what = f"{brief(others)}: event time is held back by task {holder} ({at}), {why}"
-        else:
-            what = f"{holder}: event time stands at {at}: it {why.removeprefix('which ')}"
-        yield f"{what}; the farthest task is at {ahead}"
+        place = _place(topics.get(holder.subtopology, ()), holder.partition)
+        who = f"task {holder}{place}" if others else f"its input{place}"
+        here = known.tasks.get(holder)
+        quiet_s = now_s - ((here and here.committed_s) or since_s)
+        why = _why(who, here, at, quiet_s)
+        rest = OTHERS_GO_ON if others else CLOSES
+        advice = f"; {rest}" if here is not None and here.lag == 0 else ""
+        yield Hold(
+            f"{brief(others or held)}: event time {stands} while others are at {ahead}, because "
+            f"{why}{advice}",
+            matters=here is None or here.lag != 0 or quiet_s >= QUIET_S,
+        )
 
 
-def _why(known: TaskInput | None) -> str:
+def _place(topics: Sequence[str], partition: int) -> str:
+    noun = "topics" if len(topics) > 1 else "topic"
+    return f" ({noun} {', '.join(topics)}, partition {partition})" if topics else ""
+
+
+def _why(who: str, known: TaskInput | None, at: int, quiet_s: float) -> str:
     if known is None or known.lag is None:
-        return "whose input is not known now"
+        return f"the progress of {who} is not known now"
     if known.lag:
-        return f"which has {known.lag} records waiting"
-    return "which has had no record since: idle= of the window lets the others continue"
+        return f"{who} has {counted(known.lag, 'record')} waiting"
+    if at < 0:
+        return f"{who} has had no record yet"
+    return (
+        f"{who} has had no record for {age(quiet_s)}" if known.committed_s else f"{who} has ended"
+    )
 
 
 def moment(ms: int) -> str:

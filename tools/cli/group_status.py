@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamsx.model import TaskId, brief
 from streamsx.tools.cli.app_input import AppInput, TaskInput
-from streamsx.tools.cli.event_times import EventTime, event_times, held_back
+from streamsx.tools.cli.event_times import EventTime, event_times, holds
 from streamsx.tools.cli.times import age
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ PART_CODE = (
     "its code differs from that of the leader {}: each part runs only where both are the same: "
     "deploy the same code to all workers"
 )
+ABSENT = "topic {} is not there: its tasks wait until it is created again"
 UNREAD = "this worker cannot be read: use the streamsx version that it has; no action needed else"
 
 
@@ -59,6 +60,7 @@ def as_data(
     active = sum(len(here.active) for here in report.instances)
     tasks = active + len(report.withheld)
     times = event_times(report.topics, known.tasks)
+    held = list(holds(times, known, report.topics, now_s, planned_s(report)))
     instances = {
         named[here.member.id]: instance_data(here, known.tasks)
         | ({"ambiguous": True} if here.member.instance in report.shared else {})
@@ -66,24 +68,28 @@ def as_data(
         for here in report.instances
     }
     notes = [
+        *map(ABSENT.format, known.absent),
         *_of_versions(report),
         *(f"{named[here.member.id]}: {why}" for here in report.instances
           if (why := _of_stuck(here, known.tasks, now_s, stuck, stale_s(report)))),
-        *held_back(times, known.tasks),
+        *(hold.text for hold in held if hold.matters),
     ]  # fmt: skip
     return {
         "app": app,
+        "at": now_s,
         "state": seen.state,
         "generation": report.generation,
         "leader": named.get(report.leader or ""),
         "instances": dict(sorted(instances.items())),
         "tasks": tasks,
         "unassigned": [str(task) for task in report.withheld],
+        "absent_topics": list(known.absent),
         "lag": known.lag,
         "committed": known.committed_s,
         "time": {str(task): _time_data(each) for task, each in sorted(times.items())},
         "note": "" if instances else NO_WORKER,
         "notes": notes,
+        "time_notes": [hold.text for hold in held],
     }
 
 
@@ -150,10 +156,19 @@ def note(here: "Instance", report: "GroupReport", tasks: int) -> str:
     return "there are more workers than tasks" if tasks < len(report.instances) else ""
 
 
+def commit_s(report: "GroupReport") -> float:
+    """Return the longest commit interval of the workers in seconds, 0 if none is known."""
+    return max((here.member.commit_ms for here in report.instances), default=0) / 1000
+
+
 def stale_s(report: "GroupReport") -> float:
     """Return the age from which on a commit is old: workers may commit seldom."""
-    longest = max((here.member.commit_ms for here in report.instances), default=0)
-    return max(STALE_S, INTERVALS * longest / 1000)
+    return max(STALE_S, INTERVALS * commit_s(report))
+
+
+def planned_s(report: "GroupReport") -> float:
+    """Return the Unix time of the last rebalance, 0 if it is not known."""
+    return report.plans[0].at_ms / 1000 if report.plans else 0.0
 
 
 def quiet_tasks(known: AppInput, now_s: float, stale_s: float = STALE_S) -> set[TaskId]:
@@ -219,6 +234,8 @@ def failed_check(data: Mapping[str, Any], lag_max: int | None) -> str:
     instances = data["instances"]
     if not instances:
         return str(data["note"])
+    if absent := data["absent_topics"]:
+        return "; ".join(map(ABSENT.format, absent))
     if data["leader"] is None:
         return "the group is rebalancing, so nothing is known about its tasks: check again"
     stopped = {name: here["stopped"] for name, here in instances.items() if here["stopped"]}

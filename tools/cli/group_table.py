@@ -1,9 +1,9 @@
 """Drawing of an app's status for people: a line, a row for each worker, and notes. Pure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 
 from streamsx.log_sentences import counted
@@ -18,6 +18,7 @@ BEHIND = (
     "behind: records of the input that the tasks have not committed yet; a healthy worker shows "
     "what came since its last commit"
 )
+WINDOWS_AT = "a window closes when `windows at` passes its end and its grace"
 UNREAD_NAME = "(not known)"
 
 
@@ -27,12 +28,19 @@ def drawn(data: Mapping[str, Any], now_s: float, *, times: bool = False) -> Grou
         return Group(*_without_workers(data, now_s))
     if data["leader"] is None and not any(here["active"] for here in data["instances"].values()):
         return Group(_unsettled(data, now_s))
-    tables = [_table(data, now_s), *([_times(data)] if times else [])]
-    return Group(_heading(data), *tables, *_notes(data), BEHIND)
+    told: list[RenderableType] = [_heading(data), _table(data, now_s), *_notes(data)]
+    if times:
+        more = [note for note in data["time_notes"] if note not in data["notes"]]
+        told += [*more, _times(data), f"windows at: {WINDOWS_AT}"]
+    return Group(*told, BEHIND)
+
+
+def _title(data: Mapping[str, Any]) -> str:
+    return f"{data['app']} at {utc(data['at'])}"
 
 
 def _without_workers(data: Mapping[str, Any], now_s: float) -> Iterator[str]:
-    yield f"{data['app']}: {data['note']}"
+    yield f"{_title(data)}: {data['note']}"
     if data["committed"]:
         yield f"last commit: {utc(data['committed'])}, {age(now_s - data['committed'])} ago"
     if data["lag"] is not None:
@@ -45,7 +53,7 @@ def _unsettled(data: Mapping[str, Any], now_s: float) -> str:
     since = f"; the last commit was {age(now_s - last)} ago" if last else ""
     since += f", {data['lag']} records are not committed" * bool(data["lag"])
     return (
-        f"{data['app']}: rebalancing, with {count} worker{'s' * (count != 1)} in the group{since}: "
+        f"{_title(data)}: rebalancing, with {counted(count, 'worker')} in the group{since}: "
         "a worker that has died is waited for until its session ends"
     )
 
@@ -55,32 +63,50 @@ def _heading(data: Mapping[str, Any]) -> str:
     workers = len(data["instances"])
     what = f"{counted(data['tasks'], 'task')} on {counted(workers, 'worker')}"
     moving = f", moving: {brief(data['unassigned'])}" * bool(data["unassigned"])
-    return f"{data['app']}: {state}, {what}, leader {data['leader'] or 'not known'}{moving}"
+    return f"{_title(data)}: {state}, {what}, leader {data['leader'] or 'not known'}{moving}"
 
 
 def _table(data: Mapping[str, Any], now_s: float) -> Table:
     table = Table(box=None)
     instances = data["instances"].values()
-    standbys = ("standby",) * any(here["standby"] for here in instances)
-    columns = "worker", "state", "runs", "behind", "last commit", "learns", *standbys, "version"
-    for column in columns:
+    some = [column for column in ("learns", "standby") if any(map(COPIES[column], instances))]
+    for column in ("worker", "state", "runs", "behind", "last commit", *some, "version"):
         table.add_column(column, overflow="fold")
     for name, here in data["instances"].items():
         state = here["state"] + f", {len(here['stopped'])} stopped" * bool(here["stopped"])
-        lags = ((each["task"], each["lag"]) for each in here["learner"])
-        learns = ", ".join(f"{task} ({'?' if lag is None else lag} behind)" for task, lag in lags)
-        follows = (brief(here["standby"]),) * len(standbys)
         table.add_row(
             UNREAD_NAME if name == here["member"] else name,
             state,
-            brief(here["active"]),
+            _runs(here),
             far_of(here["lag"]),
             _last_commit(here["committed"], now_s),
-            learns,
-            *follows,
+            *(COPIES[column](here) for column in some),
             here["version"],
         )
     return table
+
+
+def _learns(here: Mapping[str, Any]) -> str:
+    lags = ((each["task"], each["lag"]) for each in here["learner"])
+    return ", ".join(f"{task} ({'?' if lag is None else lag} behind)" for task, lag in lags)
+
+
+def _follows(here: Mapping[str, Any]) -> str:
+    return brief(here["standby"])
+
+
+COPIES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "learns": _learns, "standby": _follows,
+}  # fmt: skip
+"""Columns that are shown only if a worker has something there."""
+
+
+def _runs(here: Mapping[str, Any]) -> str:
+    """Return the tasks that process records, and then those that have stopped."""
+    stopped = here["stopped"]
+    runs = brief(task for task in here["active"] if task not in stopped)
+    stands = f"stopped {brief(stopped)}" * bool(stopped)
+    return ", ".join(filter(None, (runs, stands)))
 
 
 def _last_commit(committed: Mapping[str, int | None], now_s: float) -> str:
@@ -99,7 +125,7 @@ def _notes(data: Mapping[str, Any]) -> Iterator[str]:
 
 def _times(data: Mapping[str, Any]) -> Table:
     table = Table(box=None)
-    for column in ("task", "event time", "windows closed up to", "held back by", "late records"):
+    for column in ("task", "event time", "windows at", "held back by", "late records"):
         table.add_column(column, overflow="fold")
     for task, each in sorted(data["time"].items(), key=lambda item: TaskId.parse(item[0])):
         closed = "" if each["closed"] is None else moment(each["closed"])

@@ -39,7 +39,9 @@ async def input_of(cluster: Cluster, app: str, report: GroupReport) -> AppInput:
     tells the tasks, and only partitions with a committed offset count.
     """
     tasks = {task for here in report.instances for task in here.active}.union(report.withheld)
-    await cluster.follow({topic for topics in report.topics.values() for topic in topics})
+    sources = {topic for topics in report.topics.values() for topic in topics}
+    await cluster.follow(sources)
+    await cluster.refresh()  # a topic that was followed before may have been deleted since
     reads = {
         task: [
             TopicPartition(topic, task.partition)
@@ -48,6 +50,7 @@ async def input_of(cluster: Cluster, app: str, report: GroupReport) -> AppInput:
         ]
         for task in sorted(tasks)
     }
+    read = {tp for tps in reads.values() for tp in tps}
     places: dict[TopicPartition, CommittedOffset] = {}
     left: dict[TopicPartition, int] = {}
     with suppress(WorldError):  # such as while the coordinator moves
@@ -55,15 +58,16 @@ async def input_of(cluster: Cluster, app: str, report: GroupReport) -> AppInput:
             tp: CommittedOffset(offset, OffsetMetadata.decode(text))
             for tp, (offset, text) in (await admin.committed(cluster, app)).items()
         }
-        read = {tp for tps in reads.values() for tp in tps} or places.keys()
+        read = read or set(places)
         done = {tp: place.offset for tp, place in places.items()}
         left = await waiting(cluster, done, read)
     found = {
         task: TaskInput(_sum(left, tps), {tp: places[tp] for tp in tps if tp in places})
         for task, tps in reads.items()
     }
-    lag = _sum(left, places) if places else None
-    return AppInput(found, lag, TaskInput(lag, places).committed_s)
+    lag = _sum(left, read) if places else None  # commits of topics that are read no more stay
+    absent = sorted(topic for topic in sources if cluster.error(topic) == admin.ABSENT)
+    return AppInput(found, lag, TaskInput(lag, places).committed_s, tuple(absent))
 
 
 def _sum(left: Mapping[TopicPartition, int], tps: Collection[TopicPartition]) -> int | None:

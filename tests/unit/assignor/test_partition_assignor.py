@@ -223,7 +223,8 @@ def test_leader_passes_on_its_last_plans_with_joins_and_leaves() -> None:
         assert all(not word_for(outcome, m).plans for m, _ in metadata if m != "1")
         found = word_for(outcome, "1").plans
         assert {each.leader for each in found} == {"a"}
-        return [(each.at_ms, each.joined, each.left, bool(each.decisions)) for each in found]
+        assert not any(each.left for each in found)
+        return [(each.at_ms, each.joined, each.gone, bool(each.decisions)) for each in found]
 
     first = (1, ("a",), (), True)
     second = (2, ("b",), (), True)
@@ -235,6 +236,37 @@ def test_leader_passes_on_its_last_plans_with_joins_and_leaves() -> None:
     assert plans(mine, back, now_ms=4)[0] == (4, ("b",), (), False), "its session had ended"
     assert plans(mine, ("8", back[1]), now_ms=4)[0] == (4, (), (), False), "it was fenced"
     assert plans(mine, ("9", other[1]), now_ms=4)[0] == (4, ("b",), (), False), "started again"
+
+
+def test_plan_explains_that_tasks_stop_when_their_topic_is_gone() -> None:
+    a = assignor("a")
+    claims = "left-0 right-0 left-1 right-1 left-2 counts-0 counts-1"
+    metadata = [("1", said(a.user_data(NOTHING), claims))]
+
+    outcome = lead(a, metadata, {**COUNTS, "counts": 0})
+
+    assert outcome.plan is not None
+    why = "stops, because topic counts is not there"
+    stops = [(each.task, each.decision, each.why, each.owner) for each in outcome.plan.explain]
+    assert stops == [(TaskId(1, n), "topic-gone", why, "1") for n in range(2)]
+    decisions = word_for(outcome, "1").decisions
+    assert [(each.task, each.owner) for each in decisions] == [
+        (TaskId(1, n), "a") for n in range(2)
+    ]
+
+
+def test_plans_tell_a_worker_that_left_from_one_that_was_killed() -> None:
+    a, b = assignor("a"), assignor("b")
+    leaving = replace(NOTHING, leaving=LeaveRequest())
+    mine = ("1", said(a.user_data(NOTHING), "left-0 right-0 left-1 right-1 counts-0 counts-1"))
+
+    def ended(last: MemberMetadata) -> tuple[object, ...]:
+        lead(a, [mine, ("2", said(b.user_data(last), "left-2"))])
+        plan, *_ = word_for(lead(a, [mine]), "1").plans
+        return plan.left, plan.gone
+
+    assert ended(NOTHING) == ((), ("b",))
+    assert ended(leaving) == (("b",), ())
 
 
 def test_leader_of_a_full_record_passes_on_no_past_plans(monkeypatch: pytest.MonkeyPatch) -> None:

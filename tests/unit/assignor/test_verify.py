@@ -117,18 +117,21 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
         {"a": "ran 0_0 leaving", "b": "learner 0_0=5"},
     ),
     (
-        "promote: no worker runs it; b is 5 records behind on its disk (limit 10) and takes over",
+        (
+            "promote: no worker has it now; b is 5 records behind on its disk (limit 10) and takes "
+            "over"
+        ),
         "0_0",
         {"b": "disk 0_0=5"},
     ),
     (
-        "cold: no worker runs it and no worker has a copy; b restores it",
+        "cold: no worker has it now and no worker has a copy; b restores it",
         "0_0",
         {"b": ""},
     ),
     (
         (
-            "least-lag: no worker runs it and no other copy is nearer: "
+            "least-lag: no worker has it now and no other copy is nearer: "
             "b does not know how far behind it is"
         ),
         "0_0",
@@ -136,7 +139,7 @@ EXPLAINED: list[tuple[str, str, dict[str, str]]] = [
     ),
     (
         (
-            "failover: no worker runs it; c is 5 records behind on its disk and takes over; "
+            "failover: no worker has it now; c is 5 records behind on its disk and takes over; "
             "b is 99 records behind and learns it"
         ),
         "0_0 0_1",
@@ -219,7 +222,7 @@ def test_plan_line_sums_up_unchanged_members(group: Build) -> None:
 
     told = in_a_line(plan, {f"id-{name}": name for name in owns}).split("; ")
 
-    assert (told[0], told[8:]) == ("m00 runs 1", ["4 others go on"])
+    assert (told[0], told[8:]) == ("m00 runs 1", ["4 others stay"])
 
 
 def test_every_rule_has_an_explanation() -> None:

@@ -284,6 +284,16 @@ def test_decisions_with_long_names_are_cut_to_the_readable_size() -> None:
     assert len(data) < 16_000
 
 
+def test_plans_name_workers_that_are_gone_and_skip_what_a_later_release_adds() -> None:
+    killed = PastPlan(1, 2, "a", left=("c",), gone=("b",))
+    assert read_assignment(write_assignment(AssignmentView(plans=(killed,)))).plans == (killed,)
+
+    rows = b'[[1,2,"a",[],["c"],[]],[1,2,"a",[],["c"],[],["b"],"later"]]'
+    data = zlib.compress(rows)
+    found = read_assignment(b"\x01\x01\x18" + bytes([len(data)]) + data).plans
+    assert found == (replace(killed, gone=()), killed)
+
+
 def test_oldest_plans_are_left_out_beyond_each_limit() -> None:
     rng = Random(1)
     few = tuple(PastPlan(100 - n, n + 1, "a") for n in range(PLANS_MAX + 5))

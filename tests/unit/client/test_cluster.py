@@ -121,6 +121,7 @@ def test_absent_cluster_logged_and_raised_after_timeout(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("streamsx.client.cluster.PATIENCE_S", 0.05)
+    monkeypatch.setattr("streamsx.client.cluster.WAITS_S", 0.05)
     ports = free_port(), free_port()
     where = ",".join(f"127.0.0.1:{port}" for port in ports)
     with pytest.raises(BrokerUnreachable) as told:

@@ -1,5 +1,6 @@
 """`streamsx explain`: its sentences, and the event files that it reads."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from streamsx.model import TaskId, TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.tools import explain
 from streamsx.tools.cli.app_input import AppInput, CommittedOffset, TaskInput
+from streamsx.tools.cli.group_status import STOPPED
 from streamsx.topology.time_links import stage_of_topics
 
 STAGE = {"task": "0_3", "decision": "stage", "why": "b is 9 records behind (limit 5); a goes on",
          "owner": "a", "to": "b", "lag": 9}  # fmt: skip
-LEFT = {"task": "0_4", "decision": "promote", "why": "no worker runs it; b takes over",
+LEFT = {"task": "0_4", "decision": "promote", "why": "no worker has it now; b takes over",
         "owner": None, "to": "b", "lag": 0}  # fmt: skip
 
 
@@ -52,8 +54,26 @@ def test_rebalances_are_listed_newest_first(
         "  each task stays where it is, and no worker learns one",
         "1970-01-01T00:01:00Z, generation 7, led by a:",
         ("  0_3 will move to b, which learns it first: b is 9 records behind (limit 5); a goes on"),
-        "  0_4 moves to b: no worker runs it; b takes over",
+        "  0_4 moves to b: no worker has it now; b takes over",
     ]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_explain_breaks_lines_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, files: list[Path]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    monkeypatch.setattr("sys.stdout", out)
+    assert run(monkeypatch, "--events", *files) == 0
+    shown = out.getvalue()
+    assert max(map(len, shown.splitlines())) <= 40
+    assert "which learns it first: b is 9 records behind" in " ".join(shown.split())
 
 
 def test_explain_filters_by_task_or_generation(
@@ -135,12 +155,18 @@ def test_tasks_of_which_the_same_is_true_share_a_line() -> None:
     ]
 
 
-def test_heading_names_workers_that_joined_and_left() -> None:
-    known = {"generation": 7, "at": 60.0, "leader": "a", "joined": ("b", "c"), "left": ("d",)}
+def test_heading_names_workers_that_joined_left_or_are_gone() -> None:
+    known = {"generation": 7, "at": 60.0, "leader": "a", "joined": ("b", "c"), "left": ("d",),
+             "gone": ("e",)}  # fmt: skip
     at = "1970-01-01T00:01:00Z"
-    assert explain.heading(known) == f"{at}, generation 7, led by a; b, c joined; d left:"
-    nothing = {"generation": 7, "at": None, "leader": None, "joined": (), "left": ()}
+    assert (
+        explain.heading(known) == f"{at}, generation 7, led by a; b, c joined; d left; e is gone:"
+    )
+    assert explain.of_all(known) == known
+    assert explain.heading({**known, "gone": ("e", "f")}).endswith("; d left; e, f are gone:")
+    nothing = {"generation": 7, "at": None, "leader": None, "joined": (), "left": (), "gone": ()}
     assert explain.heading(nothing) == "generation 7:"
+    assert explain.of_all(nothing).keys() == {"generation", "at", "leader"}, "as before"
 
 
 def test_decision_of_a_later_release_is_explained_by_its_reason() -> None:
@@ -169,7 +195,39 @@ def test_task_is_told_as_it_is_now() -> None:
     assert now(TaskId(0, 0)) == ["Now: 0_0 runs on a, 0 records behind, last commit 41 s ago."]
     assert now(TaskId(0, 1)) == ["Now: 0_1 moves."]
     assert now(TaskId(9, 0)) == ["9_0 is no task of this app now."]
+    gone = AppInput({}, None, None, absent=("mid", "other"))
+    assert list(explain.task_now(TaskId(1, 0), report, gone, 1041.0)) == [
+        "1_0 is no task of this app now.",
+        "topic mid is not there: its tasks wait until it is created again.",
+    ]
+    still = AppInput({TaskId(1, 0): TaskInput(None, {})}, None, None, absent=("mid",))
+    assert list(explain.task_now(TaskId(1, 0), report, still, 1041.0)) == [
+        "Now: 1_0 runs on a.",
+        "topic mid is not there: its tasks wait until it is created again.",
+    ]
     first, times, why = now(TaskId(1, 0))
     assert first == "Now: 1_0 runs on a, 7 records behind, last commit 41 s ago."
-    assert times == "Event time 2023-11-14T22:13:20Z, windows closed up to 2023-11-14T22:11:50Z."
-    assert why.startswith("1_0: event time is held back by task 0_1 (no time yet), whose input is")
+    assert times == (
+        "Event time 2023-11-14T22:13:20Z, windows at 2023-11-14T22:11:50Z (a window closes when "
+        "`windows at` passes its end and its grace)."
+    )
+    assert why == (
+        "1_0: event time stands still while others are at 2023-11-14T22:13:20Z, because the "
+        "progress of task 0_1 (topic in, partition 1) is not known now."
+    )
+
+
+def test_stopped_task_is_told_with_its_reason() -> None:
+    task = TaskId(0, 0)
+    found = AppInput({task: TaskInput(1, {})}, None, None)
+
+    def now(why: str) -> list[str]:
+        runs = Instance(MemberMetadata("m1", "a"), (task,), failures={task: why})
+        report = GroupReport(7, "m1", (runs,), (), {}, {0: ("in",)})
+        return list(explain.task_now(task, report, found, 1041.0))
+
+    assert now("a record failed") == [
+        "Now: 0_0 is stopped on a, 1 record behind.",
+        "a record failed.",
+    ]
+    assert now("")[1] == f"{STOPPED.format(task)}."

@@ -7,6 +7,7 @@ from confluent_kafka import Producer
 
 from streamsx.assignor.model import MemberMetadata
 from streamsx.assignor.observer import GroupReport, Instance
+from streamsx.client.admin import delete_topics
 from streamsx.client.cluster import Cluster
 from streamsx.model import TaskId, TopicPartition
 from streamsx.processing.progress import HEADER, Told
@@ -164,3 +165,20 @@ def test_open_transaction_does_not_count_as_lag() -> None:
         producer.flush(10)
         assert left(broker, 0) == {READ: 0}
         producer.abort_transaction(10)
+
+
+def test_topic_deleted_between_two_looks_is_absent() -> None:
+    report = GroupReport(7, "m1", (HERE,), (), {}, {0: ("in",), 1: ("kept",)})
+
+    async def story(broker: Broker) -> list[tuple[str, ...]]:
+        cluster = Cluster(broker.bootstrap)
+        await cluster.start()
+        try:
+            first = await input_of(cluster, "shop", report)
+            await delete_topics(cluster, ["in"])
+            return [first.absent, (await input_of(cluster, "shop", report)).absent]
+        finally:
+            await cluster.stop()
+
+    with Broker(topics={"in": 1, "kept": 1}) as broker:
+        assert asyncio.run(story(broker)) == [(), ("in",)]

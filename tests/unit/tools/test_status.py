@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import io
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from streamsx.assignor.model import LeaveRequest, MemberMetadata
 from streamsx.assignor.observer import GroupReport, Instance
 from streamsx.client.security import PLAINTEXT
 from streamsx.clock import SystemClock
+from streamsx.errors import BrokerUnreachable
 from streamsx.group.admin.describe import GroupDescription
 from streamsx.model import TaskId, TopicPartition, brief
 from streamsx.protocol.commit_metadata import OffsetMetadata
@@ -51,6 +53,7 @@ SEEN = GroupDescription(
 )
 DATA = {
     "app": "shop",
+    "at": 1041.0,
     "state": "Stable",
     "generation": 7,
     "leader": "a",
@@ -105,11 +108,13 @@ DATA = {
     },
     "tasks": 5,
     "unassigned": ["1_1", "1_2"],
+    "absent_topics": [],
     "lag": 7,
     "committed": 1000,
     "time": {"0_1": {"at": 5, "closed": None, "held_back_by": None, "late": 0}},
     "note": "",
     "notes": [],
+    "time_notes": [],
 }
 NOW = 1041.0
 
@@ -204,7 +209,7 @@ def test_standby_column_is_shown_when_there_are_standbys() -> None:
     with status.painter(out, live=False) as paint:
         paint(drawn(data, NOW))
     words = [line.split() for line in out.getvalue().splitlines()]
-    assert words[1][-2:] == ["standby", "version"]
+    assert words[1][-3:] == ["commit", "standby", "version"], "no worker learns"
     assert words[3] == ["b", "running", "0_0"]
 
 
@@ -227,10 +232,10 @@ def test_status_table_has_no_control_characters() -> None:
     told = out.getvalue()
     assert {letter for letter in told if not letter.isprintable()} == {"\n"}
     assert [" ".join(line.split()) for line in told.splitlines() if line.strip()] == [
-        "shop: running, 5 tasks on 3 workers, leader a, moving: 1_1-2",
+        "shop at 1970-01-01T00:17:21Z: running, 5 tasks on 3 workers, leader a, moving: 1_1-2",
         "worker state runs behind last commit learns version",
         "a running 0_1 7 (0_1 7) 41 s ago 1_0 (120 behind), 1_2 (? behind) 0.1.0",
-        "b leaving, 1 stopped 0_0 1_0 0 (1_0 ?) 0.1.0",
+        "b leaving, 1 stopped 0_0, stopped 1_0 0 (1_0 ?) 0.1.0",
         "(not known) unknown",
         "a: learner 1_0 has not come nearer for a minute: its worker or the broker may be too busy",
         "b: task stopped: 1_0: {why}",
@@ -249,7 +254,7 @@ def test_empty_group_is_reported_as_standing_still() -> None:
     with status.painter(out, live=False) as paint:
         paint(drawn(data, NOW))
     assert out.getvalue().splitlines() == [
-        "shop: no worker runs, and the app's tasks stand still: streamsx worker MODULE starts one",
+        f"shop at 1970-01-01T00:17:21Z: {group_status.NO_WORKER}",
         "last commit: 1970-01-01T00:16:40Z, 41 s ago",
         "behind: 20 records of the input are not committed",
     ]
@@ -378,6 +383,14 @@ def test_check_fails_without_workers_and_during_a_rebalance() -> None:
     assert "rebalancing" in failed_check(as_data("shop", moving, NOTHING_KNOWN, NOW), None)
 
 
+def test_topic_that_is_gone_is_noted_and_fails_the_check() -> None:
+    told = "topic payments is not there: its tasks wait until it is created again"
+    found = AppInput({}, None, None, ("payments",))
+    data = as_data("shop", settled(runs("m1", "a", "p1")), found, NOW)
+    assert told in shown(data)
+    assert failed_check(data, None) == told
+
+
 def shown(data: dict[str, object], *, times: bool = False) -> list[str]:
     out = io.StringIO()
     with status.painter(out, live=False) as paint:
@@ -390,22 +403,55 @@ def test_rebalancing_group_without_known_workers_is_one_line() -> None:
     seen = GroupDescription("PreparingRebalance", GroupReport(-1, None, tuple(blank), (), {}))
     assert shown(as_data("shop", seen, AppInput({}, 20, 1000), NOW)) == [
         (
-            "shop: rebalancing, with 2 workers in the group; the last commit was 41 s ago, 20 "
-            "records are not committed: a worker that has died is waited for until its session ends"
+            "shop at 1970-01-01T00:17:21Z: rebalancing, with 2 workers in the group; the last "
+            "commit was 41 s ago, 20 records are not committed: a worker that has died is waited "
+            "for until its session ends"
         )
     ]
 
 
 def test_watched_group_keeps_its_table_during_a_rebalance() -> None:
     lines = shown({**DATA, "state": "PreparingRebalance"})
-    assert lines[0].startswith("shop: rebalancing; ahead of that, 5 tasks on 3 workers, leader a")
+    assert lines[0].startswith(
+        "shop at 1970-01-01T00:17:21Z: rebalancing; ahead of that, 5 tasks on 3 workers, leader a"
+    )
 
 
 def test_times_of_tasks_are_shown_when_asked_for() -> None:
     data = {**DATA, "time": {"0_1": {"at": 5000, "closed": 4000, "held_back_by": "0_2", "late": 3}}}
     lines = shown(data, times=True)
-    at = lines.index("task event time windows closed up to held back by late records")
+    at = lines.index("task event time windows at held back by late records")
     assert lines[at + 1] == "0_1 1970-01-01T00:00:05Z 1970-01-01T00:00:04Z 0_2 3"
+    assert lines[at + 2] == (
+        "windows at: a window closes when `windows at` passes its end and its grace"
+    )
+
+
+def test_notes_stand_above_the_times_of_tasks() -> None:
+    data = {**DATA, "notes": ["a note"]}
+    lines = shown(data, times=True)
+    assert lines.index("a note") < next(n for n, line in enumerate(lines) if "event time" in line)
+
+
+def test_row_of_a_worker_with_only_stopped_tasks_shows_these() -> None:
+    here = Instance(MemberMetadata("m1", "a"), (T(0, 0),), failures={T(0, 0): "why"})
+    lines = shown(as_data("shop", settled(here), NOTHING_KNOWN, NOW))
+    assert lines[1] == "worker state runs behind last commit version"
+    assert lines[2] == "a running, 1 stopped stopped 0_0 0 (0_0 ?)"
+
+
+def test_check_names_the_task_that_is_farthest_behind() -> None:
+    here = Instance(MemberMetadata("m1", "a"), (T(0, 0), T(0, 1), T(0, 2)))
+    found = known((T(0, 0), 5, 1), (T(0, 1), 1400, 1), (T(0, 2), None, 1))
+    assert status.worst(as_data("shop", settled(here), found, NOW)) == ", at most 1,400 in 0_1"
+    assert status.worst(as_data("shop", settled(here), NOTHING_KNOWN, NOW)) == ""
+
+
+def test_task_that_is_quiet_for_a_moment_is_noted_with_the_times_only() -> None:
+    data = {**DATA, "notes": ["one"], "time_notes": ["one", "0_2: event time stands still"]}
+    assert "0_2: event time stands still" not in shown(data)
+    assert shown(data, times=True).count("one") == 1
+    assert "0_2: event time stands still" in shown(data, times=True)
 
 
 def test_status_without_the_figures_of_commits_stays_the_same() -> None:
@@ -452,6 +498,49 @@ def test_watch_waits_for_the_app_and_outlives_the_broker(
         assert re.fullmatch(
             f"no answer since .*Z: no broker at {bootstrap}; trying again", trouble
         ), trouble
+
+
+def test_watch_tells_the_age_of_figures_ahead_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = argparse.Namespace(
+        app="shop", bootstrap="b:1", security=PLAINTEXT, time=False, people=io.StringIO()
+    )
+    looks = status.Looks(where, SystemClock())
+    answers: list[object] = [DATA, BrokerUnreachable("away")]
+
+    async def newest() -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(looks, "_newest", newest)
+
+    async def story() -> tuple[object, str]:
+        await looks.look()
+        return await looks.look()
+
+    data, trouble = asyncio.run(story())
+    assert data == DATA
+    assert trouble.endswith(
+        ": no broker at b:1; trying again; the figures are of 1970-01-01T00:17:21Z"
+    )
+
+    first, table = status.pictures(where, SystemClock(), DATA, trouble)
+    assert first == trouble
+    with status.painter(where.people, live=False) as paint:
+        paint(table)
+    assert " 41 s ago " in where.people.getvalue(), "as of the figures"
+
+
+def test_warnings_of_the_client_stay_off_a_watched_screen(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = logging.getLogger("streamsx")
+    before = log.level
+    with status.without_warnings():
+        log.warning("A broker is out of reach")
+    assert caplog.records == []
+    assert log.level == before
 
 
 def test_help_imports_no_client_of_kafka() -> None:
