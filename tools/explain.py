@@ -111,9 +111,8 @@ async def explain(options: argparse.Namespace, clock: Clock) -> None:
 
 
 def of_all(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a plan that stand beside each decision; no changes that are empty."""
-    changes = (change for change in CHANGES if plan[change])
-    return {name: plan[name] for name in ("generation", "at", "leader", *changes)}
+    """Return the fields of a plan that stand beside each of its decisions."""
+    return {name: plan[name] for name in ("generation", "at", "leader", *CHANGES)}
 
 
 async def known(options: argparse.Namespace, clock: Clock) -> tuple[list[dict[str, Any]], str]:

@@ -111,7 +111,7 @@ SELDOM = {"aborted", "error", "lost", "processed"}
 OTHERWISE_WRITTEN = {"gap", "calm_gap"}
 
 STATUS = {
-    "app": "str", "state": "str", "generation": "int", "leader": "str|null",
+    "app": "str", "at": "float", "state": "str", "generation": "int", "leader": "str|null",
     "instances": {"*": {
         "state": "str", "active": ["str"], "lag": {"*": "int|null"},
         "committed": {"*": "int|null"}, "stopped": ["str"],
@@ -123,10 +123,13 @@ STATUS = {
     "time": {"*": {
         "at": "int|null", "closed": "int|null", "held_back_by": "str|null", "late": "int",
     }},
-    "note": "str", "notes": ["str"],
+    "note": "str", "notes": ["str"], "time_notes": ["str"], "absent_topics": ["str"],
 }  # fmt: skip
 CHECK = {"ok": "bool", "wrong": "str"}
-EXPLAIN = {"generation": "int", "at": "float|null", "leader": "str|null", **DECISION}
+EXPLAIN = {
+    "generation": "int", "at": "float|null", "leader": "str|null", "joined": ["str"],
+    "left": ["str"], "gone": ["str"], **DECISION,
+}  # fmt: skip
 TABLE = {"partition": "int", "key": "str", "value": "int"}
 SEND = {"topic": "str", "records": "int", "partitions": {"*": "int"}}
 LEAVE = {
