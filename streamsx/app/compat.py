@@ -137,7 +137,9 @@ def users_place(error: BaseException) -> str:
 def is_machinery(frame: FrameType) -> bool:
     """Return whether a frame is one of this package, or of the import system."""
     name = frame.f_globals.get("__name__", "")
-    return name.startswith((OUR_PACKAGE, "importlib")) or "<frozen" in frame.f_code.co_filename
+    return (
+        f"{name}.".startswith((OUR_PACKAGE, "importlib.")) or "<frozen" in frame.f_code.co_filename
+    )
 
 
 class FaustNames:

@@ -128,7 +128,10 @@ def _declares(statement: ast.stmt, known: dict[str, Any]) -> bool:
     process.
     """
     if isinstance(statement, ast.Import | ast.ImportFrom):
-        return all(name in sys.modules for name in _imported(statement, known))
+        try:
+            return all(name in sys.modules for name in _imported(statement, known))
+        except ImportError:  # relative to no package
+            return False
     return all(_plain(node, known) for node in _running(statement))
 
 
@@ -156,7 +159,7 @@ def _imported(statement: ast.Import | ast.ImportFrom, known: dict[str, Any]) -> 
     name = "." * statement.level + (statement.module or "")
     module = resolve_name(name, known.get("__package__") or "")
     yield module
-    there = vars(sys.modules.get(module, sys))
+    there = getattr(sys.modules.get(module), "__dict__", ())
     names = [alias.name for alias in statement.names if alias.name != "*"]
     if not f"{module}.".startswith(OUR_PACKAGE):  # its names are loaded when they are first used
         yield from (f"{module}.{each}" for each in names if each not in there)
@@ -188,8 +191,11 @@ def _ours(called: ast.expr, known: dict[str, Any]) -> bool:
     if not isinstance(called, ast.Name):
         return False
     thing = known.get(called.id, getattr(builtins, called.id, None))
-    while isinstance(thing, ModuleType) and path:
-        thing = _of(thing, path.pop())
+    try:
+        while isinstance(thing, ModuleType) and path:
+            thing = _of(thing, path.pop())
+    except UsageError:  # a name of Faust that is refused: the statement tells why
+        return True
     if any(thing is each for each in HARMLESS):
         return True
     named = isinstance(thing, type | FunctionType | BuiltinFunctionType)

@@ -138,6 +138,7 @@ def other(stream):
         "x = app.main",
         "gone = app.main()",
         "app.web = os._exit(0)",
+        "from . import parts",
         "os.sep = '|'",
     ],
 )
@@ -175,6 +176,18 @@ wrong = app.topic(3)
 also = app.topic(Order and 4)
 """)
     assert ["(4,)" in line for line in found] == [False, True]
+
+
+def test_refused_name_of_faust_is_told_too(told: Told) -> None:
+    found = told("""
+import streamsx
+app = App("shop")
+wrong = app.topic(3)
+made = streamsx.Channel()
+""")
+    assert len(found) == 2
+    assert found[1].startswith("error: not in this version: Channel: ")
+    assert found[1].endswith("(wrong.py:6)")
 
 
 def test_mistakes_of_an_imported_module_are_told_too(told: Told, tmp_path: Path) -> None:
