@@ -239,6 +239,8 @@ def idle(member: MemberMetadata, plan: Plan, workers: int, leader: str) -> str:
             "workers run the same code"
         )
     tasks = len(plan.target)
+    if not tasks:
+        return "the topics that the app reads are not there: create them, or look at their names"
     if tasks < workers:
         return f"the app has {tasks} task{'s' * (tasks != 1)} and {workers} workers"
     return f"the other workers run all {tasks} tasks, and no move would balance them better"

@@ -201,7 +201,8 @@ def _code_differs(f: Fields) -> str:
 
 
 def _idle(f: Fields) -> str:
-    rest = "" if "same code" in f["why"] else "; no action needed"
+    asks = "same code" in f["why"] or "create them" in f["why"]
+    rest = "" if asks else "; no action needed"
     return f"Worker {f['worker']} has no tasks: {f['why']}{rest}."
 
 
