@@ -188,7 +188,7 @@ def test_idle_window_behind_a_foreign_key_join_closes(*, restarts: bool) -> None
 
 @pytest.mark.parametrize("idle", ["0s", "0.1ms"])
 def test_idle_time_that_is_none_is_refused(idle: Any) -> None:
-    with pytest.raises(TopologyError, match=r"not a idle time .*test_idle.py:\d+"):
+    with pytest.raises(TopologyError, match=r"bad idle time .*test_idle.py:\d+"):
         tumbling("10s", idle=idle)
 
 

@@ -172,7 +172,7 @@ def test_state_moves_from_workers_to_spark_and_back(
         said = f"Spark continued it in {shop.uri}: run streamsx spark handover MODULE"
         assert workers.code("b") == 2
         assert said in workers.error("b")
-    other, said = str(tmp_path / "other"), f"carried: .* in {shop.uri}, not in .*other: go"
+    other, said = str(tmp_path / "other"), f"carried: .* in {shop.uri}, not in .*other: continue"
     with pytest.raises(StateOnSpark, match=said):
         run(shop.spark, APP, other)
     with pytest.raises(StateOnSpark, match=said):

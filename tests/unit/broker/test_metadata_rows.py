@@ -111,7 +111,7 @@ def test_offset_written_as_kafka_version_3() -> None:
 @pytest.mark.parametrize("key", [b"", b"Z\0g", b"G\0\xff", b"O\0only", b"O\0g\0t\0x"])
 def test_foreign_row_raises_store_corrupt(key: bytes) -> None:
     _, data = row_bytes(OffsetKey("g", "t", 0), OffsetValue(1, -1, "", 2))
-    with pytest.raises(StoreCorrupt, match="not ours"):
+    with pytest.raises(StoreCorrupt, match="written by another program"):
         read_row(key, data)
 
 

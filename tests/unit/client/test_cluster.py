@@ -319,7 +319,7 @@ def test_incompatible_broker_raises_usage_error_without_retry() -> None:
     async def story(broker: ScriptedBroker, cluster: Cluster) -> None:
         broker.ranges[Api.METADATA] = (50, 50)
         broker.hang_up()
-        with pytest.raises(UsageError, match="the broker does not know METADATA"):
+        with pytest.raises(UsageError, match="the broker does not support METADATA"):
             await cluster.refresh()
 
     run(story)

@@ -318,7 +318,7 @@ def test_third_fence_in_a_minute_ends_the_worker() -> None:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (ErrorCode.INVALID_TRANSACTION_TIMEOUT, "transaction_timeout is 10 s.*max.timeout.ms"),
+        (ErrorCode.INVALID_TRANSACTION_TIMEOUT, "transaction_timeout of 10 s.*max.timeout.ms"),
         (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "TransactionalId.*at_least_once"),
     ],
 )

@@ -130,7 +130,7 @@ def test_compact_refuses_to_drop_positions_or_stores_of_snapshot(
         (None, "edits-0, the position of edits-1, the position of edits-2 and 6 more"),
         (less, "edits-1"),
     ):
-        said = f"say less: .*snapshot 0, made by compact, has the position of {lost}: write to ano"
+        said = f"snapshot would lose data: .*has the position of {lost}: write to ano"
         with pytest.raises(IncompatibleStore, match=said):
             compact(APP, uri, brokers=broker.bootstrap, positions=positions)
     assert newest(open_files(uri)) == run

@@ -131,7 +131,7 @@ def test_small_partition_advances_while_large_one_lags() -> None:
 
 def test_recreated_topic_raises_topic_gone() -> None:
     """The topic would be skipped until it has as many records as before."""
-    with pytest.raises(TopicGone, match=r"a-0 end before .*: begin with a new checkpoint"):
+    with pytest.raises(TopicGone, match=r"a-0 end before .*: start with a new checkpoint"):
         advanced({"a": {"0": 8}}, {"a": {"0": 3}}, None)
 
 
