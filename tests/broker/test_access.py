@@ -237,7 +237,7 @@ def test_worker_and_every_command_reach_a_secured_broker(
 
         workers.until(is_counted, "one word")
         done = told("status", "--app", "shop")
-        assert "shop: running" in done.stdout, done.stderr
+        assert ": running, 2 tasks on 1 worker" in done.stdout, done.stderr
         workers.all["a"].expected = True
         done = told("leave", "--app", "shop", "--instances", "a")
         assert (done.returncode, done.stdout.startswith("a: left: ")) == (0, True), done.stderr
