@@ -236,7 +236,9 @@ def _processed(f: Fields) -> str:
 
 
 def _takes_long(f: Fields) -> str:
-    waits = f"; it waits at {f['waits_at'][-1]}" if f["waits_at"] else ""
+    body = [at.rpartition(":")[0] for at in f["waits_at"][:1]]
+    own = [at for at in f["waits_at"] if at.rpartition(":")[0] in body]  # not those of libraries
+    waits = f"; it waits at {own[-1]}" if own else ""
     return (
         f"Agent {f['operator']} has worked on one record for {f['seconds']} s: {f['topic']}-"
         f"{f['partition']} offset {f['offset']}, task {f['task']}{waits}. The task processes "

@@ -178,7 +178,8 @@ class GatedActor:
 
     def lines(self) -> Iterator[tuple[str, int]]:
         """Yield file and line of each coroutine that waits, beginning with the body's own."""
-        coroutine: Any = self._task.get_coro()
+        own: Any = self._task.get_coro()
+        coroutine = getattr(own, "cr_await", None)
         while iscoroutine(coroutine) and coroutine.cr_frame is not None:
             yield coroutine.cr_code.co_filename, coroutine.cr_frame.f_lineno
             coroutine = coroutine.cr_await

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -354,7 +354,7 @@ class TaskAttempt:
         """Return the place of the innermost frame of a body in the file of its agent."""
         function = self._app.agents[body.agent].fun
         file = code_of(function).co_filename
-        lines = [n for name, n in cast("GatedActor", body.actor).lines() if name == file]
+        lines = [n for name, n in body.actor.lines() if name == file]
         return place(function, lines[-1] if lines else None)
 
 

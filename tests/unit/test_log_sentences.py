@@ -31,7 +31,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "rebalance_waits": {"seconds": 15.2, "phase": "join", "workers": ["b", "c"], "leader": "a"},
     "record_takes_long": {
         "task": "1_6", "topic": "orders", "partition": 6, "offset": 51, "operator": "shop.add",
-        "seconds": 30, "waits_at": ["actor.py:209", "shop.py:8"],
+        "seconds": 30, "waits_at": ["shop.py:8", "shop.py:21", "asyncio/tasks.py:649"],
     },
     "stood_still": {"ms": 25_000},
     "worker_joined": {"worker": "c", "tasks": ["0_0", "1_0"], "total": 12, "back": False},
@@ -85,7 +85,7 @@ SAYS = {
     ),
     "record_takes_long": (
         "Agent shop.add has worked on one record for 30 s: orders-6 offset 51, task 1_6; it waits "
-        "at shop.py:8. The task processes nothing meanwhile; give calls of other systems a "
+        "at shop.py:21. The task processes nothing meanwhile; give calls of other systems a "
         "time-out."
     ),
     "worker_joined": "Worker c joined; 2 of 12 tasks move to it.",
