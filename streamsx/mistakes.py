@@ -21,6 +21,10 @@ class Mistakes:
     def __init__(self) -> None:
         self._found: dict[str, UsageError] = {}
 
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._found)
+
     @contextmanager
     def noted(self, made_at: str = "") -> Iterator[None]:
         """Note the mistakes of the block. `made_at`: file and line, for errors that have none."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from streamsx.app.compat import users_line
+from streamsx.app.declaration import declaration
+from streamsx.app.users_code import users_line
 from streamsx.errors import NotSupported
 
 
@@ -60,6 +61,7 @@ class AbsentSteps:
 
     if not TYPE_CHECKING:
 
+        @declaration
         def __getattr__(self, name: str) -> Any:
             remedy = self._absent.get(name)
             if remedy is None:

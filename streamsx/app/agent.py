@@ -14,9 +14,10 @@ from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, signat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
 
 from streamsx.app.channel import SendOptions, Topic
-from streamsx.app.compat import FaustNames, users_line
+from streamsx.app.compat import FaustNames
 from streamsx.app.stream import Derived, Stream, only
 from streamsx.app.table import Table
+from streamsx.app.users_code import users_line
 from streamsx.errors import TopologyError
 from streamsx.operators.forward import forward
 from streamsx.operators.operator import chain

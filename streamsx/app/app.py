@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, overload
 
 from streamsx.app.agent import AGENT_OPTIONS, Agent, BodyUses, Sink, check_call, name_of
 from streamsx.app.channel import SendOptions, Topic
-from streamsx.app.compat import FaustNames, sifted, users_line
+from streamsx.app.compat import FaustNames, sifted
+from streamsx.app.declaration import declaration, is_noting
 from streamsx.app.discovery import reached, sends_to
 from streamsx.app.failure_choice import OfFaust, Reaction, of_agent, on_failure
 from streamsx.app.flow import Flow, begin_flow, key_codec, refuse_lost_deletions
@@ -27,6 +28,7 @@ from streamsx.app.services import Job
 from streamsx.app.settings import AppConfig, SettledConfig, resolve_config
 from streamsx.app.table import Table
 from streamsx.app.table_flow import GlobalTable, TableFlow
+from streamsx.app.users_code import users_line
 from streamsx.config import last_word, seconds
 from streamsx.errors import NameClash, UsageError
 from streamsx.mistakes import Mistakes
@@ -118,6 +120,7 @@ class App(FaustNames):
 
     # -- parts of an app
 
+    @declaration
     def topic(self, *names: str, **options: Any) -> Topic:
         """Return a topic, or several topics that are read alike.
 
@@ -139,6 +142,7 @@ class App(FaustNames):
                 self.topics.setdefault(name, made)
         return made
 
+    @declaration
     def agent(
         self,
         channel: Topic | str | None = None,
@@ -154,11 +158,9 @@ class App(FaustNames):
         """Make an agent of an `async def` that iterates a stream, and may yield to its sinks.
 
             @app.agent(app.topic("orders"))
-            async def add(orders):
+            async def add(orders):  # each task runs one instance
                 async for order in orders:
                     totals[order["user"]] += order["price"]
-
-        Each task runs one instance of the body.
 
         Args:
             channel: Topic to read, or its name; a topic with the agent's name unless given.
@@ -181,9 +183,9 @@ class App(FaustNames):
             raise TypeError(f"not a topic: {channel!r}: write @app.agent(topic), or @app.agent()")
         chosen, raised = of_agent(on_error, on_decode_error, on_produce_error)
 
+        @declaration
         def decorate(fun: Callable[..., Any]) -> Agent:
-            where = f"agent {name or name_of(fun)}"
-            ours = self._ours("@app.agent", where, options, AGENT_OPTIONS)
+            ours = self._ours("@app.agent", f"agent {name or name_of(fun)}", options, AGENT_OPTIONS)
             made = Agent(
                 self,
                 fun,
@@ -206,6 +208,7 @@ class App(FaustNames):
     @overload
     def Table(self, name: str, *, default: None = None, **options: Any) -> "Table[Any, Any]": ...
 
+    @declaration
     def Table(  # noqa: N802  # Faust's name
         self, name: str, *, default: Callable[[], Any] | None = None, **options: Any
     ) -> "Table[Any, Any]":
@@ -229,6 +232,7 @@ class App(FaustNames):
         _add(self.tables, name, made, "table", self._id)
         return made
 
+    @declaration
     def flow(
         self,
         topic: Topic | str,
@@ -256,6 +260,7 @@ class App(FaustNames):
         chosen = on_failure(on_error, on_decode_error, on_produce_error)
         return begin_flow(self, self._read(topic, more, options), timestamp, chosen)
 
+    @declaration
     def table(
         self,
         topic: Topic | str,
@@ -280,6 +285,7 @@ class App(FaustNames):
         source = self._read_table(topic, options)
         return begin_flow(self, source, None, chosen).to_table(name or source.name)
 
+    @declaration
     def global_table(
         self, topic: Topic | str, *, name: str | None = None, **options: Any
     ) -> GlobalTable:
@@ -316,6 +322,7 @@ class App(FaustNames):
         self, fun: None = None, *, on_leader: bool = False, traced: bool = True
     ) -> Callable[[Fun], Fun]: ...
 
+    @declaration
     def task(
         self, fun: Fun | None = None, *, on_leader: bool = False, traced: bool = True
     ) -> Fun | Callable[[Fun], Fun]:
@@ -327,6 +334,7 @@ class App(FaustNames):
             traced: Faust's; has no effect.
         """
 
+        @declaration
         def decorate(fun: Fun) -> Fun:
             self._ours("app.task", f"task {name_of(fun)}", {"traced": traced})
             self._add_job(fun, None, None, on_leader=on_leader)
@@ -334,6 +342,7 @@ class App(FaustNames):
 
         return decorate if fun is None else decorate(fun)
 
+    @declaration
     def timer(
         self,
         interval: object,
@@ -362,6 +371,7 @@ class App(FaustNames):
         if not 0 < interval_s < float("inf"):
             raise ValueError(f"not an interval: {interval!r}: write 500ms, 60s or 10m")
 
+        @declaration
         def decorate(fun: Fun) -> Fun:
             given = {"traced": traced, "max_drift_correction": max_drift_correction}
             self._ours("app.timer", f"timer {name or name_of(fun)}", given)
@@ -601,9 +611,15 @@ class App(FaustNames):
                 app.main()
 
         Then `python shop.py worker` is `streamsx worker shop`.
+
+        Raises:
+            UsageError: a command imports the module.
         """
         from streamsx.__main__ import main
 
+        if is_noting():
+            line = 'if __name__ == "__main__":'
+            raise UsageError(f"app.main() in an import: app {self._id}: write it below `{line}`")
         sys.argv[1:1] = ["-A", "__main__"]
         main()
 

@@ -13,7 +13,8 @@ from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from streamsx.app.compat import FaustNames, users_line
+from streamsx.app.compat import FaustNames
+from streamsx.app.users_code import users_line
 from streamsx.config import seconds
 from streamsx.errors import NotFound, RecordRefused, TopologyError, UsageError
 from streamsx.model import Headers

@@ -8,16 +8,16 @@ Not here: features of this package.
 """
 
 import importlib
-import sys
 import tomllib
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from inspect import get_annotations, getattr_static
 from pathlib import Path
-from traceback import walk_tb
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from streamsx.app.declaration import declaration
+from streamsx.app.users_code import users_line
 from streamsx.errors import NotSupported
 
 
@@ -57,7 +57,6 @@ ARGUMENTS: Final = {call: _arguments(rows) for call, rows in _FAUST["arguments"]
 SETTINGS: Final = _arguments(_FAUST["settings"])
 
 ABSENT: Final = object()
-OUR_PACKAGE: Final = "streamsx."
 OURS: Final = __name__.removesuffix("compat")
 """Prefix of this package's modules; users' own classes may have any name."""
 
@@ -114,32 +113,14 @@ def _unknown(name: str, where: str, allowed: Collection[str]) -> TypeError:
     return TypeError(f"no such argument: {name}=: {where}: {remedy} ({users_line()})")
 
 
-def users_line() -> str:
-    """Return file and line of the user's code that called this package."""
-    frame = sys._getframe(1)  # noqa: SLF001  # inspect.stack reads all files on the way
-    while frame.f_globals.get("__name__", "").startswith(OUR_PACKAGE) and frame.f_back:
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+@declaration
+def refuse(error: NotSupported) -> Any:
+    """Refuse a name of the package that only Faust has.
 
-
-def users_place(error: BaseException) -> str:
-    """Return file and line of the user's code that failed; empty if there is none."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    places = [
-        f"{frame.f_code.co_filename}:{line}"
-        for frame, line in walk_tb(error.__traceback__)
-        if not is_machinery(frame)
-    ]
-    return places[-1] if places else ""
-
-
-def is_machinery(frame: FrameType) -> bool:
-    """Return whether a frame is one of this package, or of the import system."""
-    name = frame.f_globals.get("__name__", "")
-    return (
-        f"{name}.".startswith((OUR_PACKAGE, "importlib.")) or "<frozen" in frame.f_code.co_filename
-    )
+    Raises:
+        NotSupported: the error that is given.
+    """
+    raise error
 
 
 class FaustNames:
@@ -149,6 +130,7 @@ class FaustNames:
 
     if not TYPE_CHECKING:
 
+        @declaration
         def __getattr__(self, name: str) -> Any:
             if error := refusal(self, name):
                 raise error

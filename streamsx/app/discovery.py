@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from streamsx.app.agent import Agent, BodyUses
 from streamsx.app.channel import Topic
-from streamsx.app.compat import FaustNames, refusal, users_place
+from streamsx.app.compat import FaustNames, refusal
 from streamsx.app.stream import Derived, Stream
 from streamsx.app.table import Table
+from streamsx.app.users_code import users_place
 from streamsx.app.window_table import WindowTable
 from streamsx.errors import NotSupported, TopologyError
 from streamsx.mistakes import at

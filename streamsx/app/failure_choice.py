@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction, signature
 from typing import Any, Final
 
-from streamsx.app.compat import users_line
+from streamsx.app.declaration import declaration
+from streamsx.app.users_code import users_line
 from streamsx.config import (
     PRODUCE_REACTIONS,
     REACTIONS,
@@ -26,6 +27,7 @@ Reaction = str | Retry | Callable[[Failure], str | Retry | None]
 None: the setting's."""
 
 
+@declaration
 def retry(attempts: int = 3, backoff: object = "1s", then: str = "dlq") -> Retry:
     """Return the reaction that tries a failed record again, for `on_error`.
 

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamsx.app.absent_steps import OF_FLOW, OF_GROUPS, AbsentSteps
 from streamsx.app.channel import Topic
-from streamsx.app.compat import users_line
+from streamsx.app.declaration import declares
 from streamsx.app.flow_graph import Place, Shape, merged
+from streamsx.app.users_code import users_line
 from streamsx.app.window import JoinReach, Window, dedup_timing, idle_time, join_reach
 from streamsx.errors import TopologyError
 from streamsx.operators import aggregate as aggregates
@@ -79,6 +80,7 @@ def key_codec(topic: Topic) -> Codec:
 TEXT: Final = topic_codec(str, None, "raw", key=True)
 
 
+@declares
 @dataclass(frozen=True)
 class Flow(AbsentSteps):
     """Records of a topic behind some steps. Made by `App.flow` and by the steps below.
@@ -237,6 +239,8 @@ class Flow(AbsentSteps):
             default: Name of the flow of the records that fulfil no condition.
             **named: Further conditions.
         """
+        if conditions is not None:
+            check_type(conditions, Mapping, "conditions by name", "name=condition")
         found = {**(conditions or {}), **named}
         if default in found or not found:
             raise TopologyError(
@@ -256,6 +260,8 @@ class Flow(AbsentSteps):
         Args:
             *others: Flows with keys of the same type.
         """
+        for other in others:
+            check_type(other, Flow, "a flow", "app.flow(topic)")
         places = [each.place for each in (self, *others)]
         for place in places:
             refuse_other_keys(self.place.shape.keys, place.shape.keys, "rekey one of the flows")
@@ -499,6 +505,7 @@ class Flow(AbsentSteps):
         return f"<Flow of {self.place.app!r}>"
 
 
+@declares
 @dataclass(frozen=True)
 class Grouped(AbsentSteps):
     """Records of a flow by key. Each call makes a table, and the table's changes.
@@ -889,6 +896,12 @@ def _absent(shape: Shape) -> str:
 def keys_of(key_type: Any) -> Codec:
     """Return the codec of keys of a type; text without one."""
     return topic_codec(key_type or str, None, "raw", key=True)
+
+
+def check_type(given: object, kind: type, what: str, write: str) -> None:
+    """Refuse an argument of another type. Raises TypeError with the line."""
+    if not isinstance(given, kind):
+        raise TypeError(f"not {what}: {given!r} ({users_line()}): write {write}")
 
 
 def check_function(step: str, fun: Any, arguments: int = 1, *, metadata: bool = False) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from streamsx.app.channel import Topic
-from streamsx.app.compat import users_line
+from streamsx.app.users_code import users_line
 from streamsx.errors import NameClash, TopologyError
 from streamsx.operators.forward import forward
 from streamsx.operators.operator import Code, Operator

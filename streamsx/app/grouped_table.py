@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from streamsx.app.compat import users_line
+from streamsx.app.declaration import declares
 from streamsx.app.flow import Flow, check_emit, check_function
 from streamsx.app.flow_graph import Place
+from streamsx.app.users_code import users_line
 from streamsx.errors import TopologyError
 from streamsx.operators.aggregate import aggregate_changes
 from streamsx.operators.change import change_codec
@@ -25,6 +26,7 @@ ONE_WAY: Final = frozenset({"min", "max", "reduce", "collect", "window"})
 """Calls of groups of a flow that cannot take a value out again."""
 
 
+@declares
 @dataclass(frozen=True)
 class GroupedTable:
     """Rows of a table by group. Each call makes a table; its name names the table's store.

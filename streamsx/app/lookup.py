@@ -9,14 +9,16 @@ from pathlib import Path
 from types import ModuleType
 
 from streamsx.app.app import App
-from streamsx.app.compat import users_place
-from streamsx.app.import_mistakes import import_mistakes, refused
+from streamsx.app.declaration import as_mistake, is_refusal, noting
+from streamsx.app.users_code import users_place
 from streamsx.errors import UsageError
-from streamsx.mistakes import Mistakes, at
+from streamsx.mistakes import Mistakes, all_of, at
 
 ATTRIBUTE = "app"
 """Name of the app that counts when a module has several."""
 FILE = ".py"
+OTHERS = "no such table: "
+"""Beginning of errors about a table that may have been refused itself."""
 
 
 def app_named(name: str) -> App:
@@ -55,28 +57,53 @@ def _module_of(file: str) -> str:
 def _imported(name: str) -> ModuleType:
     if "" not in sys.path:
         sys.path.insert(0, "")
+    if not name or name.startswith("."):
+        raise _no_module(name)
+    mistakes = Mistakes()
+    module = _loaded(name, mistakes)
+    if mistakes and module is not None:
+        del sys.modules[name]
+        _add_mistakes_of_apps(mistakes, module)
+    mistakes.check()
+    assert module is not None, name
+    return module
+
+
+def _loaded(name: str, mistakes: Mistakes) -> ModuleType | None:
+    """Import a module; with mistakes that end the import, None."""
     try:
-        if not name or name.startswith("."):
-            raise ModuleNotFoundError(name=name)
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            remedy = "give the name as in an import, and start where it can be imported"
-            if name.endswith(FILE):
-                remedy = f"did you mean {_module_of(name)}? {remedy}"
-            raise UsageError(f"no such module: {name}: {remedy}") from error
-        raise _failed(name, error) from error
-    except (Exception, SystemExit) as error:  # app.main() without `if __name__ == "__main__"`
-        if not refused(error):
+        with noting(mistakes):
+            return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        if is_refusal(error):
+            mistakes.add(as_mistake(error), users_place(error))
+        elif not mistakes:  # an error behind a mistake may come of it
             raise _failed(name, error) from error
-        found = Mistakes()
-        for mistake in import_mistakes(error):
-            found.add(mistake)
-        found.check()
-        raise
+    return None
+
+
+def _add_mistakes_of_apps(mistakes: Mistakes, module: ModuleType) -> None:
+    """Add the mistakes in the graphs of a module's apps, some of whose parts were refused."""
+    for app in {thing for thing in vars(module).values() if isinstance(thing, App)}:
+        try:
+            app.topology()
+        except UsageError as error:
+            for each in all_of(error):
+                if OTHERS not in str(each):
+                    mistakes.add(each)
+
+
+def _no_module(name: str) -> UsageError:
+    remedy = "give the name as in an import, and start where it can be imported"
+    if name.endswith(FILE):
+        remedy = f"did you mean {_module_of(name)}? {remedy}"
+    return UsageError(f"no such module: {name}: {remedy}")
 
 
 def _failed(name: str, error: BaseException) -> UsageError:
-    """Return the error for a module that fails, with the user's line that failed."""
+    """Return the error for a module that is not there, or fails, with the user's line."""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and f"{name}.".startswith(f"{missing}."):
+        return _no_module(name)
     what = f"module cannot be imported: {name}: {type(error).__name__}: {error}"
     return at(UsageError(f"{what}: fix it (--debug shows more)"), users_place(error))

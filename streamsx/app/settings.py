@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamsx.app import compat
-from streamsx.app.compat import users_line
+from streamsx.app.users_code import users_line
 from streamsx.config import (
     EXACT_COMMIT_INTERVAL_S,
     EXACTLY_ONCE,

@@ -14,7 +14,9 @@ from collections.abc import Callable, ItemsView, Iterator, Mapping, MutableMappi
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
-from streamsx.app.compat import FaustNames, users_line
+from streamsx.app.compat import FaustNames
+from streamsx.app.declaration import declaration
+from streamsx.app.users_code import users_line
 from streamsx.app.window_table import WindowTable, window_timing
 from streamsx.errors import SettingError, TableNotInTask, TopologyError
 from streamsx.processing.inbox import AT_WORK, RUNNING
@@ -97,6 +99,7 @@ class Table(FaustNames, MutableMapping[K, V]):
 
     # -- by window
 
+    @declaration
     def tumbling(
         self, size: object, expires: object = None, key_index: bool = False
     ) -> WindowTable:
@@ -116,6 +119,7 @@ class Table(FaustNames, MutableMapping[K, V]):
         """
         return self._windowed(size, size, expires, key_index=key_index)
 
+    @declaration
     def hopping(
         self, size: object, step: object, expires: object = None, key_index: bool = False
     ) -> WindowTable:

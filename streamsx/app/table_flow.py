@@ -6,7 +6,7 @@ from typing import Any
 
 from streamsx.app.absent_steps import OF_TABLE, AbsentSteps
 from streamsx.app.channel import Topic
-from streamsx.app.compat import users_line
+from streamsx.app.declaration import declares
 from streamsx.app.flow import (
     FLOW_KINDS,
     TABLE_KINDS,
@@ -18,6 +18,7 @@ from streamsx.app.flow import (
 )
 from streamsx.app.flow_graph import Place
 from streamsx.app.grouped_table import GroupedTable
+from streamsx.app.users_code import users_line
 from streamsx.app.window import idle_time, wait_ms
 from streamsx.errors import TopologyError
 from streamsx.operators.foreign_join import (
@@ -50,6 +51,7 @@ class GlobalTable:
         return f"<GlobalTable: {self.node.name}>"
 
 
+@declares
 @dataclass(frozen=True)
 class TableFlow(AbsentSteps):
     """Newest value of each key, with its changes.

@@ -2,7 +2,8 @@
 
 from typing import Final, NamedTuple
 
-from streamsx.app.compat import users_line
+from streamsx.app.declaration import declaration
+from streamsx.app.users_code import users_line
 from streamsx.config import seconds
 from streamsx.errors import TopologyError
 from streamsx.state.layout import Timing
@@ -39,6 +40,7 @@ class Window(NamedTuple):
         return self.grace if self.kind == "sliding" else self.size + self.grace
 
 
+@declaration
 def tumbling(size: object, *, grace: object = None, idle: object = None) -> Window:
     """Return windows of a size, one behind the other.
 
@@ -57,6 +59,7 @@ def tumbling(size: object, *, grace: object = None, idle: object = None) -> Wind
     return _window("tumbling", size, size, grace, idle)
 
 
+@declaration
 def hopping(size: object, step: object, *, grace: object = None, idle: object = None) -> Window:
     """Return windows of a size that begin each step: a record is in several of them.
 
@@ -73,6 +76,7 @@ def hopping(size: object, step: object, *, grace: object = None, idle: object = 
     return _window("hopping", size, step, grace, idle)
 
 
+@declaration
 def sliding(size: object, *, grace: object = None, idle: object = None) -> Window:
     """Return windows of a size, both ends inclusive, that end at a record or begin behind one.
 
@@ -88,6 +92,7 @@ def sliding(size: object, *, grace: object = None, idle: object = None) -> Windo
     return _window("sliding", size, size, grace, idle)
 
 
+@declaration
 def session(gap: object, *, grace: object = None, idle: object = None) -> Window:
     """Return sessions: records of a key with gaps of at most `gap` between them.
 

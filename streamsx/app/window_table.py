@@ -23,8 +23,9 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from streamsx.app.compat import users_line
+from streamsx.app.declaration import declaration
 from streamsx.app.stream import Event
+from streamsx.app.users_code import users_line
 from streamsx.config import seconds
 from streamsx.operators.operator import Counts
 from streamsx.operators.timestamp import to_ms
@@ -77,6 +78,7 @@ class WindowTable:
         """Return the table by stream time: a late record counts in the newest windows."""
         return self._relative(self.now)
 
+    @declaration
     def relative_to_field(self, field: Any) -> "WindowTable":
         """Return the table by a time in the value.
 

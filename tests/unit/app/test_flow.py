@@ -24,6 +24,8 @@ async def slow(_value: Any) -> bool:
 
 
 STEPS: dict[str, Callable[[Flow], object]] = {
+    "branches without names": lambda flow: flow.branch(3),  # type: ignore[arg-type]
+    "merge of what is no flow": lambda flow: flow.merge("orders"),  # type: ignore[arg-type]
     "async": lambda flow: flow.filter(slow),
     "no function": lambda flow: flow.map_values(3),  # type: ignore[arg-type]
     "too many arguments": lambda flow: flow.map(lambda value: value),  # type: ignore[misc,arg-type]

@@ -118,64 +118,71 @@ def other(stream):
 @pytest.mark.parametrize(
     "statement",
     [
-        "app.main()",
-        "for _ in range(2): print('ran')",
-        "print('ran')",
-        "if True: print('ran')",
-        "gone = exit(0)",
-        "gone: int = os._exit(0)",
-        "x = [os._exit(0) for _ in 'a']",
-        "made = App(str(os._exit(0)))",
-        "os.environ['x'] = 'ran'",
-        "class Runs:\n    gone = os._exit(0)",
-        "class Runs:\n    if True: os._exit(0)",
-        "def runs(): os._exit(0)\nx = runs()",
-        "def runs(f): os._exit(0)\n@runs\ndef f(): pass",
-        "def f(x=os._exit(0)): pass",
-        "import antigravity",
-        "import xmlrpc.server",
-        "from wsgiref import simple_server",
-        "x = app.main",
-        "gone = app.main()",
-        "app.web = os._exit(0)",
-        "from . import parts",
-        "os.sep = '|'",
+        "made = wrong.filter(len).count()",
+        "made = wrong['k'], [wrong], {'a': wrong.b.c}",
+        "@app.agent(wrong)\nasync def made(stream): 1",
+        "@app.agent('a', sink=[wrong])\nasync def made(stream): 1",
+        "@app.task\ndef made(): 1\nmade.send(value=1)",
+        "@app.task(on_leader=True)\ndef made(): 1",
+        "@app.timer('1s')\ndef made(): 1",
+        "@app.page('/')\nasync def made(web, request): 1",
+        "made = app.flow(wrong).join(app.table('c'), max)",
+        "made = app.flow('a').cogroup().merge(wrong)",
+        "made = app.Table('t', default=wrong)",
+        "made = streamsx.tumbling(0), streamsx.retry(0), streamsx.Channel()",
+        "made = app.Table('w').tumbling(0).relative_to_now()",
+        "for name in 'ab':\n    app.topic(name)",
     ],
 )
-def test_statement_that_does_more_than_declare_is_not_run(told: Told, statement: str) -> None:
+def test_import_goes_on_behind_a_mistake(told: Told, statement: str) -> None:
     found = told(
-        f"import os\napp = App('shop')\nwrong = app.topic(3)\n{statement}\nx = app.topic(4)\n"
-        "if 'antigravity' in os.sys.modules: os._exit(0)\n"
-    )
-    assert len(found) == 2
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "class Order:\n    'An order.'\n    ids: list = field(default_factory=list)",
-        "class Order(streamsx.Record, serializer='json'):\n    user: str",
-        "Order = timedelta(minutes=1), datetime.timedelta(1), lambda: os._exit(0)",
-        "import os as Order",
-        "from os import path as Order",
-        "from streamsx import tumbling\nOrder = tumbling(5)",
-        "Order = streamsx.tumbling(5)",
-        "Order = [app.topic(name) for name in ('a', 'b')]",
-        "Order = app.flow('c').filter(lambda value: os._exit(0))",
-        "@app.task\nasync def Order(): os._exit(0)",
-    ],
-)
-def test_statement_that_declares_is_run(told: Told, statement: str) -> None:
-    found = told(f"""
-import datetime, os, streamsx
-from dataclasses import field
-from datetime import timedelta
+        f"""
+import streamsx
 app = App("shop")
 wrong = app.topic(3)
 {statement}
-also = app.topic(Order and 4)
+made
+also = app.topic(4)
+""".replace("made\nalso", "also" if statement.startswith("for") else "made\nalso")
+    )
+    assert "(3,)" in found[0]
+    assert "(4,)" in found[-1]
+
+
+@pytest.mark.parametrize("error", ["1 / 0", "first, second = wrong", "exit(0)", "import nowhere"])
+def test_error_behind_a_mistake_may_come_of_it_and_is_not_told(told: Told, error: str) -> None:
+    (found,) = told(f"app = App('shop')\nwrong = app.topic(3)\n{error}\nx = app.topic(4)\n")
+    assert "(3,)" in found
+
+
+def test_refusal_that_ends_the_import_is_told_with_those_before(told: Told) -> None:
+    found = told("""
+app = App("shop", commit_interval="often")
+wrong = app.topic(3)
+every = app.conf.commit_interval
+also = app.topic(4)
 """)
-    assert ["(4,)" in line for line in found] == [False, True]
+    assert len(found) == 2
+    assert found[0].endswith("(wrong.py:4)")
+    assert "bad setting: commit_interval" in found[1]
+
+
+def test_declaration_within_a_declaration_is_one_mistake(told: Told) -> None:
+    (found,) = told("app = App('shop')\nmade = app.flow('a', value_typ=int).count()\n")
+    assert "no such argument: value_typ=" in found
+
+
+def test_declaration_raises_where_no_command_imports_it() -> None:
+    from streamsx import App
+
+    with pytest.raises(TypeError, match="not names of topics"):
+        App("shop").topic(3)  # type: ignore[arg-type]
+
+
+def test_command_line_of_an_app_is_not_run_by_its_import(told: Told) -> None:
+    (found,) = told("app = App('shop')\napp.main()\n")
+    assert found.startswith("error: app.main() in an import: app shop: write it below `if __name")
+    assert found.endswith("(wrong.py:3)")
 
 
 def test_refused_name_of_faust_is_told_too(told: Told) -> None:
