@@ -15,7 +15,7 @@ from streamsx.errors import BrokerUnreachable, NotFound, UsageError
 from streamsx.log_sentences import counted
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.tools.cli.cluster import ClusterCommand, connected
-from streamsx.tools.cli.command import tell
+from streamsx.tools.cli.command import tell, value
 from streamsx.tools.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ EXAMPLES = """\
 examples:
   streamsx send orders '{"user": "ann", "price": 2.5}'
   streamsx send orders ann='{"price": 2.5}'        with the key ann
-  streamsx send orders - < lines.txt               a record a line"""
+  streamsx send orders - < lines.txt               a record a line
+  streamsx send orders '{"price": 1}' --header source=web"""
 BLOCK_BYTES = 1 << 16
 SILENT_S = 10.0
 """Longest wait without any acknowledgement."""
@@ -50,6 +51,10 @@ def main() -> None:
         help="send a value that is this word as a tombstone, which deletes the key: KEY=WORD",
     )  # fmt: skip
     add("--partition", type=int, metavar="N", help="the partition of all records (by the key)")
+    add(
+        "--header", type=value(header), action="append", dest="headers", metavar="NAME=VALUE",
+        help="a header of all records; may be given several times",
+    )  # fmt: skip
     command.ask(send)
 
 
@@ -81,12 +86,12 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
         async with writing(cluster, clock, room.set) as producer:
             senders = [producer.to(topic, number) for number in range(partitions)]
             await in_time(producer.start(), cluster, topic, sent)
-            async for key, value in records(options.values):
+            async for key, data in records(options.values):
                 place = options.partition
                 if place is None:
                     place = next(turns) if key is None else partition_of(key, partitions)
-                sent_value = None if value == options.null_marker else value
-                senders[place](key, sent_value, int(clock.wall() * 1000), None)
+                sent_value = None if data == options.null_marker else data
+                senders[place](key, sent_value, int(clock.wall() * 1000), options.headers)
                 sent[place] += 1
                 while producer.full():
                     say(f"{sent.total()} records")
@@ -96,6 +101,18 @@ async def send(options: argparse.Namespace, clock: Clock) -> None:
     print(f"{topic}: {counted(sent.total(), 'record')}, acknowledged", file=options.people)
     told = {str(number): sent[number] for number in sorted(sent)}
     tell(options, {"topic": topic, "records": sent.total(), "partitions": told})
+
+
+def header(text: object) -> tuple[str, bytes]:
+    """Return name and value of a header, of which the value has exactly the given bytes.
+
+    Raises:
+        ValueError: the text has no `=`, or no name of text.
+    """
+    name, sign, rest = str(text).partition("=")
+    if not (sign and name and name.isprintable()):
+        raise ValueError(f"bad header: {text!r}: write NAME=VALUE")
+    return name, os.fsencode(rest)
 
 
 async def in_time(
@@ -121,15 +138,15 @@ async def in_time(
 
 async def records(values: list[str]) -> AsyncIterator[tuple[bytes | None, bytes]]:
     """Yield keys and values from the command line, and from the lines of stdin for a `-`."""
-    for value in values:
-        if value == STDIN:
+    for each in values:
+        if each == STDIN:
             async for line in lines():
                 key, tab, rest = line.partition(b"\t")
                 yield (key, rest) if tab else (None, line)
         else:
-            data = os.fsencode(value)  # exactly the given bytes, even if they are no valid text
+            data = os.fsencode(each)  # exactly the given bytes, even if they are no valid text
             key, sign, rest = data.partition(b"=")
-            keyed = sign and not value.startswith(JSON_STARTS)
+            keyed = sign and not each.startswith(JSON_STARTS)
             yield (key, rest) if keyed else (None, data)
 
 

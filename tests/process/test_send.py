@@ -150,6 +150,24 @@ def test_null_marker_is_sent_as_a_tombstone(
 
 
 @SLOW_ON_KAFKA
+def test_headers_go_with_each_record(
+    broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
+) -> None:
+    topic = wordcount.lines[0].topic
+    where = "--partition", "0", "--bootstrap", broker.bootstrap
+    headers = "--header", "source=web=1", "--header", os.fsdecode(b"empty=\xff")
+    done = called("send", topic, "a", "k=b", *headers, *where)
+    assert done.returncode == 0, done.stderr
+    expected = [("source", b"web=1"), ("empty", b"\xff")]
+    found = [each.headers for each in wordcount.client.read(wordcount.lines[0])]
+    assert found == [expected, expected]
+    for wrong in ("=web", "web", os.fsdecode(b"\xff=web")):
+        done = called("send", topic, "a", "--header", wrong, *where)
+        assert done.returncode == 2
+        assert f"bad header: {wrong!r}: write NAME=VALUE" in done.stderr
+
+
+@SLOW_ON_KAFKA
 def test_overlong_line_is_refused_before_the_end_is_read(
     broker: EmbeddedBroker | ApacheKafka, wordcount: WordCount
 ) -> None:
