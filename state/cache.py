@@ -37,7 +37,7 @@ from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.serde.codec import encoded_all
 from streamsx.state.api import INDEX, ROW, Rows, holds_rows
-from streamsx.state.careful import Careful, CarefulSearch, OfRecord
+from streamsx.state.careful import Careful, CarefulSearch, OfRecord, checked_bytes
 from streamsx.state.layout import StoreNode
 from streamsx.state.sizes import ENCODED_BYTES, ENTRY_BYTES, SLOT_BYTES, Learned, deep_bytes
 
@@ -486,19 +486,22 @@ class CachedStore:
             self.sealing = {}
             self._sealing_bytes = 0
             return Changes([], [])
+        checked: list[bytes] | None = None
         if isinstance(self.sealing, Careful):
+            checked = checked_bytes(part)
             part = self.sealing.opened(part)
         objects = [value for _, value in part]
         kinds = set(map(type, objects))
         deletes = _Gone in kinds
         try:
             keys = self._encoded_keys([key for key, _ in part])
-            values = self._encoded_values(objects, kinds)
+            values: Any = checked or self._encoded_values(objects, kinds)
         except Exception:  # any codec's
             self._check_each(part)
             raise
         size = sum(map(len, keys)) + sum(map(len, filter(None, values)))
-        if size > self.row_bytes_max or self._loses_one(objects, values, deletes=deletes):
+        loses = checked is None and self._loses_one(objects, values, deletes=deletes)
+        if size > self.row_bytes_max or loses:
             self._check_each(part)
         self.sealed.update(zip(map(ROW.__add__, keys), values, strict=True))
         self.entry_bytes = ENTRY_BYTES + size // len(part)
@@ -570,7 +573,8 @@ class CachedStore:
                 raise self._refusal("does not come back", key, value, lost) from error
             why = f"{type(error).__name__}: {error}: put a value that its serializer can write"
             raise self._refusal("cannot be encoded", key, value, why) from error
-        if self._comes_back is not None and not self._comes_back.comes_back(value, encoded):
+        trip = self._comes_back
+        if trip and type(value) not in trip.kept and not trip.comes_back(value, encoded):
             why = self._lost(value) or "it would be read back as another value: declare its type"
             raise self._refusal("does not come back", key, value, why)
         size += len(encoded)

@@ -132,17 +132,17 @@ class Careful(dict[Any, Any]):
     def keep(self) -> None:
         """Keep what the record has set.
 
-        Without `encode` ahead, a value that cannot be encoded stays an object, which the seal will
-        refuse.
+        Without `encode` ahead, a value that a seal could not take stays an object, which the seal
+        will refuse.
         """
         if not self._encoded:
             Careful.encode(self, self._encoded_or_none)
         self._forget()
 
-    def _encoded_or_none(self, _key: Any, value: Any) -> bytes | None:
+    def _encoded_or_none(self, key: Any, value: Any) -> bytes | None:
         try:
-            return self.store.encode(value)
-        except Exception:  # any codec's
+            return self.store.check(key, value)
+        except ValueRefused:
             return None
 
     def undo(self) -> list[Any]:
@@ -188,6 +188,12 @@ class Careful(dict[Any, Any]):
         """Return rows with objects for their bytes."""
         decode = self.store.decode
         return [(key, decode(value[0]) if type(value) is Encoded else value) for key, value in part]
+
+
+def checked_bytes(part: list[tuple[Any, Any]]) -> list[bytes] | None:
+    """Return the bytes of rows, all of which were encoded and checked at their record's end."""
+    found = [value[0] for _, value in part if type(value) is Encoded]
+    return found if len(found) == len(part) else None
 
 
 class CarefulSearch(Careful):

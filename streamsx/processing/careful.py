@@ -14,14 +14,25 @@ muted: not sent again.
 Not here: when a task is careful (`task`), the rows of a store (`streamsx.state.careful`).
 """
 
-from collections.abc import Callable, Collection, Generator, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from streamsx.errors import RecordRefused
 from streamsx.model import Headers
-from streamsx.processing.inbox import Done, Outbox, Send, SendRows, UnroutedRecord, sent_to
+from streamsx.processing.inbox import (
+    UNKNOWN,
+    Done,
+    Outbox,
+    Send,
+    SendRows,
+    SendValue,
+    TaskContext,
+    UnroutedRecord,
+    sent_to,
+)
 from streamsx.processing.waiting import WaitingResults
+from streamsx.serde.codec import Encoders
 from streamsx.state.cache import CachedStore
 
 if TYPE_CHECKING:
@@ -98,6 +109,39 @@ class HeldOutbox(Outbox):
                 self.held.append((send, check, key, value, at_ms, headers, by))
 
         return hold
+
+    def bound(
+        self,
+        topic: str,
+        keys: Encoders,
+        values: Encoders,
+        running: TaskContext,
+        rare: SendValue,
+        below: Outbox | None = None,
+    ) -> SendValue:
+        """Return a sender in one frame, for outputs that count with their transaction alone.
+
+        A record of an agent with a table and an output takes 19 us of a worker in care so, and 27
+        by `rare`.
+        """
+        if not self._whole:
+            return rare
+        hold = self.to(topic, None, below)
+        inbox = running.inbox
+        turn = running.turn
+        done = sent_to(topic, UNKNOWN)
+
+        def send(*, key: Any = None, value: Any = None, **other: Any) -> Awaitable[Any]:
+            batch = inbox.batch
+            if other or batch is None or not turn._is_owned():  # noqa: SLF001  # private in RLock
+                return rare(key=key, value=value, **other)
+            if inbox.unit is None:  # the care has ended, and the caller has kept the function
+                return rare(key=key, value=value)
+            raw = keys[type(key)](key)
+            hold(raw, values[type(value)](value), batch.timestamps[inbox.index], None)
+            return done
+
+        return send
 
     def rows(self, topic: str, partition: int) -> SendRows:
         return self.below.rows(topic, partition)
@@ -188,6 +232,11 @@ class HeldPart(Outbox):
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         return self._held.to(topic, partition, self._below)
+
+    def bound(
+        self, topic: str, keys: Encoders, values: Encoders, running: TaskContext, rare: SendValue
+    ) -> SendValue:
+        return self._held.bound(topic, keys, values, running, rare, self._below)
 
     def rows(self, topic: str, partition: int) -> SendRows:
         return self._held.rows(topic, partition)

@@ -16,6 +16,7 @@ from streamsx.processing.inbox import DONE, RUNNING, Outbox, SentRecord, Unroute
 from streamsx.processing.merge import TURNS_MAX
 from streamsx.processing.rerun import RecordUndone, Rerun
 from streamsx.processing.task import Task
+from streamsx.testing import TestDriver
 from streamsx.topology.nodes import AgentNode, OnFailure, Source
 from tests.support.codecs import coded
 from tests.unit.processing.conftest import Sent, TaskHarness, process
@@ -331,6 +332,36 @@ def test_care_ends_behind_many_records_without_a_failure(bench: Benches) -> None
     assert out(made)[-1] == "d"
     with pytest.raises(RecordUndone):
         process(again, at_work("d!", first=at + 1))
+
+
+def test_sender_that_a_body_keeps_sends_during_the_care_and_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sender of a careful body is another one: kept, it would hold outputs for ever."""
+    monkeypatch.setattr("streamsx.processing.task.CALM_RECORDS", 4)
+    app = App("a", topic_partitions=1, processing_guarantee="exactly_once")
+    out = app.topic("out")
+    counts = app.Table("counts", default=int)
+    kept: list[Any] = []
+
+    @app.agent(app.topic("in"))
+    async def body(stream: Any) -> None:
+        async for word in stream:
+            counts[word] += 1
+            await out.send(value="first")
+            kept.append(out.send)
+            await kept[len(kept) // 2](key=word, value=word)
+            if word == "bad":
+                raise ValueError(word)
+
+    with TestDriver(app, raises=False) as driver:
+        words = ["a", "b", "bad", *"cdefghij"]
+        for word in words:
+            driver.pipe("in", [word])
+        good = [word for word in words if word != "bad"]
+        assert [each.value for each in driver.read("out")] == [
+            each for word in good for each in ("first", word)
+        ]
 
 
 def test_seal_refuses_changes_of_a_failed_record(bench: Benches) -> None:

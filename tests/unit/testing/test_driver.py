@@ -519,10 +519,11 @@ def test_value_changed_and_not_put_back_is_reported_each_time(drive: Drive) -> N
     assert driver.table("seen") == {"a": ["axe"]}
 
 
-def test_uncommittable_task_raises_at_each_commit(drive: Drive) -> None:
+@pytest.mark.parametrize("bad", [object(), float("nan"), {7: 1}], ids=["object", "nan", "key"])
+def test_uncommittable_task_raises_at_each_commit(drive: Drive, bad: Any) -> None:
     def change(table: Any, word: str) -> None:
         table[word] = value = {"n": 1}
-        value["bad"] = object()  # type: ignore[assignment]
+        value["bad"] = bad
 
     driver = drive(listing(change), commit=False, raises=False)
     driver.pipe("words", ["axe"])
