@@ -219,6 +219,8 @@ def _leaving(f: Fields) -> str:
             f"Worker {f['worker']} ends and stays in the group: its tasks wait for its next start."
         )
     until = f"by {f['deadline']} at the latest" if f["deadline"] else "as soon as others have them"
+    if f.get("at_once"):
+        return f"Worker {f['worker']} leaves at once: its tasks commit first; it is gone {until}."
     return f"Worker {f['worker']} leaves: others take over its tasks first; it is gone {until}."
 
 

@@ -76,7 +76,7 @@ class Leaving:
         if self.halting and self.deadline is not None:
             deadline = min(self.deadline, deadline)
         if not self or deadline != self.deadline:
-            self._box.emit(e.IsLeaving(deadline, stays=stays))
+            self._box.emit(e.IsLeaving(deadline, stays=stays, at_once=not stays))
         self.draining = False
         self.halting = True
         self.deadline = deadline

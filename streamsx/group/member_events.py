@@ -421,11 +421,13 @@ class IsLeaving:
     """Departure of the member, repeated when the deadline moves.
 
     `deadline`: monotonic seconds; None without a deadline. `stays`: the process ends, and the
-    static member stays in the group for the rest of its session.
+    static member stays in the group for the rest of its session. `at_once`: all tasks are released
+    now, and others have not learned them before.
     """
 
     deadline: float | None
     stays: bool = False
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

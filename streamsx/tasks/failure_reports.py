@@ -1,8 +1,9 @@
 """Log lines about failed records and damaged batches.
 
 Of each operator one failed record is logged, and each second the number of further ones. The first
-failure of a kind comes with a traceback. A kind is one operator, one type of error, and one way
-through the code. The file of events has each failed record, whatever the rate.
+failure of a kind comes with a traceback, if that leads to the user's code. A kind is one operator,
+one type of error, and one way through the code. The file of events has each failed record, whatever
+the rate.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from streamsx.processing.dead_letters import KEPT
 from streamsx.processing.failure_policy import Failure
 
 LOG_EVERY_S = 1.0
+OUR_PACKAGE: Final = "streamsx."
 KINDS_MAX = 100
 """Most tracebacks that are logged; failures of further kinds get one line each."""
 
@@ -121,7 +123,8 @@ class FailureReports:
         self._logged[operator] = self._logged.get(operator, 0) + 1
         kept = failure.kept.startswith(KEPT)
         self._calm[operator] = kept and error is None
-        LOG.log(self._level(operator), "%s%s", told(failure), self._later, exc_info=error)
+        shown = error if leads_to_users_code(failure) else None
+        LOG.log(self._level(operator), "%s%s", told(failure), self._later, exc_info=shown)
 
     def _level(self, operator: str) -> int:
         """Return WARNING; INFO for a further record of a known kind that is a dead letter now."""
@@ -198,6 +201,16 @@ class FailureReports:
         records = "1 more record" if count == 1 else f"{count:g} more records"
         place = f"{self._newest[operator]} offset {self._newest_at[operator]}"
         return f"{records} of {operator} failed, the last one at {place}; {each}.{self._later}"
+
+
+def leads_to_users_code(failure: Failure) -> bool:
+    """Return whether a traceback leads to other code than this package's.
+
+    A value that one of its codecs refuses was never in the user's code.
+    """
+    frames = [frame for frame, _ in walk_tb(failure.error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__", "")) for frame in frames]
+    return not failure.decode or not all(each.startswith(OUR_PACKAGE) for each in modules)
 
 
 def told(failure: Failure) -> str:

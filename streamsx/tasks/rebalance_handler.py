@@ -235,7 +235,8 @@ class RebalanceHandler:
         if message.deadline is not None:
             deadline = message.deadline - self._clock.now() + self._clock.wall()
         self._halts = {"stays": True} if message.stays else {}
-        self._journal("leaving", deadline=deadline, **self._halts)
+        how = {"at_once": True} if message.at_once else self._halts
+        self._journal("leaving", deadline=deadline, **how)
 
     @handle.register
     def _(self, _: e.Stays) -> None:

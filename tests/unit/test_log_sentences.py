@@ -140,6 +140,13 @@ def test_first_assignment_is_not_told_as_tasks_taken_over() -> None:
     )
 
 
+def test_worker_that_ends_after_an_error_waits_for_no_learners() -> None:
+    fields = {"deadline": 1795734538.5, "at_once": True}
+    assert said("leaving", **fields) == (
+        "Worker w leaves at once: its tasks commit first; it is gone by 1795734538.5 at the latest."
+    )
+
+
 def test_event_without_its_fields_has_no_sentence() -> None:
     assert of_event("promoted", {"worker": "w", "what": "a b"}) is None
     assert of_event("cooled", {}) is None

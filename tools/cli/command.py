@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Report a wrong option and exit with 2; argparse calls this method for wrong options."""
         self.exit(
-            UsageError.exit_code, f"error: {message}: {self.prog}: --help shows what can be\n"
+            UsageError.exit_code, f"error: {message}: {self.prog}: --help shows all options\n"
         )
 
     def run(self, work: Callable[[argparse.Namespace], int | None]) -> NoReturn:

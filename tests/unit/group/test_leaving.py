@@ -83,7 +83,7 @@ def test_halt_replaces_drain_with_own_deadline(box: Effects, leaving: Leaving) -
     box.open(1.0)
     leaving.halt(30.0)
     assert (leaving.draining, leaving.halting, leaving.deadline) == (False, True, 30.0)
-    assert box.out == [e.IsLeaving(30.0), STOPPED, e.Arm(STOP, 30.0)]
+    assert box.out == [e.IsLeaving(30.0, at_once=True), STOPPED, e.Arm(STOP, 30.0)]
 
 
 def test_halt_deadline_only_moves_closer_and_halt_is_final(box: Effects, leaving: Leaving) -> None:

@@ -1103,7 +1103,7 @@ def test_fence_during_release_does_not_block_stop(play: Plays) -> None:
 def test_member_never_in_group_leaves_silently(play: Plays) -> None:
     group = play()
     group.feed(e.Start())
-    assert group.feed(e.Stop(5.0)) == [e.IsLeaving(5.0), e.Left()]
+    assert group.feed(e.Stop(5.0)) == [e.IsLeaving(5.0, at_once=True), e.Left()]
 
 
 def test_member_leaving_mid_join_waits_for_id_and_leaves_group(play: Plays) -> None:

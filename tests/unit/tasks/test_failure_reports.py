@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamsx.clock import Clock
@@ -14,6 +15,7 @@ from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId
 from streamsx.operators.operator import Counts
 from streamsx.processing.failure_policy import Failure, FailureAction
+from streamsx.serde.codec import topic_codec
 from streamsx.tasks import failure_reports
 from streamsx.tasks.failure_reports import FailureReports
 
@@ -133,6 +135,19 @@ def test_first_failure_of_each_operator_type_and_line_has_a_traceback(
         clock.at += 2.0
     assert traceback_of(caplog) == [True, False, True, True, True]
     assert 'raise kind("bad")' in caplog.text
+
+
+def test_value_that_our_codec_refuses_has_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(msgspec.DecodeError) as refused:
+        topic_codec(int, None, "json").decode(b"x")
+    error = refused.value
+    while error.__traceback__ and not error.__traceback__.tb_frame.f_globals["__name__"].startswith(
+        "streamsx."
+    ):
+        error.__traceback__ = error.__traceback__.tb_next  # those of this test
+    reports().report(replace(failure("split", 7), error=error))
+    reports().report(replace(failure("split", 7), error=error, decode=False))
+    assert [record.exc_info is not None for record in caplog.records] == [False, True]
 
 
 def test_failures_of_too_many_kinds_are_logged_without_traceback(

@@ -140,7 +140,7 @@ def test_instance_names_are_deduplicated_and_sorted(
     assert command(monkeypatch, "--app", "shop", "--instances", " ,") == 2
     assert capsys.readouterr().err == (
         "error: argument --instances: no name: write --instances a,b: streamsx leave: "
-        "--help shows what can be\n"
+        "--help shows all options\n"
     )
 
 
