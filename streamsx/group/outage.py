@@ -36,9 +36,9 @@ class Outage:
             raise why
         if now >= self._warn_at:
             self._warn_at = now + WARN_EVERY_S
+            so_far = f" for {away_s:.0f} s" if away_s >= 1 else ""
             self._warn(
-                f"The group is out of reach for {away_s:.0f} s: {why}. Trying again until a "
-                "broker answers."
+                f"The group is out of reach{so_far}: {why}. Trying again until a broker answers."
             )
 
     def found(self, now: float) -> None:
