@@ -43,6 +43,10 @@ class NotMade:
     def __getitem__(self, _key: object) -> Any:
         return self
 
+    def __iter__(self) -> Iterator[Any]:
+        """Yield nothing. Without this, `__getitem__` would make an iteration without an end."""
+        return iter(())
+
 
 NOT_MADE: Final = NotMade()
 

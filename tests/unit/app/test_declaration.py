@@ -129,6 +129,7 @@ def other(stream):
         "made = app.flow(wrong).join(app.table('c'), max)",
         "made = app.flow('a').cogroup().merge(wrong)",
         "made = app.Table('t', default=wrong)",
+        "made = [*wrong], dict(wrong), [part.to('b') for part in app.flow('a').branch(3).values()]",
         "made = streamsx.tumbling(0), streamsx.retry(0), streamsx.Channel()",
         "made = app.Table('w').tumbling(0).relative_to_now()",
         "for name in 'ab':\n    app.topic(name)",
