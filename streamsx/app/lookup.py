@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from streamsx.app.app import App
-from streamsx.app.declaration import as_mistake, is_refusal, noting
+from streamsx.app.declaration import NotMade, as_mistake, is_refusal, noting
 from streamsx.app.users_code import users_place
 from streamsx.errors import UsageError
 from streamsx.mistakes import Mistakes, all_of, at
@@ -17,8 +17,8 @@ from streamsx.mistakes import Mistakes, all_of, at
 ATTRIBUTE = "app"
 """Name of the app that counts when a module has several."""
 FILE = ".py"
-OTHERS = "no such table: "
-"""Beginning of errors about a table that may have been refused itself."""
+CONSEQUENCES = ("no such table: ", NotMade.__name__)
+"""Parts of errors that come of a declaration that was refused."""
 
 
 def app_named(name: str) -> App:
@@ -89,7 +89,7 @@ def _add_mistakes_of_apps(mistakes: Mistakes, module: ModuleType) -> None:
             app.topology()
         except UsageError as error:
             for each in all_of(error):
-                if OTHERS not in str(each):
+                if not any(part in str(each) for part in CONSEQUENCES):
                     mistakes.add(each)
 
 

@@ -168,6 +168,25 @@ also = app.topic(4)
     assert "bad setting: commit_interval" in found[1]
 
 
+def test_body_that_fails_by_a_refused_declaration_is_no_further_mistake(told: Told) -> None:
+    (found,) = told("""
+app = App("shop")
+totals = app.Table("totals", default=0)
+
+@app.agent("orders")
+async def count(stream):
+    begun = totals["a"] + 1
+    async for order in stream:
+        totals[order] += 1
+
+@app.agent("more", tables=["totals"])
+async def more(stream):
+    async for order in stream:
+        totals[order] += 1
+""")
+    assert "bad default" in found
+
+
 def test_declaration_within_a_declaration_is_one_mistake(told: Told) -> None:
     (found,) = told("app = App('shop')\nmade = app.flow('a', value_typ=int).count()\n")
     assert "no such argument: value_typ=" in found
