@@ -17,8 +17,8 @@ SEEDS = (3, pytest.param(17, marks=pytest.mark.slow))
 FLOWS = [seed for seed in range(200) if draw(seed).flows][:30]
 """Seeds with flows."""
 SLOW, SLOW_CHUNK = 3_000, 60
-FOUND = [7352, 32435, 51852, 62207, 81461, 99097]
-"""Each has broken an invariant once, and was mended."""
+FOUND = [802, 3081, 7352, 32435, 51852, 62207, 81461, 99097]
+"""Each has broken an invariant once: the product was mended, or, for 3081, the scenario."""
 
 
 def failures(seeds: range) -> list[str]:
