@@ -56,6 +56,7 @@ from streamsx.tasks import crash_points as points
 FAULTS_S = 45.0
 CALM_S = 10.0
 SETTLE_S = 38.0
+MOODY_S = 20.0
 ROUNDS = 8
 SAMPLE_S = 0.25
 MEMORY = Path("/dev/shm")  # noqa: S108  # a file system in memory, if the machine has one
@@ -330,7 +331,10 @@ class World:
         # of the others (seed 1008: six learners, 10 s each).
         callbacks = 1 if self.scene.eager == "none" else 2
         rounds_s = ROUNDS * callbacks * self.scene.slow_revoke_s
-        self.run_until(FAULTS_S + CALM_S + SETTLE_S + rounds_s)
+        # A moody body waits 18 ms for each word, one word after the other (seed 81461: 1,300 words
+        # of a partition, and brokers that are frozen for 28 of the 55 s before).
+        words_s = MOODY_S if self.scene.moody else 0.0
+        self.run_until(FAULTS_S + CALM_S + SETTLE_S + rounds_s + words_s)
         self.settle()
 
     def heal(self) -> None:
