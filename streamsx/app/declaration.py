@@ -113,6 +113,8 @@ def as_mistake(error: BaseException) -> UsageError:
 
 
 def _is_not_made(thing: object) -> bool:
+    if isinstance(thing, dict):
+        thing = [*thing.values()]
     if isinstance(thing, list | tuple | set):
         return any(map(_is_not_made, thing))
     return thing is NOT_MADE

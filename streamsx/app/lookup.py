@@ -62,7 +62,7 @@ def _imported(name: str) -> ModuleType:
     mistakes = Mistakes()
     module = _loaded(name, mistakes)
     if mistakes and module is not None:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
         _add_mistakes_of_apps(mistakes, module)
     mistakes.check()
     assert module is not None, name
@@ -87,8 +87,9 @@ def _add_mistakes_of_apps(mistakes: Mistakes, module: ModuleType) -> None:
     for app in {thing for thing in vars(module).values() if isinstance(thing, App)}:
         try:
             app.topology()
-        except UsageError as error:
-            for each in all_of(error):
+        except Exception as error:  # what is no mistake itself comes of those that were noted
+            found = all_of(error) if isinstance(error, UsageError) else ()
+            for each in found:
                 if not any(part in str(each) for part in CONSEQUENCES):
                     mistakes.add(each)
 

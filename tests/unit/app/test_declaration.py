@@ -129,6 +129,7 @@ def other(stream):
         "made = app.flow(wrong).join(app.table('c'), max)",
         "made = app.flow('a').cogroup().merge(wrong)",
         "made = app.Table('t', default=wrong)",
+        "made = app.topic('t', config={'retention.ms': wrong}), app.flow('a').branch({'b': wrong})",
         "made = [*wrong], dict(wrong), [part.to('b') for part in app.flow('a').branch(3).values()]",
         "made = streamsx.tumbling(0), streamsx.retry(0), streamsx.Channel()",
         "made = app.Table('w').tumbling(0).relative_to_now()",
@@ -153,6 +154,18 @@ also = app.topic(4)
 @pytest.mark.parametrize("error", ["1 / 0", "first, second = wrong", "exit(0)", "import nowhere"])
 def test_error_behind_a_mistake_may_come_of_it_and_is_not_told(told: Told, error: str) -> None:
     (found,) = told(f"app = App('shop')\nwrong = app.topic(3)\n{error}\nx = app.topic(4)\n")
+    assert "(3,)" in found
+
+
+def test_graph_that_cannot_be_made_for_another_reason_hides_no_mistake(told: Told) -> None:
+    (found,) = told("""
+class Mine(App):
+    def topology(self):
+        return super().topology().parts
+
+app = Mine("shop")
+wrong = app.topic(3)
+""")
     assert "(3,)" in found
 
 
