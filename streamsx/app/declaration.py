@@ -3,7 +3,8 @@
 A wrong declaration raises at once, as any wrong call does. That would end the import of the app at
 the first mistake. So while a command imports the app (`noting`), a declaration notes its mistake
 instead, with the user's line, and returns NOT_MADE. The import goes on; whatever is made of
-something refused is refused in silence, because its mistake would be the same one.
+something refused is refused in silence, because its mistake would be the same one. Below a `try` or
+a `with` of the user it raises all the same: the module may know how to go on.
 
 Not here: the import (`lookup`), mistakes of the graph (`App.topology`).
 """
@@ -17,7 +18,7 @@ from itertools import chain
 from traceback import walk_tb
 from typing import Any, Final, TypeVar, cast
 
-from streamsx.app.users_code import OUR_PACKAGE, users_line
+from streamsx.app.users_code import OUR_PACKAGE, users_code_catches, users_line
 from streamsx.errors import UsageError
 from streamsx.mistakes import Mistakes
 
@@ -30,17 +31,26 @@ _noted: ContextVar[Mistakes | None] = ContextVar("noted", default=None)
 
 
 class NotMade:
-    """Stand-in for what a refused declaration would have made."""
+    """Stand-in for what a refused declaration would have made.
+
+    Behind the import its use is an error: the graph is looked at then, and a search such as `while
+    field is not None: field = field.parent` would not come to an end.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self
+        return self._more()
 
     def __call__(self, *_arguments: object, **_options: object) -> Any:
-        return self
+        return self._more()
 
     def __getitem__(self, _key: object) -> Any:
+        return self._more()
+
+    def _more(self) -> "NotMade":
+        if not is_noting():
+            raise AttributeError(NotMade.__name__)
         return self
 
     def __iter__(self) -> Iterator[Any]:
@@ -80,7 +90,7 @@ def declaration(fun: Declared) -> Declared:
         try:
             return fun(*arguments, **options)
         except WRONG as error:
-            if not is_refusal(error):
+            if users_code_catches():
                 raise
             mistakes.add(as_mistake(error), users_line())
             return NOT_MADE

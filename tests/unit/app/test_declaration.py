@@ -200,6 +200,36 @@ async def more(stream):
     assert "bad default" in found
 
 
+def test_graph_that_uses_a_refused_declaration_comes_to_an_end(told: Told) -> None:
+    (found,) = told("""
+app = App("shop")
+regions = app.Table("regions", dfault=str)
+
+@app.agent("orders")
+async def count(orders):
+    async for order in orders.group_by(regions.get, name="region"):
+        pass
+""")
+    assert "no such argument: dfault=" in found
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        "try:\n    t = app.topic('a', more=1)\nexcept TypeError:\n    t = app.topic('a')",
+        "def web():\n    try:\n        return app.web\n    except Exception:\n        pass\nassert not web()",
+        "def made():\n    return app.topic('a', more=1)\nwith suppress(TypeError):\n    made()",
+    ],
+)
+def test_mistake_that_the_module_catches_is_none(tmp_path: Path, probe: str) -> None:
+    (tmp_path / "right.py").write_text(
+        "from contextlib import suppress\nfrom streamsx import App\n"
+        f"app = App('shop')\n{probe}\napp.flow('a').to('b')\n"
+    )
+    done = streamsx("topology", "right", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_declaration_within_a_declaration_is_one_mistake(told: Told) -> None:
     (found,) = told("app = App('shop')\nmade = app.flow('a', value_typ=int).count()\n")
     assert "no such argument: value_typ=" in found
