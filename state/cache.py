@@ -37,7 +37,7 @@ from streamsx.errors import DecodeFailed, ValueRefused, WorldError
 from streamsx.model import RECORD_BYTES_MAX
 from streamsx.serde.codec import encoded_all
 from streamsx.state.api import INDEX, ROW, Rows, holds_rows
-from streamsx.state.careful import Careful, CarefulSearch, OfRecord, checked_bytes
+from streamsx.state.careful import Careful, CarefulSearch, OfRecord
 from streamsx.state.layout import StoreNode
 from streamsx.state.sizes import ENCODED_BYTES, ENTRY_BYTES, SLOT_BYTES, Learned, deep_bytes
 
@@ -177,7 +177,7 @@ class CachedStore:
         # A codec may encode None as None; no key or value is None here.
         self.encode_key: Callable[[Any], bytes] = node.keys.encode  # type: ignore[assignment]
         self.encode: Callable[[Any], bytes] = values.encode  # type: ignore[assignment]
-        self._comes_back = values.check
+        self.comes_back = values.check
         self._key_encoders: Mapping[type, Callable[[Any], bytes | None]] = node.keys.encoders
         self._encoders = values.encoders
         self._indexed = node.indexed
@@ -488,8 +488,7 @@ class CachedStore:
             return Changes([], [])
         checked: list[bytes] | None = None
         if isinstance(self.sealing, Careful):
-            checked = checked_bytes(part)
-            part = self.sealing.opened(part)
+            checked = self.sealing.encoded(part)
         objects = [value for _, value in part]
         kinds = set(map(type, objects))
         deletes = _Gone in kinds
@@ -529,12 +528,12 @@ class CachedStore:
 
     def _loses_one(self, objects: list[Any], encoded: list[bytes | None], *, deletes: bool) -> bool:
         """Return whether a value of a slice would be read back as another one."""
-        if self._comes_back is None:
+        if self.comes_back is None:
             return False
         if deletes:
             objects = [value for value in objects if value is not GONE]
             encoded = [row for row in encoded if row is not None]
-        return self._comes_back.first(objects, encoded) is not None  # type: ignore[arg-type]
+        return self.comes_back.first(objects, encoded) is not None  # type: ignore[arg-type]
 
     def _slice(self, limit: int) -> int:
         unmeasured = self.entry_bytes == FIRST_ENTRY_BYTES
@@ -573,7 +572,7 @@ class CachedStore:
                 raise self._refusal("does not come back", key, value, lost) from error
             why = f"{type(error).__name__}: {error}: put a value that its serializer can write"
             raise self._refusal("cannot be encoded", key, value, why) from error
-        trip = self._comes_back
+        trip = self.comes_back
         if trip and type(value) not in trip.kept and not trip.comes_back(value, encoded):
             why = self._lost(value) or "it would be read back as another value: declare its type"
             raise self._refusal("does not come back", key, value, why)
@@ -585,7 +584,7 @@ class CachedStore:
 
     def _lost(self, value: Any) -> str:
         """Return the part of a value that its codec loses, with a remedy; empty: no part."""
-        lost = self._comes_back and self._comes_back.lost(value)
+        lost = self.comes_back and self.comes_back.lost(value)
         return str(lost or "")
 
     def _refusal(self, what: str, key: Any, value: Any, why: str) -> ValueRefused:

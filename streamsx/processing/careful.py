@@ -22,6 +22,7 @@ from streamsx.errors import RecordRefused
 from streamsx.model import Headers
 from streamsx.processing.inbox import (
     UNKNOWN,
+    Delivered,
     Done,
     Outbox,
     Send,
@@ -29,6 +30,7 @@ from streamsx.processing.inbox import (
     SendValue,
     TaskContext,
     UnroutedRecord,
+    metadata_of,
     sent_to,
 )
 from streamsx.processing.waiting import WaitingResults
@@ -126,19 +128,24 @@ class HeldOutbox(Outbox):
         """
         if not self._whole:
             return rare
-        hold = self.to(topic, None, below)
+        below = below or self.below
+        leave = below.to(topic)
+        check = self.below.check(topic)
         inbox = running.inbox
         turn = running.turn
-        done = sent_to(topic, UNKNOWN)
+        done = below.answer(Delivered(metadata_of(topic, UNKNOWN, UNKNOWN, UNKNOWN)))
 
         def send(*, key: Any = None, value: Any = None, **other: Any) -> Awaitable[Any]:
             batch = inbox.batch
             if other or batch is None or not turn._is_owned():  # noqa: SLF001  # private in RLock
                 return rare(key=key, value=value, **other)
-            if inbox.unit is None:  # the care has ended, and the caller has kept the function
+            if inbox.units is None:  # the care has ended, and the caller has kept the function
                 return rare(key=key, value=value)
             raw = keys[type(key)](key)
-            hold(raw, values[type(value)](value), batch.timestamps[inbox.index], None)
+            data = values[type(value)](value)
+            if not self.muted:
+                at_ms = batch.timestamps[inbox.index]
+                self.held.append((leave, check, raw, data, at_ms, None, None))
             return done
 
         return send
@@ -254,7 +261,9 @@ class HeldPart(Outbox):
 class Care:
     """Care of a task: keeps or undoes each record by itself.
 
-    `reached`: per topic, the offset below which the outputs of each reader have left.
+    `reached`: per topic, the offset below which the outputs of each reader have left. `shares`:
+    whether one record's objects get into several units, such as its value into several branches.
+    Results that wait for a commit may share objects with rows too.
     """
 
     def __init__(
@@ -265,8 +274,10 @@ class Care:
         reached: Mapping[str, Mapping[str, int]],
         *,
         whole: bool = False,
+        shares: bool = False,
     ) -> None:
         self._stores = stores
+        self._shares = shares
         self._pending = pending
         self.outbox = HeldOutbox(outbox, whole=whole)
         self._reached = reached
@@ -294,13 +305,19 @@ class Care:
             Exception: a value cannot be encoded, or a topic refuses an output; the unit can still
                 be undone.
         """
-        for rows in self.touched:
-            rows.encode()
+        touched = self.touched
+        alone = len(touched) == 1 and not (self._shares or self._pending)
+        for rows in touched:
+            rows.encode(alone=alone)
         outbox = self.outbox
         if outbox.held:
             outbox.release()
         outbox.muted = False
-        self._keep()
+        for rows in touched:
+            rows.keep()
+        touched.clear()
+        if self._pending:
+            self._keep_results()
 
     def undo(self) -> None:
         """Undo the unit, because its record has failed."""
@@ -339,6 +356,9 @@ class Care:
         for rows in self.touched:
             rows.keep()
         self.touched.clear()
+        self._keep_results()
+
+    def _keep_results(self) -> None:
         for results in self._pending.values():
             if isinstance(results, WaitingResults):
                 results.keep()

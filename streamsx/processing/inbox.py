@@ -140,6 +140,10 @@ class Outbox(Protocol):
         """
         return rare
 
+    def answer(self, delivery: Awaitable[Any]) -> Awaitable[Any]:
+        """Return an awaitable that gives a delivery at once, as a Done does by default."""
+        return Done(delivery)
+
     def last_sent(self, topic: str, at_ms: int) -> "Done":
         """Return the Done of the record that was sent last, to this topic."""
         return sent_to(topic, at_ms)
@@ -320,27 +324,9 @@ SKIPPED: Final = object()
 """Marker that replaces a value that cannot be decoded."""
 
 
-class UnitSteps:
-    """Iterator over a column of a chunk that tells of each record when the body asks for it."""
-
-    __slots__ = ("_index", "_left", "_unit")
-
-    def __init__(self, left: Iterator[Any], index: int, unit: Callable[[int], None]) -> None:
-        self._left = left
-        self._index = index
-        self._unit = unit
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        raw = next(self._left)
-        self._unit(self._index)
-        self._index += 1
-        return raw
-
-    def __length_hint__(self) -> int:
-        return length_hint(self._left)
+UnitSteps = Callable[[Iterator[Any], Batch, int], Iterator[Any]]
+"""Function that returns a column of a chunk, from an index of the batch on, in whose steps records
+begin and end."""
 
 
 class Inbox:
@@ -349,7 +335,7 @@ class Inbox:
     __slots__ = (
         "_chunk", "_done", "_held", "_keys", "_passed", "_raws", "_start", "_stop", "_withheld",
         "awaited", "batch", "chunks", "ended", "failed", "gate", "index", "over", "undecodable",
-        "unit",
+        "units",
     )  # fmt: skip
 
     def __init__(
@@ -371,8 +357,8 @@ class Inbox:
         """Whether the task has ended: its next life does the held records again."""
         self.awaited = False
         """Whether each body begins when its first record is here, and fails with that record."""
-        self.unit: Callable[[int], None] | None = None
-        """In a careful task, callback with the index of each record that the body asks for."""
+        self.units: UnitSteps | None = None
+        """In a careful task, the function that tells of each record when the body asks for it."""
         self.gate: Awaitable[None]
         """Gate at which the reader waits for the next chunk; set by the actor that opens it."""
         self._chunk: Chunk
@@ -447,10 +433,11 @@ class Inbox:
         self._keys = list(self._chunk.batch.keys[self._start : self._stop])
         return self._keys
 
-    def steps(self, column: list[Any]) -> Iterator[Any]:
-        """Return an iterator over a column of the chunk that was begun."""
-        left = iter(column)
-        return left if self.unit is None else UnitSteps(left, self._start, self.unit)
+    def steps(self, left: Iterator[Any]) -> Iterator[Any]:
+        """Return the rest of a column of the chunk that was begun, in steps of the body."""
+        if self.units is None:
+            return left
+        return self.units(left, self._chunk.batch, self._start)
 
     def number(self, index: int) -> int:
         """Return the ordinal of a record of the chunk at hand."""
@@ -496,7 +483,7 @@ class Inbox:
         batch = self._chunk.batch
         cut = slice(self._start, self._stop)
         headers = batch.headers[cut] if batch.headers else repeat(None)
-        raws = self.steps(self._raws)
+        raws = self.steps(iter(self._raws))
         return zip(batch.keys[cut], raws, batch.timestamps[cut], headers, strict=False)
 
     def step_failed(
@@ -670,7 +657,7 @@ class Values:
             while not inbox.chunks:
                 await inbox.gate
             raws = inbox.begin()
-            left = inbox.steps(raws)
+            left = inbox.steps(iter(raws))
             decode_each = inbox.checked(loads)
             values: Iterator[Any] = left if decode_each is None else map(decode_each, left)
             while True:
@@ -729,10 +716,10 @@ class Values:
             while not inbox.chunks:
                 await inbox.gate
             raws = inbox.begin()
-            keys = inbox.steps(inbox.keys())
+            keys = iter(inbox.keys())
             left = iter(raws)
             decode = inbox.checked(loads) or loads
-            pairs = zip(map(decode_key, keys), map(decode, left), strict=False)
+            pairs = zip(map(decode_key, inbox.steps(keys)), map(decode, left), strict=False)
             while True:
                 first = inbox.index + 1
                 try:

@@ -263,7 +263,7 @@ class AgentRun:
         self.withhold = self._inbox.withhold
         self._unit: tuple[Batch, int, int] | None = None
         """Record of a careful task that the body has at hand: batch, index and ordinal."""
-        self._inbox.unit = None if task.care is None else self._next_unit
+        self._inbox.units = None if task.care is None else self._units
 
     @property
     def holds(self) -> bool:
@@ -307,19 +307,38 @@ class AgentRun:
             self.actor.wake()
         return given
 
-    def _next_unit(self, index: int) -> None:
-        """Begin a record of a careful task, because the body asks for it."""
-        if self._unit is not None:
-            self.end_unit()
-        if self._task.ended is not None:
-            self._inbox.ended = True
-            raise self._task.ended
-        batch = self._inbox.batch
-        care = self._task.care
-        assert batch is not None, "a unit without a record"
+    def _units(self, column: Iterator[Any], batch: Batch, index: int) -> Iterator[Any]:
+        """Yield a column of a careful task's chunk, from an index on.
+
+        The body asks for a record by taking its item: the record before ends then, and this one
+        begins.
+        """
+        task = self._task
+        care = task.care
+        inbox = self._inbox
+        left = self._scope.left
+        offsets = batch.offsets
+        ordinal = inbox.number(index)
         assert care is not None, "a unit of a task that is not careful"
-        self._unit = batch, index, self._inbox.number(index)
-        care.begin(muted=batch.offsets[index] < self._scope.left)
+        end = care.end
+        for item in column:
+            unit = self._unit
+            if unit is not None and task.ended is None:
+                self._unit = None
+                try:
+                    end()
+                except Exception as error:  # of a codec, or a topic that refuses an output
+                    self._refused(unit, error)
+            if task.ended is not None:
+                inbox.ended = True
+                raise task.ended
+            self._unit = batch, index, ordinal
+            muted = offsets[index] < left
+            if muted or care.touched:
+                care.begin(muted=muted)
+            index += 1
+            ordinal += 1
+            yield item
 
     def end_unit(self) -> None:
         """End the record that the body has done: its changes stay, and its outputs leave."""
@@ -330,11 +349,15 @@ class AgentRun:
             return
         try:
             care.end()
-        except Exception as error:  # of a topic that refuses an output
-            try:
-                self._scope.failed(*unit, error, decode=False)
-            except StreamsxError as fatal:
-                self._task.end(fatal, f"agent {self.agent}")
+        except Exception as error:  # of a codec, or a topic that refuses an output
+            self._refused(unit, error)
+
+    def _refused(self, unit: tuple[Batch, int, int], error: Exception) -> None:
+        """Report a record that failed at its end; end the task if the failure does."""
+        try:
+            self._scope.failed(*unit, error, decode=False)
+        except StreamsxError as fatal:
+            self._task.end(fatal, f"agent {self.agent}")
 
     def close(self) -> None:
         """End the body where it waits."""
@@ -343,7 +366,7 @@ class AgentRun:
 
     def end_care(self) -> None:
         """Run without units, and send by the task's own outbox, from now on."""
-        self._inbox.unit = None
+        self._inbox.units = None
         self._context.send_by(self._outbox())
 
     def _outbox(self) -> Outbox:

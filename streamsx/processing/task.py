@@ -200,6 +200,7 @@ class Task:
                 self.outbox,
                 self.order.reached,
                 whole=self.policy.whole,
+                shares=any(len(source.branches) > 1 for source in self.plan.sources),
             )
             if self._careful
             else None
@@ -1001,8 +1002,9 @@ def no_records_fault(error: Exception) -> Exception | None:
 
     The fault may be bare, or in an ExceptionGroup as a TaskGroup raises it, among other errors.
     """
-    found = error if isinstance(error, ExceptionGroup) else ExceptionGroup("", [error])
-    faults: Any = found.subgroup((*STORE_FAULTS, *WIRING_FAULTS))
+    if not isinstance(error, ExceptionGroup):
+        return error if isinstance(error, (*STORE_FAULTS, *WIRING_FAULTS)) else None
+    faults: Any = error.subgroup((*STORE_FAULTS, *WIRING_FAULTS))
     while isinstance(faults, ExceptionGroup):
         faults = faults.exceptions[0]
     return faults  # type: ignore[no-any-return]

@@ -23,6 +23,7 @@ Not here: records of Faust (`record`), other types (`typed`), the values that a 
 """
 
 import dataclasses
+import marshal
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from functools import cache
@@ -69,6 +70,12 @@ TABLE_OPTIONS: Final = (
     | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 )  # fmt: skip
 """Options without a type: values that JSON does not give back are refused where that is free."""
+MARSHAL_PLAIN: Final = 2
+"""Version of marshal's format that does not look for objects that occur twice: 30 % less time."""
+MARSHAL_TUPLE: Final = ord("(")
+MARSHAL_FLOAT: Final = ord("g")
+"""Marks of a tuple and of a float in that version, which texts and ints may contain too. Searching
+a byte takes 10 ns, bytes by `find` 100 and by `in` 220."""
 BEYOND: Final = "64-bit"
 """Word in orjson's error for an int that orjson does not write."""
 
@@ -137,7 +144,7 @@ def table_codec(kind: Any) -> Codec:
     made = table_key_codec(kind)
     if kind is None or kind is Any or kind is str:
         strict = TableEncoders(made.encoders)
-        return made._replace(encoders=strict, check=PlainRoundTrip(made.decode))
+        return made._replace(encoders=strict, check=PlainRoundTrip(made.decode, plain_bytes))
     read = None if kind in CONVERSIONS or is_model(kind) or is_pydantic(kind) else _reader(kind)
     if read is not None and read.hides:
         made = made._replace(encoders=Encoders(JSON, BY_MSGSPEC))
@@ -302,6 +309,26 @@ def to_json(value: Any) -> bytes:
 def to_table(value: Any) -> bytes:
     """Write JSON that reads back equal, apart from the cases that `PlainRoundTrip` checks."""
     return orjson.dumps(value, option=TABLE_OPTIONS)[:-1]
+
+
+def plain_bytes(value: Any) -> bytes | None:
+    """Write a value as `to_table` does; return None if it may be read back as another one.
+
+    JSON has a list for a tuple, and null for a float that is not finite: what is read is unequal
+    then. What marshal writes shows whether there may be tuples and floats, so most values need not
+    be read. marshal refuses types that are derived from its own, such as an Enum of texts, which
+    would be equal. A dict in a dict takes 0.5 us, and 1.2 part by part; one with floats takes 0.8
+    to 1.5, and 7.
+    """
+    try:
+        data = orjson.dumps(value, None, TABLE_OPTIONS)[:-1]
+        shape = marshal.dumps(value, MARSHAL_PLAIN)
+    except (TypeError, ValueError):
+        return None
+    doubtful = MARSHAL_TUPLE in shape or (MARSHAL_FLOAT in shape and data.find(NULL) >= 0)
+    if (doubtful and LOADS(data) != value) or (type(value) is dict and BLESSED in value):
+        return None
+    return data
 
 
 def encoded_all(encode: Encode, values: Iterable[Any]) -> list[bytes | None]:

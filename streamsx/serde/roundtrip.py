@@ -59,6 +59,8 @@ class RoundTrip:
     kept: frozenset[type] = frozenset()
     floats: frozenset[type] = frozenset()
     """Set `{float}` if each finite float comes back, else empty."""
+    quick: Callable[[Any], bytes | None] | None = None
+    """Function that writes a value, and returns None if it may not come back."""
 
     def first(self, values: Sequence[Any], encoded: Sequence[bytes]) -> int | None:
         """Return the index of the first value that does not come back; None if all come back."""
@@ -96,8 +98,13 @@ class PlainRoundTrip(RoundTrip):
     kept = EXACT
     floats = frozenset({float})
 
-    def __init__(self, decode: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        decode: Callable[[Any], Any],
+        quick: Callable[[Any], bytes | None] | None = None,
+    ) -> None:
         self._decode = decode
+        self.quick = quick
 
     def all_come_back(
         self, values: Sequence[Any], kinds: set[type], encoded: Sequence[bytes]

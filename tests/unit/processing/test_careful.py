@@ -16,6 +16,10 @@ from streamsx.processing.inbox import DONE, RUNNING, Outbox, SentRecord, Unroute
 from streamsx.processing.merge import TURNS_MAX
 from streamsx.processing.rerun import RecordUndone, Rerun
 from streamsx.processing.task import Task
+from streamsx.processing.waiting import WaitingResults
+from streamsx.state.cache import CachedStore
+from streamsx.state.layout import StoreNode
+from streamsx.state.memory import MemoryRows
 from streamsx.testing import TestDriver
 from streamsx.topology.nodes import AgentNode, OnFailure, Source
 from tests.support.codecs import coded
@@ -29,6 +33,7 @@ def text(raw: bytes | None) -> Any:
 
 
 TEXT = coded(text)
+JSON = coded(orjson.loads, orjson.dumps)
 
 
 def at_work(*words: str, first: int = 0) -> Batch:
@@ -496,6 +501,61 @@ def test_outputs_of_a_record_leave_all_or_none() -> None:
     with pytest.raises(RecordTooLarge):
         held.release()
     assert sent.by_topic == {}
+
+
+def careful_stores(count: int) -> list[CachedStore]:
+    """Return stores of JSON whose task is careful."""
+    nodes = [StoreNode(f"s{n}", f"app-s{n}", JSON, JSON, str) for n in range(count)]
+    stores = [CachedStore(node, MemoryRows(), 1 << 20) for node in nodes]
+    for store in stores:
+        store.check_values(checking=True, at_set=False)
+    return stores
+
+
+def test_record_that_fails_changes_no_row_of_another_store_with_its_object() -> None:
+    """One record puts an object into two tables; the next one gets it from one of them."""
+    accounts, newest = careful_stores(2)
+    care = Care([accounts, newest], {}, Sent(), {})
+    value = {"n": [1]}
+    accounts.put("ann", value)
+    newest.put("de", value)
+    care.end()
+    accounts.get("ann")["n"].append(2)
+    care.undo()
+    assert (accounts.get("ann"), newest.get("de")) == ({"n": [1]}, {"n": [1]})
+
+
+@pytest.mark.parametrize("shares", ["branches", "results"])
+def test_object_outside_of_the_store_is_not_the_one_of_its_row(shares: str) -> None:
+    """The value of a record goes into a row, and into another branch, or waits for a commit.
+
+    That branch, or a later record of the row, changes it and fails.
+    """
+    (store,) = careful_stores(1)
+    waiting = WaitingResults()
+    pending: dict[int, Any] = {1: waiting} if shares == "results" else {}
+    care = Care([store], pending, Sent(), {}, shares=shares == "branches")
+    value = {"n": [1]}
+    store.put("ann", value)
+    waiting["ann"] = value
+    care.end()
+    if shares == "branches":
+        value["n"].append(2)
+    else:
+        store.get("ann")["n"].append(2)
+    care.undo()
+    assert store.get("ann") == {"n": [1]}
+    assert shares == "branches" or waiting == {"ann": {"n": [1]}}
+
+
+def test_row_that_was_only_given_is_as_before_for_the_next_record() -> None:
+    (store,) = careful_stores(1)
+    care = Care([store], {}, Sent(), {})
+    store.put("ann", {"n": [1]})
+    care.end()
+    store.get("ann")["n"].append(2)
+    care.end()
+    assert store.get("ann") == {"n": [1]}
 
 
 def late(value: bytes) -> UnroutedRecord:

@@ -2,14 +2,18 @@
 
 import dataclasses
 import datetime
+import math
+from collections import OrderedDict
+from enum import Enum, IntEnum
 from typing import Any
+from uuid import UUID
 
 import faust
 import msgspec
 import pytest
 
 from streamsx.errors import TopologyError
-from streamsx.serde.codec import codec, table_codec, topic_codec
+from streamsx.serde.codec import codec, plain_bytes, table_codec, topic_codec
 
 
 class Order(faust.Record):
@@ -134,3 +138,35 @@ def test_equal_codecs_are_one_object() -> None:
 
 def test_encoded_value_has_exact_size() -> None:
     assert codec(None, "json").encode("a" * 10) == b'"aaaaaaaaaa"'
+
+
+class Color(str, Enum):  # noqa: UP042  # a text that is a member too
+    RED = "red"
+
+
+class Size(IntEnum):
+    LARGE = 40
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {}, [], {"a": {"n": 40}}, [40.0, -0.0, 1e300, 2**63], {"(g)": "null", "f": 1.5},
+        [None, True, 0.1], {"a": None, "b": [None, 0.5]}, [[[]], {"": {}}], ["\u20ac(", "g"],
+    ],
+)  # fmt: skip
+def test_value_of_plain_json_is_written_as_a_table_does(value: Any) -> None:
+    assert plain_bytes(value) == table_codec(None).encode(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"a": (1, 2)}, [()], [math.nan], {"a": [1.0, math.inf]}, {"a": Color.RED}, [Size.LARGE],
+        {"id": UUID(int=0)}, {1: 2}, {"a": {1}}, {"a": b"b"}, [2**64], [datetime.date(2026, 1, 1)],
+        OrderedDict(a=1), {"a": OrderedDict()}, {"__faust": {"ns": "x"}}, ["\ud800"], [Point(1)],
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_value_that_may_not_come_back_is_not_written(value: Any) -> None:
+    assert plain_bytes(value) is None
