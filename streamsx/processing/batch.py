@@ -76,7 +76,7 @@ class StreamTimes:
     def below(self, offset: int) -> int:
         """Return the stream time after all records below an offset."""
         index = bisect_left(self._offsets, offset, self._start, self._stop)
-        return self._running[index - self._start]
+        return max(self._before, max(self._stamps[: index - self._start], default=-1))
 
 
 class Chunk(NamedTuple):
