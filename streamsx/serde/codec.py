@@ -75,7 +75,7 @@ MARSHAL_PLAIN: Final = 2
 JSON_LIST: Final = ord("[")
 MARSHAL_TUPLE: Final = ord("(")
 MARSHAL_FLOAT: Final = ord("g")
-"""Marks of a list in JSON, and of a tuple and a float in that version; texts and numbers may contain
+"""Marks of a list in JSON, and of a tuple and a float in that version; texts and numbers may have
 them too. Searching a byte takes 10 ns, bytes by `find` 100 and by `in` 220."""
 BEYOND: Final = "64-bit"
 """Word in orjson's error for an int that orjson does not write."""
