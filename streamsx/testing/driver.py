@@ -149,6 +149,21 @@ class _Logs(Outbox):
 
         return send
 
+    def check(self, topic: str, partition: int | None = None) -> Send:
+        """Return a function that raises what a sender to the topic would, and sends nothing."""
+        batches = OutputPartition(TopicPartition(topic, partition or 0), BatchFormat(), _nothing)
+
+        def check(
+            key: bytes | None,
+            value: bytes | None,
+            at_ms: int,
+            headers: Headers | None,
+            by: bytes | None = None,
+        ) -> None:
+            batches.checked(at_ms, key, value, headers or NO_HEADERS)
+
+        return check
+
     def write(self, tp: TopicPartition, row: _Row) -> None:
         """Append a record, so that everybody sees it."""
         log = self._rows[tp]
@@ -213,6 +228,9 @@ class _Transaction(Outbox):
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         return self._logs.to(topic, partition, self._hold)
+
+    def check(self, topic: str, partition: int | None = None) -> Send:
+        return self._logs.check(topic, partition)
 
     def rows(self, topic: str, partition: int) -> SendRows:
         return self._logs.rows(topic, partition)

@@ -784,3 +784,27 @@ def test_user_test_may_replace_send_of_a_topic(drive: Drive, monkeypatch: Any) -
     driver.pipe("words", ["e"])
     assert heard == ["b", "c", "d"]
     assert sorted(record.value for record in driver.read("echoed")) == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_outputs_of_a_record_leave_all_or_none(guarantee: str) -> None:
+    """The second output of a record is too large, and the record fails."""
+    app = App("shop", processing_guarantee=guarantee, topic_partitions=1)
+    orders, out = app.topic("orders"), app.topic("out")
+    totals = app.Table("totals", default=int)
+
+    @app.agent(orders)
+    async def total(stream: Any) -> None:
+        async for order in stream:
+            totals["all"] += 1
+            await out.send(value=order["n"])
+            await out.send(value="x" * order["size"])
+
+    with TestDriver(app, raises=False) as driver:
+        sizes = (1, 2_000_000, 1, 2_000_000, 1)
+        driver.pipe("orders", [{"n": n, "size": size} for n, size in enumerate(sizes)])
+        sent = [each.value for each in driver.read("out")]
+        assert driver.table("totals") == {"all": 3}
+    numbers = [value for value in sent if value != "x"]
+    again = [1] if guarantee == "at_least_once" else []  # it had left when its task went back
+    assert sorted(numbers) == sorted([0, 2, 4, *again])
