@@ -399,9 +399,11 @@ class CachedStore:
             self._hot_bytes = self._hot_bytes * len(self.hot) // self._hot_measured
             self._hot_measured = len(self.hot)
         elif grown:
-            newest = list(islice(reversed(self.hot.values()), min(grown, CHANGES_SAMPLED)))
-            size = sum(map(deep_bytes, newest)) // len(newest)
-            self._hot_bytes += grown * (ENTRY_BYTES + size)
+            newest = dict(islice(reversed(self.hot.items()), min(grown, CHANGES_SAMPLED)))
+            size = sum(map(deep_bytes, newest.values()))
+            if isinstance(self.hot, Careful):
+                size += self.hot.bytes_of(newest)
+            self._hot_bytes += grown * (ENTRY_BYTES + size // len(newest))
             self._hot_measured += grown
 
     def _set_aside(self) -> None:

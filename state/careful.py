@@ -14,6 +14,8 @@ Not here: the limits of a record (`streamsx.processing.careful`), rows that are 
 back with `CachedStore.renew`).
 """
 
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from streamsx.errors import ValueRefused
@@ -220,9 +222,18 @@ class Careful(dict[Any, Any]):
     # -- a seal
 
     def set_aside(self) -> None:
-        """Give objects of their own to readers from now on, because a seal encodes the rows."""
-        self._forget()
+        """Give objects of their own to readers from now on, because a seal encodes the rows.
+
+        What was set outside of records is kept first. The race without this: a record sets a row;
+        a job that its body has started changes the row between two records; the seal would take
+        the bytes of the record.
+        """
+        self.keep()
         self._sealing = True
+
+    def bytes_of(self, keys: Iterable[Any]) -> int:
+        """Return the memory of the bytes of some rows."""
+        return sum(sys.getsizeof(self._raws.get(key)) for key in keys)
 
     def encoded(self, part: list[tuple[Any, Any]]) -> list[bytes] | None:
         """Return the bytes of some rows, if all of them were checked at the end of a record."""

@@ -229,3 +229,36 @@ def test_bad_value_set_outside_of_records_is_refused_by_the_seal(late: CachedSto
     late.keep()
     with pytest.raises(ValueRefused):
         commit(late)
+
+
+# Changes outside of records, of a job that a body has started, say.
+
+
+@pytest.mark.parametrize("value", [{"n": 2}, 2, None], ids=repr)
+def test_row_changed_between_two_records_is_sealed_as_it_is(late: CachedStore, value: Any) -> None:
+    for key in "ab":
+        late.put(key, {"n": 1})
+        encode(late)
+        late.keep()
+    if value is None:
+        late.delete("a")
+    else:
+        late.put("a", value)
+    assert commit(late) == {"a": value, "b": {"n": 1}}
+    assert late.get("a") == value
+
+
+def test_bad_value_set_between_two_records_is_refused_by_the_seal(late: CachedStore) -> None:
+    late.put("a", {"n": 1})
+    encode(late)
+    late.keep()
+    late.put("a", object())
+    with pytest.raises(ValueRefused):
+        commit(late)
+
+
+def test_bytes_beside_the_objects_of_changed_rows_count_as_memory(late: CachedStore) -> None:
+    late.put("a", {"text": "x" * 10_000})
+    encode(late)
+    late.keep()
+    assert late.dirty_bytes > 20_000
