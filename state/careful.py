@@ -58,7 +58,8 @@ class Careful(dict[Any, Any]):
         self._keeps_ints = check is not None and int in check.kept
         """Whether each int comes back as it is."""
         self._raws: dict[Any, bytes | None] = {}
-        """Bytes of the rows as of the last record that has set them; None if none are needed."""
+        """Bytes of the rows as of the last record that has set them; None if none are needed. Those
+        of a row that has left, such as a closed window, stay until the seal."""
         self._before: dict[Any, Any] = {}
         """What each row that the record has set or was given was before; None for a clean row."""
         self._set: list[Any] = []
@@ -79,7 +80,7 @@ class Careful(dict[Any, Any]):
         if key not in before:
             if not before:
                 if self._sealing:
-                    return self._own(key, value)
+                    return default if value is None else self._own(key, value)
                 self.store.touched.append(self)
             before[key] = value
         return default if value is None else value

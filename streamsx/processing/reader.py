@@ -323,7 +323,7 @@ class AgentRun:
         end = care.end
         for item in column:
             unit = self._unit
-            if unit is not None and task.ended is None:
+            if unit is not None and task.ended is None:  # `end_unit`, without its frame
                 self._unit = None
                 try:
                     end()

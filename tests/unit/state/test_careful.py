@@ -262,3 +262,16 @@ def test_bytes_beside_the_objects_of_changed_rows_count_as_memory(late: CachedSt
     encode(late)
     late.keep()
     assert late.dirty_bytes > 20_000
+
+
+def test_row_that_has_left_is_not_there_beside_a_seal(late: CachedStore) -> None:
+    """A session that was never stored ends, and its row leaves; its key has a record in a seal."""
+    for key in "abc":
+        late.put(key, {"n": 1})
+        encode(late)
+        late.keep()
+    late.hot.pop("a")
+    late.keep()
+    late.seal(1)
+    assert late.get("a") is None
+    assert late.get("c") == {"n": 1}
