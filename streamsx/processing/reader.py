@@ -271,6 +271,14 @@ class AgentRun:
         return self._inbox.holds
 
     @property
+    def halfway(self) -> bool:
+        """Return whether the body has begun with a record that is not done.
+
+        A body that connects somewhere ahead of its first record has not.
+        """
+        return self._inbox.holds or (self._inbox.batch is not None and not self.actor.idle)
+
+    @property
     def reached(self) -> int:
         """Return the next offset that the body has not read, regardless of earlier failures."""
         return self._inbox.position

@@ -482,6 +482,17 @@ class Task:
         return False
 
     @property
+    def halfway(self) -> bool:
+        """Return whether a seal that begins now would take a part of what a record changes.
+
+        The seals of a careful task leave out the record at hand. A task without stores has no part
+        to take.
+        """
+        if self.care is not None or not self.stores or self._sealing is not None or not self.busy:
+            return False
+        return any(body.halfway for body in self.bodies)
+
+    @property
     def positions(self) -> dict[str, int]:
         """Return topic -> next offset that is safe to commit: that of the slowest reader."""
         return dict(self._place().positions)

@@ -6,7 +6,8 @@ when the last commit is written, so that a store is never more than one commit b
 IDLE        No cycle runs. `Due` begins one, and so does a suspended task that has something to
             commit.
 SEALING     Task by task, the dirty values are encoded and sent to the changelogs. A task does not
-            run between the first and the last slice; the others do.
+            run between the first and the last slice; the others do. At least once, a task drops out
+            if a body of it is in the middle of a record (`open_records`).
 FLUSHING    The brokers acknowledge the records that these tasks sent before. Tasks run. A task
             whose records a partition does not take drops out and is held; the others commit. The
             held task is sealed again when all these records have arrived.
@@ -125,6 +126,14 @@ class Suspended:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskPutOff:
+    """Event: the task whose seal would begin has a body in the middle of a record; it commits with
+    a later cycle."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSealed:
     """Event: the dirty values of the task are encoded and sent to the changelogs."""
 
@@ -178,8 +187,8 @@ class TaskLost:
 
 
 Event = (
-    Due | Suspended | TaskSealed | Flushed | Arrived | OffsetsCommitted | TransactionEnded
-    | TaskWritten | TaskLost
+    Due | Suspended | TaskPutOff | TaskSealed | Flushed | Arrived | OffsetsCommitted
+    | TransactionEnded | TaskWritten | TaskLost
 )  # fmt: skip
 
 
@@ -305,7 +314,7 @@ class CommitCycles:
             case TaskWritten(task) if task in self.unwritten:
                 self.unwritten.remove(task)
                 return self._written()
-            case TaskLost(task):
+            case TaskPutOff(task) | TaskLost(task):
                 return self._forget(task)
         raise InvalidTransition(f"commit: {event} while {self.state.value}: {list(self.story)}")
 

@@ -21,6 +21,7 @@ from streamsx.protocol.error_codes import name_of
 from streamsx.tasks import commit_cycle, crash_points
 from streamsx.tasks.active_task import Active
 from streamsx.tasks.commit_cycle import CommitCycles
+from streamsx.tasks.open_records import OpenRecords
 from streamsx.tasks.state_machine import TaskEvent
 from streamsx.tasks.task_registry import Happened
 
@@ -131,6 +132,9 @@ class Committer:
         """Next offset of each partition after the last flush."""
         self._suspended: dict[TaskId, tuple[Active, float]] = {}
         """Suspended tasks whose bodies have records at hand, and the time of the suspension."""
+        self._open_records = OpenRecords()
+        self._regular = True
+        """Whether the interval begins anew behind the running cycle, because that has all tasks."""
         self._hurry = False
         """Whether a task waits for its first commit: the next cycle begins before the interval
         ends."""
@@ -176,28 +180,38 @@ class Committer:
         self._look_at_held()
         self._settle(now)
         free = [active for active in actives if active.id not in self._machine.held]
-        stores = [store for active in free for store in active.task.stores.values()]
         held = self.held_bytes = sum(active.task.dirty_bytes for active in free)
         self.full = held > FULL * self._dirty_bytes_max
         if not self.idle:
             return
-        rows = sum(len(store.hot) for store in stores)
-        spread = rows > DIRTY_ROWS_MAX and rows >= sum(a.task.records for a in free)
+        crowded = held > self._dirty_bytes_max
+        done = self._open_records.over(now, free, crowded=crowded)
+        whole = [active for active in free if active.id not in self._open_records]
         hurries = self._hurry or self._machine.wanted
-        waits = now < self.due_at and not hurries
-        if waits and held <= self._dirty_bytes_max and not spread:
+        is_due = crowded or hurries or now >= self.due_at or _is_spread(whole)
+        if not (is_due or done) or not self._ready(now, free):
             return
-        if not self._ready(now, free):
-            return
-        self._hurry = False
-        dirty = {active.id: active for active in free if active.task.dirty}
-        self.due_at = now + self._interval_s
-        self._enter(dirty)
-        self._step(commit_cycle.Due(frozenset(dirty)))
+        chosen = {active.id: active for active in done}
+        self._regular = is_due
+        if is_due:
+            self._hurry = False
+            self.due_at = now + self._interval_s
+            chosen |= {active.id: active for active in whole if active.task.dirty}
+        self._enter(chosen)
+        self._step(commit_cycle.Due(frozenset(chosen)))
 
     def _ready(self, now: float, actives: Collection[Active]) -> bool:
         """Return whether a cycle that is due may begin."""
         return True
+
+    def rests(self, task: TaskId) -> bool:
+        """Return whether a task takes no records, because its seal waits for one at hand."""
+        return task in self._open_records
+
+    def _puts_off(self, active: Active) -> bool:
+        """Return whether the seal of a task waits for the end of a record."""
+        crowded = self.held_bytes > self._dirty_bytes_max
+        return self._open_records.puts_off(self._clock.now(), active, crowded=crowded)
 
     def _look_at_held(self) -> None:
         """Let held tasks go on whose records have arrived; feed the others while there is room."""
@@ -249,6 +263,7 @@ class Committer:
 
         First the bodies finish the records at hand, or their time ends.
         """
+        self._open_records.forget(active.id)
         self._end_bodies(active)
         self._suspended[active.id] = active, self._clock.now()
         self._settle(self._clock.now())
@@ -274,6 +289,7 @@ class Committer:
     def lose(self, task: TaskId) -> None:
         """Take a task out of the cycle; the task commits nothing more."""
         self._suspended.pop(task, None)
+        self._open_records.forget(task)
         for by_task in (self._in_cycle, self._held, self._goals):
             by_task.pop(task, None)
         self._step(commit_cycle.TaskLost(task))
@@ -288,8 +304,13 @@ class Committer:
     def seal_slice(self, until: float) -> None:
         """Encode dirty values and send them to the changelogs, until the time `until`."""
         while (task := self.sealing) is not None and self._clock.now() < until:
+            active = self._in_cycle[task]
+            if self._puts_off(active):
+                del self._in_cycle[task]
+                self._step(commit_cycle.TaskPutOff(task))
+                continue
             try:
-                sealed = self._in_cycle[task].task.seal(SEAL_ROWS)
+                sealed = active.task.seal(SEAL_ROWS)
             except (ValueRefused, TaskStopped) as error:
                 self._outcomes.undone(task, error)  # takes the task out of the cycle
             except TaskFailed as error:
@@ -400,7 +421,7 @@ class Committer:
                     self._outcomes.settled(Happened(task, TaskEvent.SETTLED))
         if self.idle:
             self._in_cycle.clear()
-            if not was_idle:
+            if self._regular and not was_idle:
                 self.due_at = self._clock.now() + self._interval_s
 
     def _commit(self, offsets: Offsets) -> None:
@@ -435,6 +456,12 @@ class Committer:
         took = round((self._clock.now() - self._began) * 1000, 1)
         records = sum(sealed.records for sealed in done.values())
         self._journal("commit", tasks=len(done), records=records, ms=took)
+
+
+def _is_spread(actives: Collection[Active]) -> bool:
+    """Return whether tasks have many dirty rows, and few records that share them."""
+    rows = sum(len(store.hot) for active in actives for store in active.task.stores.values())
+    return rows > DIRTY_ROWS_MAX and rows >= sum(active.task.records for active in actives)
 
 
 def patient_until(since: float, revoke_timeout_s: float, leave_by: float | None) -> float:

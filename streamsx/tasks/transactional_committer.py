@@ -130,6 +130,10 @@ class TransactionalCommitter(Committer):
             self._release_overdue(now, at_work)
         return not at_work
 
+    def _puts_off(self, active: Active) -> bool:
+        """Return False: no cycle begins before all bodies are done with their records."""
+        return False
+
     def _end_what_is_open(self, actives: Collection[Active]) -> None:
         """Commit a task at its place again if records of no task's commit have been sent.
 

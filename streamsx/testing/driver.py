@@ -223,8 +223,6 @@ class _Transaction(Outbox):
         self._open: defaultdict[TopicPartition, list[_Row]] = defaultdict(list)
         self._last: TopicPartition
         """Partition of the record that was sent last."""
-        self.due = False
-        """Whether the task commits when its body has come to the end of the record at hand."""
 
     def to(self, topic: str, partition: int | None = None) -> Send:
         return self._logs.to(topic, partition, self._hold)
@@ -254,7 +252,6 @@ class _Transaction(Outbox):
             for row in rows:
                 self._logs.write(tp, row)
         self._open.clear()
-        self.due = False
 
 
 class TestDriver:
@@ -267,8 +264,10 @@ class TestDriver:
     Under `exactly_once` a task's outputs, the records that it sends to other tasks, and dead
     letters are a transaction, which ends with the task's commit. `read` returns what a consumer
     with `isolation_level=read_committed` sees. With `commit=False` that is nothing of a task until
-    `commit` is called. A task commits between two records: a body that waits in the middle of one
-    comes to its end first. What timers and the app's own tasks send is seen at once.
+    `commit` is called. What timers and the app's own tasks send is seen at once.
+
+    A task commits between two records: a body that waits in the middle of one comes to its end
+    first, unless the task has no tables, at least once.
 
     Args:
         app: App to run. It has one driver at a time.
@@ -330,11 +329,11 @@ class TestDriver:
             [id_ for id_ in self._plans if id_.subtopology == number] for number in plans
         ]
         """Tasks of each sub-topology."""
-        self._links = {
-            id_: time_links(plans.values(), plan, id_.partition, made.counts)
-            for id_, plan in self._plans.items()
-        }
+        link = partial(time_links, plans.values(), counts=made.counts)
+        self._links = {id_: link(plan, id_.partition) for id_, plan in self._plans.items()}
         self._tasks: dict[TaskId, Task] = {}
+        self._due: set[TaskId] = set()
+        """Tasks that commit at the end of the record at hand."""
         self._offered: dict[TopicPartition, int] = {}
         self._fed_s: dict[TopicPartition, float] = {}
         """Time at which each partition was last read from."""
@@ -482,8 +481,8 @@ class TestDriver:
 
         A value that cannot be encoded fails the record that set the value, and no other record.
 
-        Under `exactly_once` a task whose body waits in the middle of a record commits as soon as
-        the body has come to its end.
+        A task whose body waits in the middle of a record commits as soon as the body has come to
+        its end. At least once that holds for tasks with tables.
         """
         for _ in range(ROUNDS_MAX):
             for id_ in self._plans:
@@ -509,37 +508,33 @@ class TestDriver:
                 self._commit_task(id_)
 
     def _is_held(self, id_: TaskId) -> bool:
-        """Return whether a task cannot commit now, under exactly-once.
+        """Return whether a task cannot commit now.
 
         The race: a body has sent for a record and sleeps; the task commits; what was sent is
         committed, and the record is not. So the body sees no record behind this one before the
-        commit. A task that a record has ended with its worker commits nothing.
+        commit. Under exactly-once a task that a record has ended with its worker commits nothing.
         """
         task = self._tasks[id_]
-        transaction = _transaction_of(task)
-        if transaction is None:
-            return False
-        if task.busy:
+        if _stands_in_record(task):
             task.withhold()
-            transaction.due = True
-        return task.busy or isinstance(task.ended, TaskFailed)
+            self._due.add(id_)
+            return True
+        return _transaction_of(task) is not None and isinstance(task.ended, TaskFailed)
 
     def _commit_task(self, id_: TaskId) -> None:
         task = self._tasks[id_]
         _commit(task, self._logs)
         if transaction := _transaction_of(task):
             transaction.commit()
+        self._due.discard(id_)
 
     def _commit_due(self) -> None:
         """Commit the tasks whose bodies have come to the end of the record they were at."""
-        for id_ in self._plans:
+        for id_ in sorted(self._due):
             task = self._tasks[id_]
-            transaction = _transaction_of(task)
-            if transaction is None or not transaction.due:
-                continue
             if task.ended is not None:
-                transaction.due = False  # its next run tells why
-            elif not task.busy:
+                self._due.discard(id_)  # its next run tells why
+            elif not _stands_in_record(task):
                 self._find_changed()
                 self._commit_between_records(id_)
 
@@ -556,6 +551,7 @@ class TestDriver:
         for name in old.stores.keys() & self._handed.keys():
             self._handed[name].forget()  # the careful run hands the values out again
         old.aborted()
+        self._due.discard(id_)
         self._tasks[id_] = self._loop.call(lambda: self._task(id_, old.committed_at, rerun))
 
     def restart(self) -> None:
@@ -697,6 +693,7 @@ class TestDriver:
         for task in self._tasks.values():
             task.close()
         self._tasks = {}
+        self._due.clear()
         for handed in self._handed.values():
             handed.forget()
         self._loop.run_ready()
@@ -778,8 +775,7 @@ class TestDriver:
                 task.offer(batch)
                 self._offered[tp] = batch.next_offset
                 self._fed_s[tp] = self._loop.now_s
-        transaction = _transaction_of(task)
-        if transaction is not None and transaction.due:
+        if id_ in self._due:
             return False
         try:
             task.waits(math.inf)  # a record is tried again at once
@@ -832,6 +828,11 @@ class TestDriver:
         self._errors = []
         for error in errors:
             raise error
+
+
+def _stands_in_record(task: Task) -> bool:
+    """Return whether a commit would have a part of a record."""
+    return task.halfway if _transaction_of(task) is None else task.busy
 
 
 def _transaction_of(task: Task) -> _Transaction | None:

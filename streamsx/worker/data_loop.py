@@ -218,7 +218,7 @@ class DataLoop:
     def _pass_over(self, now: float) -> None:
         """Let running tasks pass over failed records at the end of a quiet topic."""
         for active in self._tasks.actives.values():
-            if not self._leased or active.suspended or active.paused:
+            if not self._leased or self._stands(active):
                 active.held.clear()
             else:
                 active.pass_over(now, self._fetcher.caught_up)
@@ -226,7 +226,7 @@ class DataLoop:
     def _look_for_idle(self, now: float) -> None:
         """Let tasks close what waits for input. Tasks that are not fed are not idle."""
         for active in list(self._tasks.actives.values()):
-            stands = not self._leased or active.suspended or active.paused
+            stands = not self._leased or self._stands(active)
             ends = [t.topic for t in active.sources if self._fetcher.caught_up(t)]
             if active.id == self._committer.sealing:
                 continue
@@ -304,11 +304,15 @@ class DataLoop:
                 stage.reverse()
         return [places[active.id.subtopology].pop() for active in turns]
 
+    def _stands(self, active: Active) -> bool:
+        """Return whether a task is given no records."""
+        return active.suspended or active.paused or self._committer.rests(active.id)
+
     def _run(self, active: Active, until: float) -> int:
         task = active.task
-        if task.id in self._crowding:
+        if task.id in self._crowding or task.id == self._committer.sealing:
             return 0
-        if active.suspended or active.paused or task.id == self._committer.sealing or task.busy:
+        if task.busy or self._stands(active):
             return 0
         if task.wait_s and task.waits(self._clock.now()):
             return 0

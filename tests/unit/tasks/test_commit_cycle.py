@@ -24,6 +24,7 @@ from streamsx.tasks.commit_cycle import (
     Suspended,
     SuspendedSettled,
     TaskLost,
+    TaskPutOff,
     TaskSealed,
     TaskWritten,
     metadata_of,
@@ -89,6 +90,21 @@ def test_commit_due_during_cycle_starts_no_second_cycle() -> None:
     commits = CommitCycles()
     run(commits, Due(frozenset({A})))
     assert run(commits, Due(frozenset({A, B}))) == []
+
+
+def test_task_that_is_put_off_leaves_the_cycle_to_the_others() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A, B})))
+    assert (run(commits, TaskPutOff(A)), commits.sealing) == ([], B)
+    assert run(commits, TaskSealed(B, SEALED)) == [Flush()]
+    assert run(commits, Flushed()) == [CommitOffsets({TopicPartition("t", 1): GIVEN})]
+
+
+def test_cycle_whose_only_task_is_put_off_ends() -> None:
+    commits = CommitCycles()
+    assert run(commits, Due(frozenset({A})), TaskPutOff(A)) == []
+    assert commits.state is CommitState.IDLE
+    assert (run(commits, Due(frozenset({A}))), commits.sealing) == ([], A)
 
 
 def test_a_suspended_task_with_nothing_to_commit_is_settled_at_once() -> None:

@@ -519,6 +519,39 @@ def test_value_changed_and_not_put_back_is_reported_each_time(drive: Drive) -> N
     assert driver.table("seen") == {"a": ["axe"]}
 
 
+def sleeping() -> App:
+    """Return an app that counts words, then sleeps or fails."""
+    app = App("shop", topic_partitions=1)
+    counts = app.Table("counts", default=int)
+
+    @app.agent(app.topic("words", value_type=str, value_serializer="raw"))
+    async def count(stream: Any) -> None:
+        async for word in stream:
+            counts[word] += 1
+            if word == "bad":
+                raise ValueError(word)
+            await asyncio.sleep(5 if word == "slow" else 0)
+
+    return app
+
+
+def test_commit_waits_for_the_end_of_a_record(drive: Drive) -> None:
+    driver = drive(sleeping())
+    driver.pipe("words", ["a", "slow", "b"])
+    driver.restart()
+    assert driver.read("shop-counts-changelog") == []
+    driver.advance("5s")
+    driver.restart()
+    assert driver.table("counts") == {"a": 1, "slow": 1, "b": 1}
+
+
+def test_record_that_sleeps_over_a_commit_counts_once_when_another_fails(drive: Drive) -> None:
+    driver = drive(sleeping(), raises=False)
+    driver.pipe("words", ["a", "slow", "b", "bad"])
+    driver.advance("20s")
+    assert driver.table("counts") == {"a": 1, "slow": 1, "b": 1}
+
+
 @pytest.mark.parametrize("bad", [object(), float("nan"), {7: 1}], ids=["object", "nan", "key"])
 def test_uncommittable_task_raises_at_each_commit(drive: Drive, bad: Any) -> None:
     def change(table: Any, word: str) -> None:
