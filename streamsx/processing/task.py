@@ -412,16 +412,13 @@ class Task:
             self._give_back()
         if self._loops and not self.busy and self._go_on():
             return SLICE_ROWS
-        if self.care is not None:
-            done = self._give_on()
+        done = self._give_on()
         while done < limit and not (self.wait_s or self.busy):
             chunk = self._merge.next(limit - done, caught_up)
             if chunk is None:
                 break
             done += chunk.work
             self._run(chunk)
-            if self.ended is not None:
-                raise self.ended
             if self.paused:
                 return max(done, 1)
         return done
@@ -483,10 +480,10 @@ class Task:
 
     @property
     def halfway(self) -> bool:
-        """Return whether a seal that begins now would take a part of what a record changes.
+        """Return whether a seal that begins now would take a part of what a record at hand changes.
 
-        The seals of a careful task leave out the record at hand. A task without stores has no part
-        to take.
+        The seals of a careful task leave that record out. A task without stores has no part to
+        take, and one that has ended is not sealed in the middle.
         """
         if self.care is not None or not self.stores or self._sealing is not None or not self.busy:
             return False
@@ -551,6 +548,11 @@ class Task:
         for body in self.bodies:
             body.withhold()
 
+    def give_back(self) -> None:
+        """Let the bodies of a busy task that are not at work see what was withheld from them."""
+        if self._withholds and self.care is None:
+            self._give_back()
+
     def _give_back(self) -> None:
         self._withholds = False
         for body in self.bodies:
@@ -577,15 +579,30 @@ class Task:
         chunk = self.at_hand = Chunk(batch, start, stop, times)
         if self.care is not None:
             self.care.calm += stop - start
-            self._waiting.extend(self._readers[topic])
-            self._give_on()
-            return
-        for reader in self._readers[topic]:
-            reader.run(chunk)
-            if self.ended is not None:
-                return  # work of the other readers would be done again
+        self._waiting.extend(self._readers[topic])
+        self._give_on()
 
     def _give_on(self) -> int:
+        """Give the chunk at hand to the readers that wait for it; return whether one has run."""
+        return self._give_on_in_turn() if self.care is not None else self._give_on_at_once()
+
+    def _give_on_at_once(self) -> int:
+        """Give the chunk at hand to its readers, but not beside a loop that pauses in it.
+
+        The race: results of a window leave, and the loop pauses; a body gets the chunk too, and
+        fails; the task goes back, and does not know that these results have left.
+        """
+        given = 0
+        while self._waiting and not self.paused:
+            given = 1
+            reader = self._waiting.popleft()
+            assert self.at_hand is not None, "readers wait without a record"
+            reader.run(self.at_hand)
+            if self.ended is not None:
+                raise self.ended  # work of the other readers would be done again
+        return given
+
+    def _give_on_in_turn(self) -> int:
         """Give the chunk at hand of a careful task to its readers, one behind the other.
 
         A reader waits until the one before has come to the end of the chunk. "Two agents change a
@@ -805,6 +822,7 @@ class Task:
 
         Raises:
             RecordUndone: a record has failed, and what it has changed must not be sealed.
+            StreamsxError: the task has ended, and its worker will end.
             ValueRefused: a value cannot be encoded, and its record can be found by running again.
             TaskStopped: a value cannot be encoded, and that search was already made.
             TaskFailed: a value cannot be encoded, and the policy is to stop.
@@ -813,7 +831,7 @@ class Task:
         """
         if self._unsealed is not None:
             raise self._unsealed
-        if isinstance(self.ended, RecordUndone):
+        if self.ended is not None and not isinstance(self.ended, TaskStopped):
             raise self.ended
         if self._sealing is None:
             self._sealing = self._seal(rows)

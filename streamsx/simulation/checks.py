@@ -8,7 +8,7 @@ invariant does not hold on purpose, the exception has a name and is counted (`wo
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from streamsx.assignor.wire import ErrorWord, read_assignment
 from streamsx.broker.groups.classic import GroupState
@@ -478,8 +478,9 @@ class NothingIsSkipped(Check):
     """Invariant S7: each word that was fed is counted, and each record of the pair is passed on.
 
     Processing is at least once. Each word is counted exactly once unless a worker was killed, ended
-    with an error, had a task taken away, or had a commit refused for good. A worker that hands over
-    cleanly commits all that it has done.
+    with an error, had a task taken away, had a commit refused for good, or gave back a task that
+    was doing its records again behind a failure: the next owner knows nothing of the first run. A
+    worker that hands over cleanly commits all that it has done.
     """
 
     needs_disk = True
@@ -487,10 +488,26 @@ class NothingIsSkipped(Check):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.repeats = False
+        self.undone: set[tuple[str, TaskId]] = set()
+        """Tasks that have gone back to their last commit, by the name of their worker."""
 
     def said(self, home: SimulatedHost, event: str, fields: dict[str, object]) -> None:
         refused = str(fields.get("what")).startswith("commit refused")
         self.repeats = self.repeats or event == "lost" or refused
+        if event == "task" and (fields["from"], fields["to"]) == ("running", "closing"):
+            self.undone.add((home.process.name, TaskId.parse(str(fields["task"]))))
+        if event == "revoked":
+            given = {TaskId.parse(task) for task in cast("list[str]", fields["tasks"])}
+            self.repeats = self.repeats or any(self._is_undone(home, task) for task in given)
+            self.undone -= {(home.process.name, task) for task in given}
+
+    def _is_undone(self, home: SimulatedHost, task: TaskId) -> bool:
+        """Return whether a task has gone back, and has not done again all that it had done."""
+        if (home.process.name, task) not in self.undone:
+            return False
+        parts = home.parts
+        active = None if parts is None else parts.tasks.actives.get(task)
+        return active is None or active.task.order.careful_at(active.task.positions)
 
     def ended(self, home: SimulatedHost, outcome: int | Exception) -> None:
         self.repeats = self.repeats or outcome != 0

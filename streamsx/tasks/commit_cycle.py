@@ -4,10 +4,11 @@ Two rules hold. Nothing reaches a store before Kafka has the offsets. A task is 
 when the last commit is written, so that a store is never more than one commit behind.
 
 IDLE        No cycle runs. `Due` begins one, and so does a suspended task that has something to
-            commit.
+            commit, and a task that was sealed by itself.
 SEALING     Task by task, the dirty values are encoded and sent to the changelogs. A task does not
             run between the first and the last slice; the others do. At least once, a task drops out
-            if a body of it is in the middle of a record (`open_records`).
+            if a body of it is in the middle of a record (`open_records`). It is sealed when the
+            body is done, whatever the cycle is doing by then, and commits with the next cycle.
 FLUSHING    The brokers acknowledge the records that these tasks sent before. Tasks run. A task
             whose records a partition does not take drops out and is held; the others commit. The
             held task is sealed again when all these records have arrived.
@@ -32,7 +33,7 @@ Not here: bytes, sockets, the end of a slice, and the abort of a transaction.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -127,8 +128,14 @@ class Suspended:
 
 @dataclass(frozen=True, slots=True)
 class TaskPutOff:
-    """Event: the task whose seal would begin has a body in the middle of a record; it commits with
-    a later cycle."""
+    """Event: the task whose seal would begin has a body in the middle of a record."""
+
+    task: TaskId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWhole:
+    """Event: a task that was put off has no body in the middle of a record any more."""
 
     task: TaskId
 
@@ -187,7 +194,7 @@ class TaskLost:
 
 
 Event = (
-    Due | Suspended | TaskPutOff | TaskSealed | Flushed | Arrived | OffsetsCommitted
+    Due | Suspended | TaskPutOff | TaskWhole | TaskSealed | Flushed | Arrived | OffsetsCommitted
     | TransactionEnded | TaskWritten | TaskLost
 )  # fmt: skip
 
@@ -254,6 +261,8 @@ class CommitCycles:
         `TaskSealed` answers."""
         self.sealed: dict[TaskId, TaskMetadata] = {}
         """Tasks in this cycle that are sealed, and being committed."""
+        self.early: dict[TaskId, TaskMetadata] = {}
+        """Tasks that were sealed by themselves, and commit with the next cycle."""
         self.unwritten: list[TaskId] = []
         """Tasks whose committed rows are to be written to their stores, one task after another;
         `TaskWritten` answers."""
@@ -282,6 +291,11 @@ class CommitCycles:
         """Return whether a suspended task has something to commit."""
         return any(self._suspended.values())
 
+    @property
+    def sealed_next(self) -> Collection[TaskId]:
+        """Return the tasks that are being sealed, or will be."""
+        return self._to_seal if self.sealing is None else [self.sealing, *self._to_seal]
+
     def waits(self, task: TaskId) -> bool:
         """Return whether a suspended task waits for its commit."""
         return task in self._suspended
@@ -297,9 +311,8 @@ class CommitCycles:
                 return self._begin(tasks) if self.state is CommitState.IDLE else []
             case Suspended(task, dirty):
                 return self._suspend(task, dirty=dirty)
-            case TaskSealed(task, sealed) if task == self.sealing:
-                self.sealed[task] = sealed
-                return self._next_seal()
+            case TaskPutOff() | TaskWhole() | TaskSealed():
+                return self._decide_seal(event)
             case Flushed(late, wall_s) if self.state is CommitState.FLUSHING:
                 self._hold(late)
                 self.state = self._if_sealed(CommitState.COMMITTING)
@@ -314,20 +327,48 @@ class CommitCycles:
             case TaskWritten(task) if task in self.unwritten:
                 self.unwritten.remove(task)
                 return self._written()
-            case TaskPutOff(task) | TaskLost(task):
+            case TaskLost(task):
                 return self._forget(task)
-        raise InvalidTransition(f"commit: {event} while {self.state.value}: {list(self.story)}")
+        raise self._invalid(event)
+
+    def _decide_seal(self, event: TaskPutOff | TaskWhole | TaskSealed) -> list[Effect]:
+        match event:
+            case TaskPutOff(task):
+                return self._forget(task)
+            case TaskWhole(task):
+                return self._seal_too(task)
+            case TaskSealed(task, sealed) if task == self.sealing:
+                seals = self.sealed if self.state is CommitState.SEALING else self.early
+                seals[task] = sealed
+                return self._next_seal()
+        raise self._invalid(event)
+
+    def _invalid(self, event: Event) -> InvalidTransition:
+        what = f"commit: {event} while {self.state.value}: {list(self.story)}"
+        return InvalidTransition(what)
 
     def _begin(self, tasks: Iterable[TaskId]) -> list[Effect]:
-        self._to_seal = sorted(set(tasks) - self.held, reverse=True)
-        return self._next_seal() if self._to_seal else []
+        """Begin a cycle with tasks, and with those that were sealed by themselves."""
+        self.sealed = self.early
+        self.early = {}
+        known = {*self.held, *self.sealed, self.sealing}
+        self._to_seal = sorted({*tasks, *self._to_seal} - known, reverse=True)
+        self.state = CommitState.SEALING
+        return self._next_seal() if self.sealing is None else []
+
+    def _seal_too(self, task: TaskId) -> list[Effect]:
+        if task == self.sealing or task in self._to_seal:
+            return []
+        self._to_seal.append(task)
+        return self._next_seal() if self.sealing is None else []
 
     def _next_seal(self) -> list[Effect]:
         self.sealing = self._to_seal.pop() if self._to_seal else None
         if self.sealing is not None:
-            self.state = CommitState.SEALING
             if self._suspended.get(self.sealing):
                 self._suspended[self.sealing] = False  # this seal covers all it has done
+            return []
+        if self.state is not CommitState.SEALING:
             return []
         self.state = self._if_sealed(CommitState.FLUSHING)
         return [Flush()] if self.sealed else []
@@ -365,7 +406,7 @@ class CommitCycles:
     def _suspend(self, task: TaskId, *, dirty: bool) -> list[Effect]:
         if task in self.held:
             dirty = True  # Kafka does not have all that the task sealed
-        if not dirty and task not in (*self._to_seal, self.sealing, *self.sealed):
+        if not dirty and task not in (*self._to_seal, self.sealing, *self.sealed, *self.early):
             return [SuspendedSettled(task)]  # its store can be written after the hand-over
         self._suspended[task] = dirty and task not in self._to_seal
         return []
@@ -393,14 +434,17 @@ class CommitCycles:
         return []
 
     def _next_cycle(self) -> list[Effect]:
-        """Begin a cycle for suspended tasks with something to commit, before the interval ends."""
-        return self._begin(task for task, dirty in self._suspended.items() if dirty)
+        """Begin a cycle before the interval ends, for tasks that were sealed by themselves, and for
+        suspended ones with something to commit."""
+        waiting = [task for task, dirty in self._suspended.items() if dirty]
+        return self._begin(waiting) if waiting or self.early else []
 
     def _forget(self, task: TaskId) -> list[Effect]:
         self._suspended.pop(task, None)
         self.held.discard(task)
         self._to_seal = [t for t in self._to_seal if t != task]
         self.sealed.pop(task, None)
+        self.early.pop(task, None)
         self.unwritten = [t for t in self.unwritten if t != task]
         if self.state is CommitState.WRITING:
             return self._written()

@@ -11,7 +11,7 @@ from streamsx.client.error_advice import Denial
 from streamsx.client.producer import Goals, Producer
 from streamsx.client.transactional_id import TransactionIdentity
 from streamsx.clock import Clock
-from streamsx.errors import STORE_FAULTS, Bug, TaskFailed, TaskStopped, ValueRefused
+from streamsx.errors import STORE_FAULTS, Bug, StreamsxError, TaskStopped, ValueRefused
 from streamsx.group.member import LAST_COMMIT_S
 from streamsx.journal import LOG, Journal
 from streamsx.model import Offsets, TaskId, TopicPartition
@@ -57,8 +57,8 @@ Taken = Callable[[TaskId, Mapping[str, int]], None]
 class CommitLimits(NamedTuple):
     """Limits at which a cycle begins.
 
-    `interval_s`: time from the end of the last cycle; `dirty_bytes`: bytes that do not wait for the
-    interval.
+    `interval_s`: time from the end of the last cycle of all tasks; `dirty_bytes`: bytes that do not
+    wait for the interval.
     """
 
     interval_s: float
@@ -81,8 +81,8 @@ class CommitOutcomes(NamedTuple):
 class Committer:
     """Committer of a worker's tasks; one per worker.
 
-    The commit interval counts from the end of a cycle. Too many dirty bytes cut the interval short,
-    and with twice as many no task may make more.
+    The commit interval counts from the end of a cycle that had all tasks. Too many dirty bytes cut
+    the interval short, and with twice as many no task may make more.
 
     Args:
         producer: sends the rows of changelogs.
@@ -134,7 +134,8 @@ class Committer:
         """Suspended tasks whose bodies have records at hand, and the time of the suspension."""
         self._open_records = OpenRecords()
         self._regular = True
-        """Whether the interval begins anew behind the running cycle, because that has all tasks."""
+        """Whether the interval begins anew behind the running cycle: not behind one that is for
+        some tasks alone."""
         self._hurry = False
         """Whether a task waits for its first commit: the next cycle begins before the interval
         ends."""
@@ -176,29 +177,32 @@ class Committer:
     # -- begin of a cycle
 
     def consider(self, now: float, actives: Collection[Active]) -> None:
-        """Begin a cycle when the interval is over, or too much is dirty."""
+        """Begin a cycle when the interval is over, or too much is dirty.
+
+        Tasks that waited for the end of a record, and wait no longer, are sealed in any case.
+        """
         self._look_at_held()
         self._settle(now)
         free = [active for active in actives if active.id not in self._machine.held]
         held = self.held_bytes = sum(active.task.dirty_bytes for active in free)
         self.full = held > FULL * self._dirty_bytes_max
+        crowded = held > self._dirty_bytes_max
+        for active in self._open_records.over(now, free, crowded=crowded):
+            self._enter({active.id: active})
+            self._step(commit_cycle.TaskWhole(active.id))
         if not self.idle:
             return
-        crowded = held > self._dirty_bytes_max
-        done = self._open_records.over(now, free, crowded=crowded)
         whole = [active for active in free if active.id not in self._open_records]
         hurries = self._hurry or self._machine.wanted
         is_due = crowded or hurries or now >= self.due_at or _is_spread(whole)
-        if not (is_due or done) or not self._ready(now, free):
+        if not is_due or not self._ready(now, free):
             return
-        chosen = {active.id: active for active in done}
-        self._regular = is_due
-        if is_due:
-            self._hurry = False
-            self.due_at = now + self._interval_s
-            chosen |= {active.id: active for active in whole if active.task.dirty}
-        self._enter(chosen)
-        self._step(commit_cycle.Due(frozenset(chosen)))
+        self._hurry = False
+        dirty = {active.id: active for active in whole if active.task.dirty}
+        self._regular = True
+        self.due_at = now + self._interval_s
+        self._enter(dirty)
+        self._step(commit_cycle.Due(frozenset(dirty)))
 
     def _ready(self, now: float, actives: Collection[Active]) -> bool:
         """Return whether a cycle that is due may begin."""
@@ -210,6 +214,8 @@ class Committer:
 
     def _puts_off(self, active: Active) -> bool:
         """Return whether the seal of a task waits for the end of a record."""
+        if active.id in self._suspended:
+            return active.task.halfway  # `_settle` has it sealed
         crowded = self.held_bytes > self._dirty_bytes_max
         return self._open_records.puts_off(self._clock.now(), active, crowded=crowded)
 
@@ -313,7 +319,7 @@ class Committer:
                 sealed = active.task.seal(SEAL_ROWS)
             except (ValueRefused, TaskStopped) as error:
                 self._outcomes.undone(task, error)  # takes the task out of the cycle
-            except TaskFailed as error:
+            except StreamsxError as error:
                 self._outcomes.failed(task, error)  # takes the task out of the cycle
             else:
                 if sealed is not None:
@@ -420,9 +426,11 @@ class Committer:
                 case commit_cycle.SuspendedSettled(task):
                     self._outcomes.settled(Happened(task, TaskEvent.SETTLED))
         if self.idle:
-            self._in_cycle.clear()
-            if self._regular and not was_idle:
-                self.due_at = self._clock.now() + self._interval_s
+            sealed_next = self._machine.sealed_next
+            self._in_cycle = {t: each for t, each in self._in_cycle.items() if t in sealed_next}
+        if self.idle and self._regular and not was_idle:
+            self.due_at = self._clock.now() + self._interval_s
+            self._regular = False
 
     def _commit(self, offsets: Offsets) -> None:
         self._offsets(self._number, offsets, None)

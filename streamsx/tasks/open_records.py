@@ -5,12 +5,15 @@ so the change is committed and the record is not; the record ends; another recor
 task goes back to that commit; the record runs again, and the table counts it twice.
 
 So the seal of a task with a body in the middle of a record is put off. The body sees no record
-behind that one. The other tasks run and commit meanwhile. A cycle without them commits the task
-when the body is done. A body that takes longer than RECORD_PATIENCE_S is not waited for, nor is any
-body while too much is dirty, or when its task is revoked: what it has done so far is committed. A
-body may loop within one record for as long as the worker runs.
+behind that one. The other tasks run and commit meanwhile. When the body is done the task is sealed
+by itself, beside whatever the commit cycle is doing then, and runs on.
 
-A careful task does not wait, because its seals leave the open record out.
+A body that takes longer than RECORD_PATIENCE_S is not waited for, since a body may loop within one
+record for as long as the worker runs. Nor is any body while too much is dirty. What it has changed
+so far is committed, and the other bodies of its task go on.
+
+A careful task does not wait, because its seals leave the open record out. A task that is revoked
+has a limit of its own (`Committer.suspend`).
 
 Not here: exactly-once, where no task commits before all bodies are done
 (`transactional_committer`).
@@ -24,7 +27,7 @@ from streamsx.tasks.active_task import Active
 
 RECORD_PATIENCE_S: Final = 30.0
 """Longest wait for the end of a record. Most clients of other systems have given up by then. A kill
-in the meantime repeats no more records than without the wait, since the task takes no new ones."""
+in the meantime repeats the records ahead of it too, as many as the commit interval had."""
 
 
 class OpenRecords:
@@ -50,7 +53,7 @@ class OpenRecords:
         return True
 
     def over(self, now: float, actives: Collection[Active], *, crowded: bool) -> list[Active]:
-        """Return the tasks that wait no longer; they are to be sealed soon."""
+        """Return the tasks that wait no longer, and are to be sealed."""
         if not self._since:
             return []
         waiting = (active for active in actives if active.id in self._since)

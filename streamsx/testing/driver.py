@@ -60,6 +60,7 @@ from streamsx.state.factory import make_store
 from streamsx.state.global_store import GlobalStore
 from streamsx.state.layout import KEY_VALUE
 from streamsx.state.memory import MemoryRows
+from streamsx.tasks.open_records import RECORD_PATIENCE_S
 from streamsx.testing.watched import ValuesHandedOut, WatchedStore
 from streamsx.topology.internal_topics import TopicSpec, dead_letters_name
 from streamsx.topology.partitions import resolve_partition_counts
@@ -267,7 +268,7 @@ class TestDriver:
     `commit` is called. What timers and the app's own tasks send is seen at once.
 
     A task commits between two records: a body that waits in the middle of one comes to its end
-    first, unless the task has no tables, at least once.
+    first. At least once, that holds for tasks with tables, and for 30 s.
 
     Args:
         app: App to run. It has one driver at a time.
@@ -332,8 +333,8 @@ class TestDriver:
         link = partial(time_links, plans.values(), counts=made.counts)
         self._links = {id_: link(plan, id_.partition) for id_, plan in self._plans.items()}
         self._tasks: dict[TaskId, Task] = {}
-        self._due: set[TaskId] = set()
-        """Tasks that commit at the end of the record at hand."""
+        self._due: dict[TaskId, float] = {}
+        """Tasks that commit at the end of the record at hand, and since when."""
         self._offered: dict[TopicPartition, int] = {}
         self._fed_s: dict[TopicPartition, float] = {}
         """Time at which each partition was last read from."""
@@ -481,8 +482,8 @@ class TestDriver:
 
         A value that cannot be encoded fails the record that set the value, and no other record.
 
-        A task whose body waits in the middle of a record commits as soon as the body has come to
-        its end. At least once that holds for tasks with tables.
+        A task whose body waits in the middle of a record may commit at the end of that record: see
+        the class.
         """
         for _ in range(ROUNDS_MAX):
             for id_ in self._plans:
@@ -512,29 +513,37 @@ class TestDriver:
 
         The race: a body has sent for a record and sleeps; the task commits; what was sent is
         committed, and the record is not. So the body sees no record behind this one before the
-        commit. Under exactly-once a task that a record has ended with its worker commits nothing.
+        commit. A task that a record has ended with its worker commits nothing.
         """
         task = self._tasks[id_]
-        if _stands_in_record(task):
+        if self._is_open(id_):
             task.withhold()
-            self._due.add(id_)
+            self._due.setdefault(id_, self._loop.now_s)
             return True
-        return _transaction_of(task) is not None and isinstance(task.ended, TaskFailed)
+        return isinstance(task.ended, TaskFailed)
 
     def _commit_task(self, id_: TaskId) -> None:
         task = self._tasks[id_]
         _commit(task, self._logs)
         if transaction := _transaction_of(task):
             transaction.commit()
-        self._due.discard(id_)
+        self._due.pop(id_, None)
+
+    def _is_open(self, id_: TaskId) -> bool:
+        """Return whether a commit would have a part of a record, and still waits for its end."""
+        task = self._tasks[id_]
+        if _transaction_of(task) is not None:
+            return task.busy
+        waits_s = self._loop.now_s - self._due.get(id_, self._loop.now_s)
+        return task.halfway and waits_s < RECORD_PATIENCE_S
 
     def _commit_due(self) -> None:
         """Commit the tasks whose bodies have come to the end of the record they were at."""
         for id_ in sorted(self._due):
             task = self._tasks[id_]
             if task.ended is not None:
-                self._due.discard(id_)  # its next run tells why
-            elif not _stands_in_record(task):
+                self._due.pop(id_)  # its next run tells why
+            elif not self._is_open(id_):
                 self._find_changed()
                 self._commit_between_records(id_)
 
@@ -551,7 +560,7 @@ class TestDriver:
         for name in old.stores.keys() & self._handed.keys():
             self._handed[name].forget()  # the careful run hands the values out again
         old.aborted()
-        self._due.discard(id_)
+        self._due.pop(id_, None)
         self._tasks[id_] = self._loop.call(lambda: self._task(id_, old.committed_at, rerun))
 
     def restart(self) -> None:
@@ -828,11 +837,6 @@ class TestDriver:
         self._errors = []
         for error in errors:
             raise error
-
-
-def _stands_in_record(task: Task) -> bool:
-    """Return whether a commit would have a part of a record."""
-    return task.halfway if _transaction_of(task) is None else task.busy
 
 
 def _transaction_of(task: Task) -> _Transaction | None:

@@ -226,7 +226,7 @@ class DataLoop:
     def _look_for_idle(self, now: float) -> None:
         """Let tasks close what waits for input. Tasks that are not fed are not idle."""
         for active in list(self._tasks.actives.values()):
-            stands = not self._leased or self._stands(active)
+            stands = not self._leased or active.suspended or active.paused
             ends = [t.topic for t in active.sources if self._fetcher.caught_up(t)]
             if active.id == self._committer.sealing:
                 continue
@@ -306,13 +306,15 @@ class DataLoop:
 
     def _stands(self, active: Active) -> bool:
         """Return whether a task is given no records."""
-        return active.suspended or active.paused or self._committer.rests(active.id)
+        stands = active.suspended or active.paused or active.id in self._crowding
+        return stands or self._committer.rests(active.id)
 
     def _run(self, active: Active, until: float) -> int:
         task = active.task
-        if task.id in self._crowding or task.id == self._committer.sealing:
+        if self._stands(active) or task.id == self._committer.sealing:
             return 0
-        if task.busy or self._stands(active):
+        if task.busy:
+            task.give_back()
             return 0
         if task.wait_s and task.waits(self._clock.now()):
             return 0

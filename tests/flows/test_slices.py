@@ -10,6 +10,7 @@ from streamsx.processing.failure_policy import Policy
 from streamsx.processing.task import Task, TaskMetadata
 from streamsx.state.factory import make_store
 from streamsx.state.memory import MemoryRows
+from streamsx.testing import TestDriver
 from tests.unit.processing.conftest import Sent
 
 KEYS = 3 * SLICE_ROWS
@@ -46,3 +47,31 @@ def test_run_ends_behind_each_slice_of_results_whatever_its_limit() -> None:
     assert max(steps) == SLICE_ROWS
     assert sum(steps) == KEYS
     assert not task.paused
+
+
+def test_results_of_a_slice_leave_once_when_an_agent_of_their_topic_fails() -> None:
+    """A body got the chunk while the loop paused in it, so the task went back over the results."""
+    app = App("x", topic_partitions=1, store="memory://")
+    numbers = app.topic("in", key_type=str, value_type=int)
+    seen = app.Table("seen", default=int)
+
+    @app.agent(numbers)
+    async def count(stream: Any) -> None:
+        async for number in stream:
+            seen["all"] += number
+            if number == 3:
+                raise ValueError(number)
+
+    numbers_by_key = app.flow(numbers).group_by_key()
+    numbers_by_key.window(tumbling("10s", grace=0)).count("n", emit="final").to("out")
+    with TestDriver(app, raises=False) as driver:
+        driver.pipe("in", [("a", 1, 1), ("b", 1, 2)])
+        driver.pipe("in", [("a", 1, 11), ("a", 3, 12), ("b", 1, 21)])
+        driver.pipe("in", [("a", 1, 99)])
+
+        results = [(record.key, record.value) for record in driver.read("out")]
+        assert results == [
+            (b'["a",0,10000]', 1), (b'["b",0,10000]', 1), (b'["a",10000,20000]', 2),
+            (b'["b",20000,30000]', 1),
+        ]  # fmt: skip
+        assert driver.table("seen") == {"all": 5}

@@ -26,6 +26,7 @@ from streamsx.tasks.commit_cycle import (
     TaskLost,
     TaskPutOff,
     TaskSealed,
+    TaskWhole,
     TaskWritten,
     metadata_of,
     place_of,
@@ -105,6 +106,48 @@ def test_cycle_whose_only_task_is_put_off_ends() -> None:
     assert run(commits, Due(frozenset({A})), TaskPutOff(A)) == []
     assert commits.state is CommitState.IDLE
     assert (run(commits, Due(frozenset({A}))), commits.sealing) == ([], A)
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_task_is_sealed_by_itself_in_any_state_and_commits_with_the_next_cycle(steps: int) -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({A, B})), TaskPutOff(A))
+    rest: list[Event] = [TaskSealed(B, SEALED), Flushed(), OffsetsCommitted(NOBODY), TaskWritten(B)]
+    run(commits, *rest[:steps])
+    run(commits, TaskWhole(A), TaskWhole(A))
+    while steps < 1 and commits.sealing != A:
+        run(commits, rest.pop(0))
+    assert commits.sealing == A
+    run(commits, TaskSealed(A, SEALED), *rest[steps:])
+    if steps:
+        assert commits.state is CommitState.FLUSHING
+        assert run(commits, Flushed()) == [CommitOffsets({TopicPartition("t", 0): GIVEN})]
+        assert run(commits, OffsetsCommitted(NOBODY)) == [Adopt({A: SEALED})]
+    run(commits, TaskWritten(A))
+    assert commits.state is CommitState.IDLE
+
+
+def test_task_that_is_being_sealed_by_itself_joins_the_cycle_that_begins() -> None:
+    commits = CommitCycles()
+    run(commits, TaskWhole(A), Due(frozenset({A, B})))
+    assert (run(commits, TaskSealed(A, SEALED)), commits.sealing) == ([], B)
+    assert run(commits, TaskSealed(B, SEALED)) == [Flush()]
+    assert set(commits.sealed) == {A, B}
+
+
+def test_task_that_was_sealed_by_itself_settles_with_its_commit() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({B})), TaskSealed(B, SEALED), TaskWhole(A), TaskSealed(A, SEALED))
+    assert run(commits, Suspended(A, dirty=False)) == []
+    run(commits, Flushed(), OffsetsCommitted(NOBODY), TaskWritten(B), Flushed())
+    assert SuspendedSettled(A) in run(commits, OffsetsCommitted(NOBODY))
+
+
+def test_task_lost_behind_a_seal_of_its_own_commits_nothing() -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({B})), TaskSealed(B, SEALED), TaskWhole(A), TaskSealed(A, SEALED))
+    run(commits, TaskLost(A), Flushed(), OffsetsCommitted(NOBODY), TaskWritten(B))
+    assert commits.state is CommitState.IDLE
 
 
 def test_a_suspended_task_with_nothing_to_commit_is_settled_at_once() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from streamsx import App, Stream
+import pytest
+
+from streamsx import App, Stream, tumbling
 from streamsx.group import member_events as e
+from streamsx.model import TaskId, TopicPartition
 from streamsx.tasks.open_records import RECORD_PATIENCE_S
 from tests.unit.tasks.test_committer import (
     P1,
@@ -64,18 +67,92 @@ def test_other_tasks_commit_at_the_interval_while_one_waits_for_its_record(
     assert committed(bench) >= 7
 
 
-def test_task_takes_no_record_between_the_end_of_one_and_its_seal(bench: VirtualCluster) -> None:
-    """When the body is done, another cycle waits for its commit."""
+def test_task_is_sealed_at_the_end_of_a_record_whatever_the_cycle_waits_for(
+    bench: VirtualCluster,
+) -> None:
+    """Else tasks stand for as long as the commits of others take."""
     station = begun(bench, app_of(adding), T0, T1)
     feed(bench, "2", "9")
     feed(bench, "a", partition=1)
     station.hand.holds = True
-    bench.run(4)
-    station.hand.holds = False
-    (asked,) = (event for event in station.hand.posted if isinstance(event, e.Commit))
-    station.hand.commit(asked)
-    bench.until(lambda: committed(bench) == 1, 1)
+    bench.run(2.5)
     assert changelog(bench) == {"2": 1}
+    assert station.made.tasks.actives[T0].task.busy, "it has begun with the next record"
+    (asked,) = (event for event in station.hand.posted if isinstance(event, e.Commit))
+    station.hand.holds = False
+    station.hand.commit(asked)
+    bench.until(lambda: committed(bench) == 1, 0.5)
+    assert changelog(bench) == {"2": 1}
+
+
+def test_commit_does_not_end_the_patience_with_a_revoked_task(bench: VirtualCluster) -> None:
+    """The interval ends first, and other tasks commit."""
+    station = begun(bench, app_of(adding), T0, T1)
+    feed(bench, "a", "5", "b")
+    feed(bench, "a", partition=1)
+    bench.run(0.5)
+    station.hand.revoke(T0)
+    bench.until(lambda: committed(bench, P1) == 1, 2)
+    bench.run(2)
+    assert changelog(bench) == {}
+    bench.until(station.hand.released, 3)
+    assert (committed(bench), changelog(bench)) == (2, {"a": 1, "5": 1})
+
+
+def test_task_that_is_sealed_by_itself_and_revoked_commits_all_it_has_done(
+    bench: VirtualCluster,
+) -> None:
+    """A cycle of another task runs meanwhile, then one with the first seal, then the last one."""
+    station = begun(bench, app_of(adding), T0, T1)
+    feed(bench, "1.5", "0.5", "b")
+    feed(bench, "a", partition=1)
+    station.hand.holds = True
+    bench.run(3)
+    (asked,) = (event for event in station.hand.posted if isinstance(event, e.Commit))
+    station.hand.revoke(T0)
+    bench.run(1)
+    station.hand.holds = False
+    station.hand.commit(asked)
+    bench.until(station.hand.released, 1)
+    assert (committed(bench), changelog(bench)) == (3, {"1.5": 1, "0.5": 1, "b": 1})
+
+
+def test_task_that_is_sealed_by_itself_goes_back_like_any_other(bench: VirtualCluster) -> None:
+    """A record fails behind the seal; another task's commit is still under way."""
+    station = begun(bench, app_of(adding), T0, T1)
+    feed(bench, "1.5", "b", "bad", "c")
+    feed(bench, "a", partition=1)
+    station.hand.holds = True
+    bench.run(3)
+    (asked,) = (event for event in station.hand.posted if isinstance(event, e.Commit))
+    station.hand.holds = False
+    station.hand.commit(asked)
+    bench.until(lambda: committed(bench) == 4, 10)
+    assert changelog(bench) == {"1.5": 1, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_record_that_ends_its_worker_is_not_sealed(bench: VirtualCluster, guarantee: str) -> None:
+    """Its body fails while the seal waits for it. Other tasks use up the turns."""
+
+    async def sleep_and_fail(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        raise ValueError(seconds)
+
+    def add(kept: Any, word: str) -> Any:
+        if word == "busy":
+            bench.scheduler.elapse(0.012)
+            return None
+        kept[word] = 1
+        return None if word.isalpha() else sleep_and_fail(float(word))
+
+    app = app_of(add, on_error="stop", processing_guarantee=guarantee, commit_interval=1.0)
+    begun(bench, app, T0, T1, TaskId(0, 2))
+    feed(bench, "a", "2.5")
+    for partition in 1, 2:
+        feed(bench, *["busy"] * 2000, partition=partition)
+    bench.run(8)
+    assert (committed(bench), changelog(bench)) == (-1, {})
 
 
 def test_revoked_task_commits_what_a_body_has_done_that_takes_too_long(
@@ -98,6 +175,57 @@ def test_body_that_never_ends_its_record_is_committed_in_the_middle(bench: Virtu
     assert committed(bench) == -1
     bench.until(lambda: committed(bench) == 1, 2.5)
     assert changelog(bench) == {"a": 1, "1e9": 1}
+
+
+def test_other_agents_go_on_when_a_record_has_taken_too_long(bench: VirtualCluster) -> None:
+    app = App("t", broker="127.0.0.1:9092", topic_partitions=3, memory_budget="32MiB")
+    kept = app.Table("kept")
+    words = app.topic("words", value_type=str, value_serializer="raw")
+
+    @app.agent(words)
+    async def never_ends(stream: Stream[str]) -> None:
+        async for _ in stream:
+            await asyncio.sleep(1e9)
+
+    @app.agent(words)
+    async def puts(stream: Stream[str]) -> None:
+        async for word in stream:
+            await asyncio.sleep(0.7)
+            kept[word] = word
+
+    begun(bench, app, T0)
+    feed(bench, "a", "b", "c")
+    bench.run(2 * RECORD_PATIENCE_S + 10)
+    assert changelog(bench) == {"a": "a", "b": "b", "c": "c"}
+
+
+def test_windows_of_an_idle_topic_close_beside_a_slow_agent(bench: VirtualCluster) -> None:
+    """A seal waits for the agent again and again; the topic of the windows is quiet for 3 s."""
+    for topic in "orders", "finals":
+        bench.create(topic, 3)
+    app = App("t", broker="127.0.0.1:9092", topic_partitions=3, memory_budget="32MiB")
+    kept = app.Table("kept")
+    words = app.topic("words", key_serializer="raw", value_serializer="raw")
+    orders = app.topic("orders", value_type=str, value_serializer="raw")
+
+    @app.agent(words)
+    async def reads(stream: Stream[bytes]) -> None:
+        async for word in stream:
+            kept["word"] = word.decode()
+
+    @app.agent(orders)
+    async def waits(stream: Stream[str]) -> None:
+        async for order in stream:
+            kept["order"] = order
+            await asyncio.sleep(0.8)
+
+    window = tumbling("1h", grace="0s", idle="3s")
+    app.flow(words).group_by_key().window(window).count("hour", emit="final").to("finals")
+    begun(bench, app, T0)
+    bench.append(TopicPartition("words", 0), [(b"k", b"w")], 1_699_999_999_000)
+    bench.append(TopicPartition("orders", 0), [(None, b"o")] * 20, 1_700_000_000_000)
+    finals = [TopicPartition("finals", partition) for partition in range(3)]
+    bench.until(lambda: any(map(bench.read, finals)), 6)
 
 
 def test_record_is_not_waited_for_when_too_much_is_dirty(bench: VirtualCluster) -> None:

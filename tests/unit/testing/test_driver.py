@@ -545,6 +545,34 @@ def test_commit_waits_for_the_end_of_a_record(drive: Drive) -> None:
     assert driver.table("counts") == {"a": 1, "slow": 1, "b": 1}
 
 
+def test_commit_has_a_part_of_a_record_that_takes_more_than_30_s(drive: Drive) -> None:
+    """A body may loop within one record for as long as the worker runs."""
+    app = App("shop", topic_partitions=1)
+    counts = app.Table("counts", default=int)
+    words = app.topic("words", value_type=str, value_serializer="raw")
+
+    @app.agent(words)
+    async def waits(stream: Any) -> None:
+        async for _ in stream:
+            counts["waits"] += 1
+            await asyncio.sleep(1e9)
+
+    @app.agent(words)
+    async def count(stream: Any) -> None:
+        async for word in stream:
+            await asyncio.sleep(1)
+            counts[word] += 1
+
+    driver = drive(app)
+    driver.pipe("words", ["a", "b"])
+    driver.advance("29s")
+    assert driver.read("shop-counts-changelog") == []
+    for _ in range(8):
+        driver.advance("5s")
+    assert driver.table("counts") == {"waits": 1, "a": 1, "b": 1}
+    assert [each.key for each in driver.read("shop-counts-changelog")][:2] == [b'"waits"', b'"a"']
+
+
 def test_record_that_sleeps_over_a_commit_counts_once_when_another_fails(drive: Drive) -> None:
     driver = drive(sleeping(), raises=False)
     driver.pipe("words", ["a", "slow", "b", "bad"])
