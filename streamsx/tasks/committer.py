@@ -4,6 +4,7 @@ The order of the steps is decided in `streamsx.tasks.commit_cycle`. The member h
 the group, and reports them as dropped tasks.
 """
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -125,6 +126,7 @@ class Committer:
         self._goals: dict[TaskId, Goals] = {}
         """Records that must be acknowledged before a sealed task can commit."""
         self._held: dict[TaskId, Active] = {}
+        self._stepped = asyncio.Event()
         self._number = 0
         self._began = 0.0
         self.due_at = 0.0
@@ -173,6 +175,12 @@ class Committer:
         """Return whether the group may have a newer commit of a task than the last answer shows."""
         committing = self._machine.state is commit_cycle.CommitState.COMMITTING
         return committing and task in self._machine.sealed
+
+    async def answered(self) -> None:
+        """Wait until no offsets are on their way to the group."""
+        while self._machine.state is commit_cycle.CommitState.COMMITTING:
+            self._stepped.clear()
+            await self._stepped.wait()
 
     # -- begin of a cycle
 
@@ -425,6 +433,7 @@ class Committer:
                     self._adopt(sealed)
                 case commit_cycle.SuspendedSettled(task):
                     self._outcomes.settled(Happened(task, TaskEvent.SETTLED))
+        self._stepped.set()
         if self.idle:
             sealed_next = self._machine.sealed_next
             self._in_cycle = {t: each for t, each in self._in_cycle.items() if t in sealed_next}

@@ -135,6 +135,8 @@ class TaskDriver:
         self._reruns: dict[TaskId, Rerun] = {}
         """Orders of tasks that were undone and begin anew. Those of released and lost tasks are
         removed: the next owner, maybe this worker, begins without that knowledge."""
+        self._unanswered: set[TaskId] = set()
+        """Tasks that were undone while offsets of theirs were on their way."""
         self._abort_transaction = abort_transaction
         self._transactional = abort_transaction is not None
         self._reasons: dict[TaskId, str] = {}
@@ -189,7 +191,10 @@ class TaskDriver:
         """
         # With the offsets of these rows on their way, putting the rows back could lose their work.
         # Rows of an aborted transaction are in no changelog.
-        puts_back = puts_back and not (self._transactional or self._committer.offsets_sent(task))
+        sent = not self._transactional and self._committer.offsets_sent(task)
+        puts_back = puts_back and not (self._transactional or sent)
+        if sent and not isinstance(why, TaskStopped):  # one that stops does nothing from there
+            self._unanswered.add(task)
         try:
             rerun = self.actives[task].task.rerun(why, puts_back=puts_back)
         except STORE_FAULTS as error:
@@ -386,6 +391,15 @@ class TaskDriver:
             self._fail(error)
 
     async def _find_positions(self, task: TaskId) -> None:
+        """Ask for the positions of a task, behind the answer to a commit of it.
+
+        The race: a commit is on its way, and a record fails; the task asks for its positions, and
+        is told the older ones; the commit arrives; the changelogs have its rows, so the records
+        between count twice.
+        """
+        if task in self._unanswered:
+            await self._committer.answered()
+            self._unanswered.discard(task)
         tps = self._gateway.owned.of(task)
         changelogs = self._stores.changelogs(task).values()
         found = await self._bounds.beginnings(tps, changelogs, f"task {task}")

@@ -51,6 +51,12 @@ def app_of(keep: Keep, **settings: Any) -> App:
     return app
 
 
+def counting_words(kept: Any, word: str) -> None:
+    kept[word] = (kept.get(word) or 0) + 1
+    if word == "bad":
+        raise ValueError(word)
+
+
 def put(kept: Any, word: str) -> None:
     kept[word] = word
 
@@ -537,6 +543,22 @@ def test_work_of_a_held_task_is_counted_once_when_the_task_goes_back(bench: Virt
     bench.run(1)
     assert "going back to the last commit" in errors(station)[0]
     assert changelog(bench) == store(station) == {"a": 1}
+
+
+def test_task_that_goes_back_beside_its_commit_begins_behind_it(bench: VirtualCluster) -> None:
+    """It asked for its positions before the commit had arrived."""
+    station = begun(bench, app_of(counting_words), T0)
+    station.hand.holds = True
+    feed(bench, "a", "b")
+    bench.run(2)
+    feed(bench, "bad", "c")
+    bench.run(2)
+    assert station.states(T0)[-1] == "opening"
+    (asked,) = (event for event in station.hand.posted if isinstance(event, e.Commit))
+    station.hand.holds = False
+    station.hand.commit(asked)
+    bench.until(lambda: committed(bench) == 4, 5)
+    assert changelog(bench) == {"a": 1, "b": 1, "c": 1}
 
 
 def test_revoked_task_leaves_the_search_for_a_bad_value_to_the_next_owner(
