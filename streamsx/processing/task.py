@@ -333,10 +333,13 @@ class Task:
         with None while it does not feed the task, whose input is not idle then. With `ended` no
         task ahead of this one sends any more, whatever it has told.
 
+        Nothing is closed while a seal waits for the end of a record. The results would have left,
+        and the next record may fail: the task would go back behind them, and they leave again.
+
         Returns:
             Whether anything was closed or told.
         """
-        if not self._idles:
+        if not self._idles or self.ended is not None:
             return False
         # Closing would keep half of a record, and a task that waits is not idle.
         if caught_up is None or self._unit is not None or self.wait_s:
@@ -349,6 +352,8 @@ class Task:
             read = topic in caught_up and not self._queues[topic] and not loop.paused
             at_end = read and (ended or self._writers_rest(topic))
             quiet[topic] = self._quiet[topic].ms(now, loop.mark, at_end=at_end)
+        if self._withholds:
+            return False
         by_store = {n: min(quiet[t] for t in topics) for n, topics in self._inputs.items()}
         newest = self.stream_time if self.progress else NOTHING
         closed = False
@@ -410,6 +415,8 @@ class Task:
             return 0
         if self._withholds:
             self._give_back()
+            if self.ended is not None:
+                raise self.ended
         if self._loops and not self.busy and self._go_on():
             return SLICE_ROWS
         done = self._give_on()

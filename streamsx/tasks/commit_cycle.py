@@ -291,6 +291,10 @@ class CommitCycles:
         """Return whether a suspended task has something to commit."""
         return any(self._suspended.values())
 
+    def commits(self, task: TaskId) -> bool:
+        """Return whether a seal of a task is not committed yet."""
+        return task in self.sealed or task in self.early
+
     @property
     def sealed_next(self) -> Collection[TaskId]:
         """Return the tasks that are being sealed, or will be."""
@@ -446,9 +450,9 @@ class CommitCycles:
         self.sealed.pop(task, None)
         self.early.pop(task, None)
         self.unwritten = [t for t in self.unwritten if t != task]
+        effects: list[Effect] = []
         if self.state is CommitState.WRITING:
-            return self._written()
-        if self._whole and self.state in ANSWERED:
+            effects = self._written()
+        elif self._whole and self.state in ANSWERED:
             self.state = self._if_sealed(self.state)
-            return []
-        return self._next_seal() if self.sealing == task else []
+        return effects + self._next_seal() if self.sealing == task else effects

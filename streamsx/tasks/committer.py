@@ -4,7 +4,6 @@ The order of the steps is decided in `streamsx.tasks.commit_cycle`. The member h
 the group, and reports them as dropped tasks.
 """
 
-import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
@@ -126,7 +125,6 @@ class Committer:
         self._goals: dict[TaskId, Goals] = {}
         """Records that must be acknowledged before a sealed task can commit."""
         self._held: dict[TaskId, Active] = {}
-        self._stepped = asyncio.Event()
         self._number = 0
         self._began = 0.0
         self.due_at = 0.0
@@ -176,11 +174,9 @@ class Committer:
         committing = self._machine.state is commit_cycle.CommitState.COMMITTING
         return committing and task in self._machine.sealed
 
-    async def answered(self) -> None:
-        """Wait until no offsets are on their way to the group."""
-        while self._machine.state is commit_cycle.CommitState.COMMITTING:
-            self._stepped.clear()
-            await self._stepped.wait()
+    def commits(self, task: TaskId) -> bool:
+        """Return whether a task is sealed, and its commit under way."""
+        return self._machine.commits(task)
 
     # -- begin of a cycle
 
@@ -207,7 +203,7 @@ class Committer:
             return
         self._hurry = False
         dirty = {active.id: active for active in whole if active.task.dirty}
-        self._regular = True
+        self._regular = bool(dirty)
         self.due_at = now + self._interval_s
         self._enter(dirty)
         self._step(commit_cycle.Due(frozenset(dirty)))
@@ -222,9 +218,9 @@ class Committer:
 
     def _puts_off(self, active: Active) -> bool:
         """Return whether the seal of a task waits for the end of a record."""
-        if active.id in self._suspended:
-            return active.task.halfway  # `_settle` has it sealed
         crowded = self.held_bytes > self._dirty_bytes_max
+        if active.id in self._suspended and not crowded:
+            return active.task.halfway  # `_settle` has it sealed
         return self._open_records.puts_off(self._clock.now(), active, crowded=crowded)
 
     def _look_at_held(self) -> None:
@@ -433,7 +429,6 @@ class Committer:
                     self._adopt(sealed)
                 case commit_cycle.SuspendedSettled(task):
                     self._outcomes.settled(Happened(task, TaskEvent.SETTLED))
-        self._stepped.set()
         if self.idle:
             sealed_next = self._machine.sealed_next
             self._in_cycle = {t: each for t, each in self._in_cycle.items() if t in sealed_next}

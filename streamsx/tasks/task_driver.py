@@ -135,8 +135,6 @@ class TaskDriver:
         self._reruns: dict[TaskId, Rerun] = {}
         """Orders of tasks that were undone and begin anew. Those of released and lost tasks are
         removed: the next owner, maybe this worker, begins without that knowledge."""
-        self._unanswered: set[TaskId] = set()
-        """Tasks that were undone while offsets of theirs were on their way."""
         self._abort_transaction = abort_transaction
         self._transactional = abort_transaction is not None
         self._reasons: dict[TaskId, str] = {}
@@ -188,13 +186,19 @@ class TaskDriver:
         another ValueRefused it looks for the record with that value, to pass over it.
         After TaskStopped the task stops at the last commit. With `puts_back`, the rows that left
         for the changelogs since are set back too.
+
+        A task with a failed record and a commit under way goes back to that commit, so it waits:
+        it reports the failure again whenever it is to run. Two races without that. "The task asks
+        for its positions over another connection, and is told the older ones; the commit arrives":
+        its records count twice. "Results of `emit=commit` have left with the seal": they leave
+        again with the next one.
         """
+        waits = isinstance(why, RecordUndone) and not self._transactional
+        if waits and self._committer.commits(task):
+            return
         # With the offsets of these rows on their way, putting the rows back could lose their work.
         # Rows of an aborted transaction are in no changelog.
-        sent = not self._transactional and self._committer.offsets_sent(task)
-        puts_back = puts_back and not (self._transactional or sent)
-        if sent and not isinstance(why, TaskStopped):  # one that stops does nothing from there
-            self._unanswered.add(task)
+        puts_back = puts_back and not (self._transactional or self._committer.offsets_sent(task))
         try:
             rerun = self.actives[task].task.rerun(why, puts_back=puts_back)
         except STORE_FAULTS as error:
@@ -391,15 +395,6 @@ class TaskDriver:
             self._fail(error)
 
     async def _find_positions(self, task: TaskId) -> None:
-        """Ask for the positions of a task, behind the answer to a commit of it.
-
-        The race: a commit is on its way, and a record fails; the task asks for its positions, and
-        is told the older ones; the commit arrives; the changelogs have its rows, so the records
-        between count twice.
-        """
-        if task in self._unanswered:
-            await self._committer.answered()
-            self._unanswered.discard(task)
         tps = self._gateway.owned.of(task)
         changelogs = self._stores.changelogs(task).values()
         found = await self._bounds.beginnings(tps, changelogs, f"task {task}")

@@ -150,6 +150,16 @@ def test_task_lost_behind_a_seal_of_its_own_commits_nothing() -> None:
     assert commits.state is CommitState.IDLE
 
 
+@pytest.mark.parametrize("event", [TaskLost(A), TaskPutOff(A)])
+def test_task_that_is_gone_is_sealed_no_more_in_any_state(event: Event) -> None:
+    commits = CommitCycles()
+    run(commits, Due(frozenset({B})), TaskSealed(B, SEALED), Flushed(), OffsetsCommitted(NOBODY))
+    run(commits, TaskWhole(A), event)
+    assert (commits.state, commits.sealing) == (CommitState.WRITING, None)
+    run(commits, TaskWritten(B), Due(frozenset({B})))
+    assert commits.sealing == B
+
+
 def test_a_suspended_task_with_nothing_to_commit_is_settled_at_once() -> None:
     assert run(CommitCycles(), Suspended(A, dirty=False)) == [SuspendedSettled(A)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,8 @@ from tests.unit.tasks.test_committer import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.unit.conftest import VirtualCluster
 
 
@@ -65,6 +68,20 @@ def test_other_tasks_commit_at_the_interval_while_one_waits_for_its_record(
         bench.run(1.25)
         assert committed(bench, P1) == turn + 1
     assert committed(bench) >= 7
+
+
+def test_interval_of_other_tasks_does_not_begin_anew_with_a_commit_of_one_task(
+    bench: VirtualCluster,
+) -> None:
+    """Once the interval has ended while nothing but the waiting task had work to commit."""
+    begun(bench, app_of(adding), T0, T1)
+    feed(bench, "a", partition=1)
+    bench.until(lambda: committed(bench, P1) == 1, 2)
+    feed(bench, "2.5")
+    bench.run(2.6)
+    assert committed(bench) == 1
+    feed(bench, "b", partition=1)
+    bench.until(lambda: committed(bench, P1) == 2, 0.6)
 
 
 def test_task_is_sealed_at_the_end_of_a_record_whatever_the_cycle_waits_for(
@@ -197,6 +214,129 @@ def test_other_agents_go_on_when_a_record_has_taken_too_long(bench: VirtualClust
     feed(bench, "a", "b", "c")
     bench.run(2 * RECORD_PATIENCE_S + 10)
     assert changelog(bench) == {"a": "a", "b": "b", "c": "c"}
+
+
+def test_revoked_task_holds_the_memory_of_no_other(bench: VirtualCluster) -> None:
+    """Its body puts too much within one record."""
+
+    async def put_much(kept: Any) -> None:
+        for row in range(400):
+            kept[row] = "x" * 100_000
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1e9)
+
+    def put(kept: Any, word: str) -> Any:
+        if word == "much":
+            return put_much(kept)
+        kept[word] = word
+        return None
+
+    station = begun(bench, app_of(put), T0, T1)
+    feed(bench, "much")
+    bench.run(0.3)
+    station.hand.revoke(T0)
+    bench.run(5)
+    feed(bench, "a", partition=1)
+    bench.until(lambda: committed(bench, P1) == 1, 3)
+
+
+def orders_and_words(
+    bench: VirtualCluster, flow: Callable[[Any], Any], keep: Callable[[Any, str], Any] = adding
+) -> None:
+    """Run an agent that keeps orders, and waits or fails as they say, and a flow of words."""
+    for topic in "orders", "out":
+        bench.create(topic, 3)
+    app = App("t", broker="127.0.0.1:9092", topic_partitions=3, memory_budget="32MiB")
+    kept = app.Table("kept")
+    words = app.topic("words", key_serializer="raw", value_serializer="raw")
+
+    @app.agent(app.topic("orders", value_type=str, value_serializer="raw"))
+    async def orders(stream: Stream[str]) -> None:
+        async for order in stream:
+            if (waits := keep(kept, order)) is not None:
+                await waits
+
+    @app.agent(words)
+    async def joins_the_task(stream: Stream[bytes]) -> None:
+        async for word in stream:
+            kept["word"] = word.decode()
+
+    flow(app.flow(words).group_by_key()).to("out")
+    begun(bench, app, T0)
+
+
+def give(bench: VirtualCluster, topic: str, *values: str, key: bytes = b"k", hour: int = 0) -> None:
+    rows = [(key, value.encode()) for value in values]
+    bench.append(TopicPartition(topic, 0), rows, 1_700_000_000_000 + hour * 3_600_000)
+
+
+def results(bench: VirtualCluster) -> list[bytes | None]:
+    parts = (bench.read(TopicPartition("out", partition)) for partition in range(3))
+    return [value for rows in parts for _, value in rows]
+
+
+def test_results_of_a_commit_leave_once_when_the_next_record_fails(bench: VirtualCluster) -> None:
+    """The seal sends them, and its commit is under way when the task goes back."""
+    orders_and_words(bench, lambda words: words.count("total", emit="commit"))
+    bench.run(0.3)
+    give(bench, "words", "a", "b", "c")
+    give(bench, "orders", "1.5", "bad", "c")
+    bench.run(10)
+    assert results(bench) == [b"3"]
+
+
+def test_results_of_an_idle_window_leave_once_when_a_record_fails_that_a_seal_waits_for(
+    bench: VirtualCluster,
+) -> None:
+    """No commit comes between the results and the failure, so they leave behind both."""
+    window = tumbling("1h", grace="0s", idle="3s")
+    hours = partial(orders_and_words, bench, keep=failing_late)
+    hours(lambda words: words.window(window).count("hour", emit="final"))
+    bench.run(0.3)
+    give(bench, "words", "a", "b", "c")
+    give(bench, "orders", "6", "c")
+    bench.run(20)
+    assert results(bench) == [b"3"]
+
+
+def test_results_of_many_windows_leave_once_when_the_next_record_fails(
+    bench: VirtualCluster,
+) -> None:
+    """The record fails when it is given back, and no chunk is taken behind that."""
+    window = tumbling("1h", grace="0s")
+    orders_and_words(bench, lambda words: words.window(window).count("hour", emit="final"))
+    for number in range(1200):
+        give(bench, "words", "a", key=b"%d" % number)
+    bench.run(0.3)
+    give(bench, "orders", "2.5", "bad", "c")
+    bench.run(0.7)
+    give(bench, "words", "a", hour=2)
+    bench.run(20)
+    assert len(results(bench)) == 1200
+
+
+def test_seal_that_fails_beside_the_writes_of_another_task_ends_no_worker(
+    bench: VirtualCluster,
+) -> None:
+    """The record fails for which the seal has waited, and its task goes back."""
+    station = begun(bench, app_of(failing_late), T0, T1)
+    station.write_s = 0.02
+    feed(bench, "a", "1.5", "c")
+    feed(bench, *map(str.__add__, ["w"] * 5000, map(str, range(5000))), partition=1)
+    bench.until(lambda: committed(bench) == 3 and committed(bench, P1) == 5000, 60)
+    assert changelog(bench) == {"a": 1, "c": 1}
+    assert station.process.alive
+
+
+def failing_late(kept: Any, word: str) -> Any:
+    """Count a word; fail behind a wait if it is a number."""
+
+    async def wait_and_fail() -> None:
+        await asyncio.sleep(float(word))
+        raise ValueError(word)
+
+    kept[word] = (kept.get(word) or 0) + 1
+    return wait_and_fail() if word[0].isdigit() else None
 
 
 def test_windows_of_an_idle_topic_close_beside_a_slow_agent(bench: VirtualCluster) -> None:
