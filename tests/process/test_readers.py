@@ -9,6 +9,7 @@ import pytest
 
 from streamsx.model import TopicPartition
 from streamsx.protocol.commit_metadata import OffsetMetadata
+from streamsx.tasks.open_records import RECORD_PATIENCE_S
 from streamsx.topology.nodes import reader_name
 from tests.support.client import Client
 from tests.support.embedded_broker import EmbeddedBroker
@@ -38,7 +39,7 @@ async def healthy(stream):
 WORDS, CHANGELOG = TopicPartition("words", 0), TopicPartition("pairs-counts-changelog", 0)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_agent_beside_a_waiting_or_failing_agent_counts_each_record_once(tmp_path: Path) -> None:
     def write(wait_s: float, *, broken: bool = False) -> None:
         (tmp_path / "pairs.py").write_text(APP.format(wait_s=wait_s, broken=broken))
@@ -68,9 +69,13 @@ def test_agent_beside_a_waiting_or_failing_agent_counts_each_record_once(tmp_pat
         workers.until(ahead, "what was counted is committed, beside the offset of a record at hand")
         workers.kill("w")
 
-        write(3)
+        write(0)
         workers.start("w")
         workers.until(lambda: finished(100), "100 counted behind a kill")
+        assert workers.stop("w") == [0]
+
+        write(RECORD_PATIENCE_S + 8)
+        workers.start("w")
         send("wait", 49)
         workers.until(ahead, "more is counted while the other one waits")
         assert workers.stop("w") == [0]

@@ -85,6 +85,8 @@ class Pauses(Check):
         super().__init__(made)
         self.topic, self.last, self.longest = topic, made.now, 0.0
         self.positions = Counter[TopicPartition]()
+        for active in (each for home in made.homes for each in home.actives.values()):
+            self.positions.update({tp: active.task.positions[tp.topic] for tp in active.sources})
         made.checks.append(self)
 
     def sample(self) -> None:
