@@ -58,6 +58,11 @@ ADVICE: Final[dict[int, str]] = {
     ),
 }
 """Remedy for each code with which a coordinator denies a transactional id."""
+FENCED: Final = (
+    " (the transaction was open for longer than transaction_timeout, {timeout_s:g} s, or another "
+    "process has begun under its id)"
+)
+"""What brokers mean by the codes of a fence: they do not say which of the two it was."""
 
 
 class TransactionalProducer(Producer):
@@ -175,8 +180,9 @@ class TransactionalProducer(Producer):
         """Note that a body is at work for so long; records may leave late from now on."""
         if self._id.worked(self._clock.now(), seconds):
             LOG.info(
-                "A record takes %.1f s, and transaction_timeout is %g s: records leave with their "
-                "commit until no record has taken so long for 10 minutes; no action needed.",
+                "A record takes %.1f s, and transaction_timeout is %g s: outputs are sent when "
+                "a commit is due, until no record has taken that long for 10 minutes; no action "
+                "needed.",
                 seconds, self._id.timeout_s,
             )  # fmt: skip
 
@@ -262,7 +268,8 @@ class TransactionalProducer(Producer):
                     "worker a directory of its own"
                 )
             )
-        self._on_over(f"{where}: {name_of(code)}")
+        why = FENCED.format(timeout_s=self._id.timeout_s) if fenced else ""
+        self._on_over(f"{where}: {name_of(code)}{why}")
 
     def _denied(self, code: int) -> StreamsxError:
         return failure(code, f"transactional id {self._id.transactional_id}", self._advice(code))

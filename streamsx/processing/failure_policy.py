@@ -117,9 +117,9 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """Return the error with its notes."""
+        """Return the error with its notes, in one line."""
         notes = "".join(f" ({note})" for note in getattr(self.error, "__notes__", ()))
-        return f"{type(self.error).__name__}: {self.error}{notes}"
+        return f"{type(self.error).__name__}: {self.error}{notes}".replace("\n", "\\n")
 
     def __str__(self) -> str:
         what = "record cannot be decoded" if self.decode else "record failed"
@@ -254,6 +254,13 @@ class FailureStreak:
         """Count a record that failed, and stop the task whatever the count."""
         self.failed(ordinal, offset, stream_time)
         self._stopped = True
+
+    def stand_at(self, offset: int, stream_time: int) -> None:
+        """Hold the position at this record alone, if records in front of it are dead letters."""
+        if self.buried:
+            self.buried = False
+            self.first = offset
+            self.since = stream_time
 
     def passed(self, ordinal: int) -> None:
         """Pass over a record that proves nothing about the code: the streak continues."""

@@ -212,6 +212,9 @@ class Task:
         """Readers of a careful task that have not been given the chunk at hand yet."""
         self._unit: AgentRun | None = None
         """Reader of a careful task that has been given the chunk at hand last."""
+        self.stops_ahead = False
+        """Whether the task has stopped ahead of a record of which nothing is left: all that came
+        before may be committed, also with other tasks in one transaction."""
         self._tries = dict(self.order.tries)
         self.wait_s = self.order.wait_s
         """Duration of the wait ahead of the next try of a record, in seconds; 0 without one."""
@@ -764,40 +767,51 @@ class Task:
             word = action.value
             self.ended = end(f"{failure}: its policy is {word}: fix the code, or the record")
             return
-        if not known and not self._tell_of(failure, action):
-            return
         times = self._newest.get(failure.topic)  # none for a result of a task without a record yet
         before = self.stream_time if times is None else times.below(failure.offset)
         if action is FailureAction.STOP_TASK:
             streak.stop(ordinal, failure.offset, before)
-            why = f"its policy is stop_task, offset {failure.offset} failed"
-            self.ended = self._stopped(failure, streak, why, "")
-        elif streak.failed(ordinal, failure.offset, before):
-            what = "results" if isinstance(streak, ResultStreak) else "records"
-            count = self.policy.consecutive_failures_max
-            why = f"{count} {what} in a row failed, the last one at {failure.offset}"
-            more = ", or raise consecutive_failures_max if they may be skipped"
-            self.ended = self._stopped(failure, streak, why, more)
-        streak.buried = streak.buried or action is FailureAction.DLQ
+        stops = action is FailureAction.STOP_TASK or streak.failed(ordinal, failure.offset, before)
+        buries = action is FailureAction.DLQ
+        if stops and self.policy.whole:
+            # The letters in front are committed. The next start meets this record again.
+            buries = False
+            streak.stand_at(failure.offset, before)
+        if not known and not self._tell_of(failure, buries=buries, stops=stops):
+            return
+        if stops:
+            self.ended = self._stopped(failure, streak)
+        streak.buried = streak.buried or buries
 
-    def _tell_of(self, failure: Failure, action: FailureAction) -> bool:
+    def _tell_of(self, failure: Failure, *, buries: bool, stops: bool) -> bool:
         """Report a failure, and bury its record; return False if that ends the task."""
-        if action is FailureAction.DLQ:
+        if buries:
             try:
                 failure = buried(failure, self.policy.dead_letters, self.outbox)
             except NotFound as error:
                 self.ended = UsageError(f"{error} ({failure})")
                 return False
-        self.policy.report(failure)
+        self.policy.report(replace(failure, action=FailureAction.STOP_TASK) if stops else failure)
         return True
 
-    def _stopped(self, last: Failure, streak: FailureStreak, why: str, more: str) -> TaskStopped:
+    def _stopped(self, last: Failure, streak: FailureStreak) -> TaskStopped:
         """Return the end of a task that stops because records, or results, have failed.
 
-        Records are not committed from the first one on, results from the last commit on.
+        Records are not committed from the first one on, results from the last commit on. Under
+        exactly-once a task that is not careful goes back to that commit too.
         """
-        committed = self.committed_at.positions[last.topic]
-        begin = committed if isinstance(streak, ResultStreak) else streak.first
+        results = isinstance(streak, ResultStreak)
+        self.stops_ahead = self.care is not None and not results
+        why = f"its policy is stop_task, offset {last.offset} failed"
+        more = ""
+        if last.action is not FailureAction.STOP_TASK:
+            what = "results" if results else "records"
+            count = self.policy.consecutive_failures_max
+            why = f"{count} {what} in a row failed, the last one at {last.offset}"
+            more = ", or raise consecutive_failures_max if they may be skipped"
+        begin = streak.first
+        if results or (self.policy.whole and not self.stops_ahead):
+            begin = self.committed_at.positions[last.topic]
         return TaskStopped(
             f"task stopped: {self.id}, {last.topic}-{last.partition} offset {begin}: {why}, "
             f"{last.operator}: {last.reason}: records from {begin} on are not committed: fix the "
@@ -815,6 +829,17 @@ class Task:
 
     # -- commits
 
+    @property
+    def sealable(self) -> bool:
+        """Return whether a commit may have all that the task has done.
+
+        Of tasks that have ended that is so for one that has stopped. Under exactly-once the task
+        must have stopped ahead of its record, with no other body in the middle of one.
+        """
+        if self.ended is None:
+            return True
+        return isinstance(self.ended, TaskStopped) and (self.stops_ahead or not self.policy.whole)
+
     def seal(self, rows: int) -> TaskMetadata | None:
         """Encode dirty values, then send them to the changelogs, up to `rows` in each call.
 
@@ -829,7 +854,7 @@ class Task:
 
         Raises:
             RecordUndone: a record has failed, and what it has changed must not be sealed.
-            StreamsxError: the task has ended, and its worker will end.
+            StreamsxError: the task has ended, and is not `sealable`.
             ValueRefused: a value cannot be encoded, and its record can be found by running again.
             TaskStopped: a value cannot be encoded, and that search was already made.
             TaskFailed: a value cannot be encoded, and the policy is to stop.
@@ -838,7 +863,7 @@ class Task:
         """
         if self._unsealed is not None:
             raise self._unsealed
-        if self.ended is not None and not isinstance(self.ended, TaskStopped):
+        if self.ended is not None and not self.sealable:
             raise self.ended
         if self._sealing is None:
             self._sealing = self._seal(rows)
@@ -850,7 +875,7 @@ class Task:
         if self.care is None:
             self._give_results()
         else:
-            if self._unit is not None and not self.busy:
+            if self._unit is not None and self.ended is None and not self.busy:
                 self._unit.end_unit()
                 self._unit = None
             self.care.interrupt(self._give_results, waits=self._unit is not None)

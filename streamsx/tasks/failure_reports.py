@@ -18,7 +18,7 @@ from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId, TopicPartition
 from streamsx.operators.operator import Counts
 from streamsx.processing.dead_letters import KEPT
-from streamsx.processing.failure_policy import Failure
+from streamsx.processing.failure_policy import Failure, FailureAction
 
 LOG_EVERY_S = 1.0
 OUR_PACKAGE: Final = "streamsx."
@@ -124,7 +124,8 @@ class FailureReports:
         kept = failure.kept.startswith(KEPT)
         self._calm[operator] = kept and error is None
         shown = error if leads_to_users_code(failure) else None
-        LOG.log(self._level(operator), "%s%s", told(failure), self._later, exc_info=shown)
+        later = "" if failure.action is FailureAction.STOP_TASK else self._later
+        LOG.log(self._level(operator), "%s%s", told(failure), later, exc_info=shown)
 
     def _level(self, operator: str) -> int:
         """Return WARNING; INFO for a further record of a known kind that is a dead letter now."""
@@ -216,7 +217,7 @@ def leads_to_users_code(failure: Failure) -> bool:
 def told(failure: Failure) -> str:
     """Return the sentence about a failed record: what became of it, where, and why."""
     what = "cannot be decoded" if failure.decode else "failed"
-    outcome = "is skipped"
+    outcome = "stops its task" if failure.action is FailureAction.STOP_TASK else "is skipped"
     if failure.kept.startswith(KEPT):
         outcome = f"was {failure.kept}"
     elif failure.kept:

@@ -220,10 +220,10 @@ class TaskDriver:
     def halted(self, task: TaskId, why: TaskStopped) -> None:
         """Stop a running task that cannot go on.
 
-        Under exactly-once the task stops at its last commit, because what it has done since is in
-        the transaction of all tasks.
+        Under exactly-once a task that may hold a part of a record stops at its last commit, because
+        that part would be in the transaction of all tasks.
         """
-        if self._transactional:
+        if self._transactional and not self.actives[task].task.sealable:
             self.undone(task, why)
         else:
             self.stopped(task, why)
@@ -236,7 +236,8 @@ class TaskDriver:
             stops: tasks that stop at their last commit, each with its reason.
         """
         assert self._abort_transaction is not None, f"no transaction to abort: {why}"
-        self._journal("aborted", why=why, tasks=len(self.actives))
+        begin_again = self.actives.keys() | self._reasons.keys()
+        self._journal("aborted", why=why, tasks=len(begin_again))
         for task, active in sorted(self.actives.items()):
             if task in self._undone:
                 continue

@@ -44,7 +44,14 @@ from streamsx.app.app import App
 from streamsx.app.channel import HeadersArg, Topic, encoded_headers
 from streamsx.client.record_accumulator import OutputPartition
 from streamsx.config import Config, is_exact, seconds
-from streamsx.errors import NotFound, StreamsxError, TaskFailed, UsageError, ValueRefused
+from streamsx.errors import (
+    NotFound,
+    StreamsxError,
+    TaskFailed,
+    TaskStopped,
+    UsageError,
+    ValueRefused,
+)
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
@@ -520,7 +527,7 @@ class TestDriver:
             task.withhold()
             self._due.setdefault(id_, self._loop.now_s)
             return True
-        return isinstance(task.ended, TaskFailed)
+        return isinstance(task.ended, (TaskFailed, TaskStopped)) and not task.sealable
 
     def _commit_task(self, id_: TaskId) -> None:
         task = self._tasks[id_]

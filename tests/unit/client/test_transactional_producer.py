@@ -10,7 +10,7 @@ import pytest
 
 from streamsx.client.cluster import Cluster
 from streamsx.client.rejected_batch import RefusedRecord
-from streamsx.client.transactional_id import TransactionalId
+from streamsx.client.transactional_id import VERDICTS, TransactionalId, TransactionVerdict
 from streamsx.client.transactional_producer import TransactionalProducer
 from streamsx.clock import SystemClock
 from streamsx.errors import SettingError, StreamsxError, TransactionFenced
@@ -256,7 +256,9 @@ def test_transaction_that_is_over_is_begun_anew_with_nothing_of_it(api: Api, cod
         else:
             await play.producer.flush()
         assert len(play.over) == 1
-        assert play.over[0].endswith(ErrorCode(code).name)
+        assert ErrorCode(code).name in play.over[0]
+        fenced = VERDICTS[code] is TransactionVerdict.FENCED
+        assert ("transaction_timeout, 10 s" in play.over[0]) == fenced
         play.send(b"kept")
         assert await play.commit()
 

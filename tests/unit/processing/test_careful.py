@@ -185,6 +185,81 @@ def test_row_of_failures_stops_the_careful_task_at_its_first_record(bench: Bench
     assert made.counts() == {"a": {"n": [1]}, "last": "a"}
 
 
+def test_task_in_a_transaction_commits_all_ahead_of_the_record_at_which_it_stops(
+    bench: Benches,
+) -> None:
+    made = bench(WORDS, on_error=FailureAction.STOP_TASK, undoes=True, whole=True)
+    batch = at_work("a", "b", "c!", "d")
+    again = made.again(goes_back(made, batch))
+    with pytest.raises(TaskStopped, match="records from 2 on are not committed"):
+        process(again, batch)
+    assert again.sealable
+    assert made.commit().positions == {"words": 2}
+    assert made.counts() == {"a": {"n": [1]}, "b": {"n": [1]}, "last": "b"}
+
+
+def test_row_in_a_transaction_stops_at_its_last_record_if_the_others_are_dead_letters(
+    bench: Benches,
+) -> None:
+    made = bench(
+        WORDS, on_error=FailureAction.DLQ, undoes=True, whole=True, dead_letters="dead",
+        consecutive_failures_max=3,
+    )  # fmt: skip
+    batch = at_work("a", "x!", "y!", "z!", "d")
+    again = made.again(goes_back(made, batch))
+    made.sent.by_topic["dead"].clear()
+    with pytest.raises(TaskStopped, match="records from 3 on are not committed"):
+        process(again, batch)
+    assert made.commit().positions == {"words": 3}
+    assert [value for _, value in made.sent.by_topic["dead"]] == [b"x!", b"y!"]
+
+
+def test_task_in_a_transaction_that_is_not_careful_has_nothing_to_commit_where_it_stops(
+    bench: Benches,
+) -> None:
+    """Another body may be in the middle of a record."""
+
+    def odd(raw: bytes | None) -> Any:
+        if raw == b"odd":
+            raise ValueError(raw)
+        return text(raw)
+
+    source = Source("words", TEXT, coded(odd), agents=(AgentNode("count", count),))
+    made = bench(source, on_decode_error=FailureAction.STOP_TASK, undoes=True, whole=True)
+    with pytest.raises(TaskStopped, match="records from 0 on are not committed"):
+        process(made.task, at_work("a", "b", "odd", "d"))
+    assert not made.task.sealable
+    with pytest.raises(TaskStopped, match="offset 2 failed"):
+        made.task.seal(10)
+
+
+def test_body_that_goes_on_behind_the_end_of_its_task_leaves_nothing(bench: Benches) -> None:
+    async def count_all(stream: AsyncIterator[Any]) -> None:
+        try:
+            async for word in stream:
+                do(word)
+        except Exception:
+            do("more")
+            raise
+
+    def odd(raw: bytes | None) -> Any:
+        if raw == b"odd":
+            raise ValueError(raw)
+        return text(raw)
+
+    source = Source("words", TEXT, coded(odd), agents=(AgentNode("count", count_all),))
+    made = bench(source, on_decode_error=FailureAction.STOP_TASK, undoes=True, whole=True)
+    rerun = goes_back(made, at_work("a!"))
+    again = made.again(rerun)
+    with pytest.raises(TaskStopped):
+        process(again, at_work("a", "odd"))
+    made.commit()
+    rows = [*made.sent.by_topic["app-counts-changelog"]]
+    assert {key: orjson.loads(value or b"") for key, value in rows} == {
+        b'"a"': {"n": [1]}, b'"last"': "a",
+    }  # fmt: skip
+
+
 def test_failure_told_before_going_back_is_not_told_again(bench: Benches) -> None:
     heard: list[Failure] = []
 

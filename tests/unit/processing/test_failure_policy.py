@@ -101,3 +101,19 @@ def test_record_is_not_tried_again_in_vain(how: Any) -> None:
 def test_try_is_undone_whether_or_not_another_follows() -> None:
     assert [verdict_of(Retry(2), attempt).clean for attempt in (1, 2)] == [True, True]
     assert not verdict_of(FailureAction.LOG).clean
+
+
+def test_streak_with_dead_letters_may_hold_the_position_at_its_last_record_alone() -> None:
+    streak = FailureStreak(3)
+    failed(streak, (3, 40), (4, 44))
+    streak.stand_at(44, 440)
+    assert (streak.first, streak.since) == (40, 400)
+    streak.buried = True
+    streak.stand_at(44, 440)
+    assert (streak.first, streak.since, streak.buried) == (44, 440, False)
+
+
+def test_reason_of_a_failure_is_one_line() -> None:
+    error = ValueError("first line\nsecond line")
+    failure = Failure(TaskId(0, 1), "lines", 1, 7, "split", False, error)
+    assert failure.reason == r"ValueError: first line\nsecond line"

@@ -120,6 +120,14 @@ def raised(kind: type[Exception], again: bool = False) -> Exception:
         return error
 
 
+def test_line_of_a_failure_that_stops_its_task_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    some = reports(row_max=10)
+    some.report(replace(failure("split", 7), action=FailureAction.STOP_TASK))
+    (line,) = caplog.messages
+    assert line.startswith("Record cannot be decoded and stops its task: lines-1 offset 7, ")
+    assert line.endswith("ValueError: no text.")
+
+
 def traceback_of(caplog: pytest.LogCaptureFixture) -> list[bool]:
     return [record.exc_info is not None for record in caplog.records]
 
