@@ -543,9 +543,16 @@ class Task:
 
     @property
     def dirty(self) -> bool:
-        """Return whether the task has something to commit."""
-        stores = self.stores.values()
-        return self._place() != self._noted or any(store.dirty for store in stores)
+        """Return whether the task has something to commit, or something that nobody may commit.
+
+        The race without the latter, under exactly-once: a body sends, and sleeps; a commit is due,
+        and waits for the body; the body raises. The task stands where it stood, so the commit would
+        be without it, and what the body has sent would be in the transaction. The seal of such a
+        task raises the error.
+        """
+        if not self.sealable or self._place() != self._noted:
+            return True
+        return any(store.dirty for store in self.stores.values())
 
     def cut(self) -> None:
         """Let no body see more records than the one at hand."""

@@ -1,7 +1,11 @@
-"""Tasks that stop ahead of a bad record, in whole workers over the embedded broker."""
+"""Records that fail under exactly-once, and tasks that stop ahead of a bad record.
+
+In whole workers over the embedded broker.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 from collections import Counter
@@ -10,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import pytest
 
+import streamsx
 from streamsx import App
 from tests.flows.test_progress import PARTITIONS
 from tests.flows.test_progress_workers import append
@@ -122,5 +127,43 @@ def test_all_ahead_of_the_bad_record_is_committed(
         if exact:
             assert Counter(values(bench, "out")) == rest
             assert letters(bench) == kept
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize("word", ["log", "dlq", "stop_task", streamsx.retry(2, "1s", "log")])
+def test_output_of_a_record_that_fails_while_a_commit_is_due_is_in_no_transaction(
+    tmp_path: Path, word: Any
+) -> None:
+    """The race: a body has sent, and sleeps; a commit is due, and waits for the body; the body
+    raises. The task has no tables, and stands where it stood, so it has nothing to commit.
+    """
+    made = App(
+        "stops", topic_partitions=PARTITIONS, on_error=word, broker=f"{HOST}:{PORT}",
+        session_timeout=10, memory_budget="32MiB", processing_guarantee="exactly_once",
+    )  # fmt: skip
+    out = made.topic("out", partitions=1)
+
+    @made.agent(made.topic("in"), name="send")
+    async def send(stream: AsyncIterator[Any]) -> None:
+        async for value in stream:
+            await out.send(value=value["user"])
+            if value["user"].startswith("bad"):
+                await asyncio.sleep(0.5)
+                raise ValueError(value["user"])
+
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": 1})
+    good = [(f"k{n % 12}", {"user": f"u{n}"}, float(n)) for n in range(60)]
+
+    try:
+        bench.station(made, "w0", by_hand=False)
+        bench.run(9)
+        append(bench, good[:30])
+        bench.run(2)
+        append(bench, [("k0", {"user": "bad"}, 30.0), *good[30:]], in_batch=1)
+        bench.run(12)
+        sent = Counter(values(bench, "out"))
+        assert "bad" not in sent
+        assert sent <= Counter(f"u{n}" for n in range(60))
     finally:
         bench.close()

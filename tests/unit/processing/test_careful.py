@@ -233,6 +233,25 @@ def test_task_in_a_transaction_that_is_not_careful_has_nothing_to_commit_where_i
         made.task.seal(10)
 
 
+def test_task_that_ends_at_its_first_record_keeps_a_transaction_from_its_commit(
+    bench: Benches,
+) -> None:
+    async def send(stream: AsyncIterator[Any]) -> None:
+        async for word in stream:
+            RUNNING.get().to("out")(None, word.encode(), 0, None)
+            raise ValueError(word)
+
+    source = Source("words", TEXT, TEXT, agents=(AgentNode("send", send),))
+    made = bench(source, undoes=True, whole=True)
+    made.commit()
+    before = made.task.dirty
+    with pytest.raises(RecordUndone):
+        process(made.task, at_work("a"))
+    assert (before, made.task.dirty) == (False, True)
+    with pytest.raises(RecordUndone):
+        made.task.seal(10)
+
+
 def test_body_that_goes_on_behind_the_end_of_its_task_leaves_nothing(bench: Benches) -> None:
     async def count_all(stream: AsyncIterator[Any]) -> None:
         try:
