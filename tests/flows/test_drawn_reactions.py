@@ -38,7 +38,7 @@ SLOW = 600
 START_S = 1.7e9
 """Time of the first record: records that are old by the clock of the bench would be deleted."""
 STARTS_S = 9
-MENDS_S = 30
+MENDS_S = 40
 
 
 def by_offset(failure: Failure) -> str:
@@ -69,7 +69,7 @@ class Reader:
     """Users at whose records this reader fails until it is mended."""
 
     def waits(self, user: str) -> bool:
-        return bool(self.sleeps_s) and crc32(f"{self.name} {user}".encode()) % 5 < 2
+        return bool(self.sleeps_s) and crc32(f"{self.name} {user}".encode()) % 5 < 3
 
 
 @dataclass
@@ -96,8 +96,8 @@ def drawn(seed: int) -> Scene:
     for number in range(rng.randint(1, 3)):
         kind = rng.choice(["agent", "agent", "flow", "flow over a topic"])
         reader = Reader(
-            f"{kind[0]}{number}", kind, rng.choice([*REACTIONS]), rng.choice([0, 0, 0.05, 1.0]),
-            has_table=rng.random() < 0.8,
+            f"{kind[0]}{number}", kind, rng.choice([*REACTIONS]), rng.choice([0, 0.05, 0.3, 0.6]),
+            has_table=rng.random() < 0.6,
         )  # fmt: skip
         bad = set(rng.sample(range(total), rng.randint(0, 4)))
         if rng.random() < 0.4:
