@@ -543,12 +543,12 @@ class Task:
 
     @property
     def dirty(self) -> bool:
-        """Return whether the task has something to commit, or something that nobody may commit.
+        """Return whether a cycle has to seal the task.
 
-        The race without the latter, under exactly-once: a body sends, and sleeps; a commit is due,
-        and waits for the body; the body raises. The task stands where it stood, so the commit would
-        be without it, and what the body has sent would be in the transaction. The seal of such a
-        task raises the error.
+        The task has something to commit, or has ended so that its seal raises the error. The race
+        without the latter, under exactly-once: a body sends, and sleeps; a commit is due, and waits
+        for the body; the body raises. The task stands where it stood, so the cycle would leave it
+        out, and commit what the body has sent.
         """
         if not self.sealable or self._place() != self._noted:
             return True
@@ -840,8 +840,8 @@ class Task:
     def sealable(self) -> bool:
         """Return whether a commit may have all that the task has done.
 
-        Of tasks that have ended that is so for one that has stopped. Under exactly-once the task
-        must have stopped ahead of its record, with no other body in the middle of one.
+        A task that has ended is sealed only if it has stopped. Under exactly-once it must also have
+        stopped ahead of its record, with no other body in the middle of one.
         """
         if self.ended is None:
             return True

@@ -32,7 +32,14 @@ def text(raw: bytes | None) -> Any:
     return None if raw is None else str(raw, "utf8")
 
 
+def odd(raw: bytes | None) -> Any:
+    if raw == b"odd":
+        raise ValueError(raw)
+    return text(raw)
+
+
 TEXT = coded(text)
+ODD = coded(odd)
 JSON = coded(orjson.loads, orjson.dumps)
 
 
@@ -219,12 +226,7 @@ def test_task_in_a_transaction_that_is_not_careful_has_nothing_to_commit_where_i
 ) -> None:
     """Another body may be in the middle of a record."""
 
-    def odd(raw: bytes | None) -> Any:
-        if raw == b"odd":
-            raise ValueError(raw)
-        return text(raw)
-
-    source = Source("words", TEXT, coded(odd), agents=(AgentNode("count", count),))
+    source = Source("words", TEXT, ODD, agents=(AgentNode("count", count),))
     made = bench(source, on_decode_error=FailureAction.STOP_TASK, undoes=True, whole=True)
     with pytest.raises(TaskStopped, match="records from 0 on are not committed"):
         process(made.task, at_work("a", "b", "odd", "d"))
@@ -261,12 +263,7 @@ def test_body_that_goes_on_behind_the_end_of_its_task_leaves_nothing(bench: Benc
             do("more")
             raise
 
-    def odd(raw: bytes | None) -> Any:
-        if raw == b"odd":
-            raise ValueError(raw)
-        return text(raw)
-
-    source = Source("words", TEXT, coded(odd), agents=(AgentNode("count", count_all),))
+    source = Source("words", TEXT, ODD, agents=(AgentNode("count", count_all),))
     made = bench(source, on_decode_error=FailureAction.STOP_TASK, undoes=True, whole=True)
     rerun = goes_back(made, at_work("a!"))
     again = made.again(rerun)

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -869,3 +870,32 @@ def test_outputs_of_a_record_leave_all_or_none(guarantee: str) -> None:
     numbers = [value for value in sent if value != "x"]
     again = [1] if guarantee == "at_least_once" else []  # it had left when its task went back
     assert sorted(numbers) == sorted([0, 2, 4, *again])
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_task_that_bytes_have_stopped_commits_no_part_of_a_record(guarantee: str) -> None:
+    """One agent of the topic stops the task while the other one is in the middle of a record."""
+    app = App("shop", processing_guarantee=guarantee, topic_partitions=1)
+    numbers, out = app.topic("numbers"), app.topic("out")
+
+    @app.agent(numbers, name="slow")
+    async def slow(stream: Any) -> None:
+        async for number in stream:
+            await out.send(value=number)
+            await asyncio.sleep(1)
+
+    @app.agent(numbers, name="strict", on_decode_error="stop_task")
+    async def strict(stream: Any) -> None:
+        async for _ in stream:
+            pass
+
+    driver = TestDriver(app, commit=False, raises=False)
+    try:
+        with pytest.raises(TaskStopped):
+            driver.pipe("numbers", [7, b"{"])
+        driver.commit()
+        sent = [record.value for record in driver.read("out")]
+        assert sent == ([] if guarantee == "exactly_once" else [7])
+    finally:
+        with suppress(TaskStopped):
+            driver.close()
