@@ -837,6 +837,11 @@ class Task:
     # -- commits
 
     @property
+    def stopped_uncommitted(self) -> bool:
+        """Return whether the task has stopped ahead of a record, and has more to commit."""
+        return self.stops_ahead and self._place().begins != self.committed_at.begins
+
+    @property
     def sealable(self) -> bool:
         """Return whether a commit may have all that the task has done.
 
@@ -882,9 +887,7 @@ class Task:
         if self.care is None:
             self._give_results()
         else:
-            if self._unit is not None and self.ended is None and not self.busy:
-                self._unit.end_unit()
-                self._unit = None
+            self._end_unit(self.care)
             self.care.interrupt(self._give_results, waits=self._unit is not None)
         for topic in self._teller.topics:
             self._tell(topic)
@@ -913,6 +916,16 @@ class Task:
                 yield None
         self._sealing = None
         yield place._replace(stream_time=stream_time, records=records, late=self._late_records())
+
+    def _end_unit(self, care: Care) -> None:
+        """End the record at hand of a careful task, unless a body is still at work."""
+        if self.ended is not None:
+            care.undo()  # what a body has done while it ended is no part of a record
+        elif self._unit is None or self.busy:
+            return
+        else:
+            self._unit.end_unit()
+        self._unit = None
 
     def _late_records(self) -> Mapping[str, int]:
         """Return the late records of each store up to the seal, by the mark of the store."""

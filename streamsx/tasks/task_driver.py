@@ -231,6 +231,11 @@ class TaskDriver:
     def abort(self, why: str, stops: Mapping[TaskId, str] = NO_STOPS) -> None:
         """Undo all tasks, because their transaction cannot be committed.
 
+        Stopped tasks stay stopped. The race without an exception: a broken deploy; one task stops,
+        and the first failure of another one aborts the transaction, with all that the first task
+        has done ahead of its bad record. So a task with such records does them again, and stops at
+        the same record.
+
         Args:
             why: the reason.
             stops: tasks that stop at their last commit, each with its reason.
@@ -242,7 +247,8 @@ class TaskDriver:
             if task in self._undone:
                 continue
             self._undone.add(task)
-            stop = stops.get(task) or active.why
+            goes_on = task not in stops and active.task.stopped_uncommitted
+            stop = "" if goes_on else stops.get(task) or active.why
             told = task not in stops
             again = Rerun(stop=TaskStopped(stop), stop_told=told) if stop else active.task.again()
             self._reruns[task] = again

@@ -16,6 +16,7 @@ import pytest
 
 import streamsx
 from streamsx import App
+from streamsx.protocol.partitioner import partition_of
 from tests.flows.test_progress import PARTITIONS
 from tests.flows.test_progress_workers import append
 from tests.flows.test_retrying_workers import GUARANTEES, committed, values
@@ -127,6 +128,35 @@ def test_all_ahead_of_the_bad_record_is_committed(
         if exact:
             assert Counter(values(bench, "out")) == rest
             assert letters(bench) == kept
+    finally:
+        bench.close()
+
+
+@pytest.mark.parametrize("word", ["stop_task", "dlq"])
+def test_tasks_that_stop_at_the_same_time_all_commit_what_came_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, word: str
+) -> None:
+    """The race: a task stops; before its commit, the first failure of another one aborts all."""
+    keys = {partition_of(f"k{n}".encode(), PARTITIONS): f"k{n}" for n in range(40)}
+    assert len(keys) == PARTITIONS
+    users = [f"u{n}" for n in range(20)] + [f"bad{n}" for n in range(40)]
+    records = [
+        (keys[n % PARTITIONS], {"user": user}, 1.7e9 + n / 100) for n, user in enumerate(users)
+    ]
+    bench = VirtualCluster(tmp_path, {"in": PARTITIONS, "out": 1})
+    try:
+        made = app_of(word, "exactly_once", mended=False, in_a_flow=False)
+        bench.station(made, "w0", by_hand=False)
+        bench.run(9)
+        append(bench, records)
+        bench.run(10)
+        lines = filter(None, map(STOPPED.search, caplog.messages))
+        found = {line.group(0)[:22]: int(line.group(1)) for line in lines}
+        firsts = set(found.values())
+        assert len(found) == PARTITIONS
+        assert firsts == {14 if word == "dlq" else 5}
+        assert Counter(values(bench, "out")) == Counter(users[:20])
+        assert letters(bench) == sorted(users[20:56] if word == "dlq" else [])
     finally:
         bench.close()
 

@@ -269,7 +269,9 @@ def test_body_that_goes_on_behind_the_end_of_its_task_leaves_nothing(bench: Benc
     again = made.again(rerun)
     with pytest.raises(TaskStopped):
         process(again, at_work("a", "odd"))
+    again.close()
     made.commit()
+    assert not again.dirty, "else each interval seals the stopped task again"
     rows = [*made.sent.by_topic["app-counts-changelog"]]
     assert {key: orjson.loads(value or b"") for key, value in rows} == {
         b'"a"': {"n": [1]}, b'"last"': "a",
