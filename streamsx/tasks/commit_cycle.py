@@ -26,8 +26,13 @@ to 95; the cycle is flushing; the group asks for 1_0 back; 1_0 is suspended at 9
 90, so 1_0 waits for that cycle and then has another one. All waiting tasks share that one.
 
 Under exactly-once (`whole`) one transaction has the work of all tasks, so a cycle commits all of it
-or nothing, and no task runs from before the first seal until the transaction has ended. A suspended
-task begins no cycle of its own. A lost task aborts the transaction, and with it the cycle.
+or nothing, and no task runs from before the first seal until the flush is over. A suspended task
+begins no cycle of its own. A lost task aborts the transaction, and with it the cycle.
+
+Two races show why tasks stand until then, and no longer. "A task is clean when the tasks of the
+cycle are chosen, and runs beside the seals": what it sends is flushed and committed, and its
+position is in no commit. "A task runs while the offsets are staged": what it sends waits, because
+the producer lets nothing leave between the flush and the end of the transaction.
 
 Not here: bytes, sockets, the end of a slice, and the abort of a transaction.
 """
@@ -244,6 +249,8 @@ Effect = Flush | ReadersLeftOut | CommitOffsets | EndTransaction | Adopt | Suspe
 
 ANSWERED = (CommitState.FLUSHING, CommitState.COMMITTING, CommitState.ENDING)
 """States that end with an answer."""
+STANDING = (CommitState.SEALING, CommitState.FLUSHING)
+"""States in which a record that is sent may still get into the transaction."""
 
 
 class CommitCycles:
@@ -307,7 +314,7 @@ class CommitCycles:
     @property
     def stands(self) -> bool:
         """Return whether no task may run, because it would send into the transaction."""
-        return self._whole and self.state not in (CommitState.IDLE, CommitState.WRITING)
+        return self._whole and self.state in STANDING
 
     def _decide(self, event: Event) -> list[Effect]:
         match event:

@@ -5,10 +5,11 @@ One cycle, in order:
 1. Quiet. Bodies see nothing behind the record at hand, and the cycle waits until all of them have
    done it. The race: a body has sent for a record and waits for something foreign; the cycle
    commits; what was sent is committed, and the record is not.
-2. All dirty tasks are sealed, and the producer is flushed. No task runs until step 5.
+2. All dirty tasks are sealed, and the producer is flushed. Then the tasks go on; what they send
+   from now on waits for the end of the transaction.
 3. The member stages the offsets in the transaction, in the group's generation of now.
 4. The transaction ends.
-5. The tasks go on, and the rows are written to the stores.
+5. The rows are written to the stores.
 
 An abort undoes all tasks: each one closes, opens again, and begins where Kafka says that it is.
 Memory does not know that place. The race: EndTxn is answered by a fence; the coordinator alone
@@ -49,11 +50,11 @@ DENIED = " (under exactly_once the task tries again when the worker is started a
 LOST = "a task of the transaction has moved to another worker"
 
 REST = 4
-"""Least time between two cycles, as a multiple of the time for which the last one stopped tasks.
+"""Least time between two cycles, as a multiple of the time that the last one took.
 
-Tasks stand for a fifth of the time at most, if cycles take less than REST_MAX_S / REST. Small
-commits cost more per record: at full load, with 50,000 keys and the interval of 100 ms, cycles
-stopped tasks for 97 of every 317 ms.
+Tasks stand for less than a fifth of the time, if cycles take less than REST_MAX_S / REST. Small
+commits cost more per record: at full load, with 50,000 keys and the interval of 100 ms, cycles took
+97 of every 317 ms.
 """
 
 REST_MAX_S = 1.0

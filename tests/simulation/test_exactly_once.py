@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamsx.client import admin, fetcher
-from streamsx.client.transactional_id import TransactionStage
+from streamsx.client.transactional_id import TransactionalId, TransactionStage
 from streamsx.client.transactional_producer import TransactionalProducer
 from streamsx.group import member_events as e
 from streamsx.group import requests
@@ -258,6 +258,12 @@ def offsets_before_the_flush(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionalProducer, "settle", settle)
 
 
+def batches_leave_behind_the_flush(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        TransactionalId, "leaves", lambda self, _: self.stage is not TransactionStage.BEGINNING
+    )
+
+
 def aborted_tasks_go_on(patch: pytest.MonkeyPatch) -> None:
     def abort(self: Any, why: str, stops: Any = None) -> None:
         self._committer.aborted()
@@ -278,8 +284,8 @@ def only_wanted_tasks_are_in_a_cycle(patch: pytest.MonkeyPatch) -> None:
 PLANTS = (
     lost_task_stays_in_the_transaction, tasks_run_beside_the_cycle, adopted_before_the_end,
     no_quiet, an_end_of_unknown_outcome_counts, abort_keeps_batches,
-    reads_uncommitted, released_before_the_end, offsets_before_the_flush, aborted_tasks_go_on,
-    only_wanted_tasks_are_in_a_cycle,
+    reads_uncommitted, released_before_the_end, offsets_before_the_flush,
+    batches_leave_behind_the_flush, aborted_tasks_go_on, only_wanted_tasks_are_in_a_cycle,
 )  # fmt: skip
 BY_TESTS: dict[Plant, str] = {
     a_part_of_the_offsets_is_staged: "group/test_offset_commits.py",

@@ -378,9 +378,9 @@ class WorkerHarness:
         store = self.stores.get((table, partition))
         return (store.position() or 0) if store else 0
 
-    def rows(self, partition: int) -> dict[str, bytes]:
-        """Return the rows of the counts."""
-        found = self.stores["counts", partition].scan(ROW, None)
+    def rows(self, partition: int, table: str = "counts") -> dict[str, bytes]:
+        """Return the rows of a table."""
+        found = self.stores[table, partition].scan(ROW, None)
         return {key.removeprefix(ROW).decode().strip('"'): value for key, value in found}
 
     def deliver(self, message: e.ControlMessage) -> None:

@@ -28,6 +28,7 @@ from streamsx.tasks.commit_cycle import (
     TaskSealed,
     TaskWhole,
     TaskWritten,
+    TransactionEnded,
     metadata_of,
     place_of,
 )
@@ -284,6 +285,32 @@ def test_held_task_that_is_lost_is_forgotten() -> None:
 def test_unrequested_commit_answer_raises_invalid_transition() -> None:
     with pytest.raises(InvalidTransition, match=r"Committed.*while idle"):
         run(CommitCycles(), OffsetsCommitted(NOBODY))
+
+
+def test_tasks_stand_until_nothing_more_can_get_into_the_transaction() -> None:
+    commits = CommitCycles(whole=True)
+    events: list[Event] = [
+        Due(frozenset({A})), TaskSealed(A, SEALED), Flushed(), OffsetsCommitted(NOBODY),
+        TransactionEnded(), TaskWritten(A),
+    ]  # fmt: skip
+    stood = dict[CommitState, bool]()
+    for event in events:
+        run(commits, event)
+        stood[commits.state] = commits.stands
+    assert stood == {
+        CommitState.SEALING: True, CommitState.FLUSHING: True, CommitState.COMMITTING: False,
+        CommitState.ENDING: False, CommitState.WRITING: False, CommitState.IDLE: False,
+    }  # fmt: skip
+
+
+def test_task_that_has_run_behind_the_flush_settles_with_the_next_transaction() -> None:
+    commits = CommitCycles(whole=True)
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED), Flushed(), OffsetsCommitted(NOBODY))
+    assert run(commits, Suspended(A, dirty=True)) == []
+    assert run(commits, TransactionEnded()) == [Adopt({A: SEALED})]
+    assert (run(commits, TaskWritten(A)), commits.wanted) == ([], True)
+    run(commits, Due(frozenset({A})), TaskSealed(A, SEALED), Flushed(), OffsetsCommitted(NOBODY))
+    assert run(commits, TransactionEnded()) == [Adopt({A: SEALED}), SuspendedSettled(A)]
 
 
 def test_next_owner_knows_the_event_times_of_writers() -> None:

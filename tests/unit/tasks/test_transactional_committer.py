@@ -19,12 +19,13 @@ from streamsx.tasks.transactional_committer import TransactionalCommitter
 from tests.unit.conftest import HOST, PORT, VirtualCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from streamsx.broker.groups.coordinator_events import ReplyBody
     from streamsx.broker.net.client_connection import ServedRequest
     from streamsx.broker.service import Service
+    from tests.unit.conftest import WorkerHarness
 
 PARTITIONS = 4
 
@@ -206,6 +207,110 @@ def test_stopped_task_ends_no_transaction_of_others(bench: VirtualCluster) -> No
     at = committed(bench)
     bench.until(lambda: committed(bench) >= at + 2, 10)  # what is sent later, and a marker
     assert len(station.told("aborted")) == before
+
+
+def not_yet(service: Service, call: ServedRequest) -> ReplyBody | None:
+    """Answer as brokers whose coordinators still read their logs: no commit comes to its end."""
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if call.api is Api.TXN_OFFSET_COMMIT:
+        told = [
+            {"partition_index": part.partition_index, "error_code": code}
+            for topic in call.body.topics
+            for part in topic.partitions
+        ]
+        return {"topics": [{"name": "in", "partitions": told}]}
+    if call.api is Api.END_TXN:
+        return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
+    return answered(service, call)
+
+
+def not_ended_yet(service: Service, call: ServedRequest) -> ReplyBody | None:
+    return not_yet(service, call) if call.api is Api.END_TXN else answered(service, call)
+
+
+def counting(bench: VirtualCluster, seen: list[str]) -> WorkerHarness:
+    """Start a worker that notes each word and sends it, and wait for its first commits."""
+    app = App("exact", processing_guarantee="exactly_once", broker=f"{HOST}:{PORT}")
+    out = app.topic("out", value_type=str, value_serializer="raw")
+    counts = app.Table("counts", default=int, partitions=PARTITIONS)
+
+    @app.agent(app.topic("in", value_type=str, value_serializer="raw"))
+    async def note(stream: Stream[str]) -> None:
+        async for word in stream:
+            counts[word] += 1
+            seen.append(word)
+            await out.send(key="k", value=word)
+
+    station = bench.station(app, "w0", by_hand=False)
+    bench.until(lambda: sum(int(told["tasks"]) for told in station.told("commit")) >= PARTITIONS)
+    return station
+
+
+def outputs(bench: VirtualCluster) -> list[bytes]:
+    """Return the values in the output, committed or not, without markers."""
+    found = [bench.read(TopicPartition("out", n)) for n in range(PARTITIONS)]
+    return sorted(value for part in found for key, value in part if key == b"k")
+
+
+@pytest.mark.parametrize("delay", [not_yet, not_ended_yet], ids=["offsets", "end"])
+def test_tasks_run_while_a_flushed_transaction_waits_for_its_end(
+    bench: VirtualCluster, delay: Callable[[Service, ServedRequest], ReplyBody | None]
+) -> None:
+    """Their records wait for the next transaction, and only the first one's count."""
+    seen = list[str]()
+    station = counting(bench, seen)
+    bench.answer = delay
+    feed(bench, "a", "b")
+    bench.until(lambda: len(outputs(bench)) == 2)
+    bench.run(0.5)
+    before = committed(bench)
+    feed(bench, "c", "d", "e")
+    bench.until(lambda: len(seen) == 5, 1)
+    bench.run(0.5)
+    assert (outputs(bench), committed(bench)) == ([b"a", b"b"], before)
+    bench.answer = answered
+    bench.until(lambda: len(outputs(bench)) == 5, 5)
+    bench.run(3)
+    assert outputs(bench) == [b"a", b"b", b"c", b"d", b"e"]
+    assert station.told("aborted") == []
+    assert sum(int(told["records"]) for told in station.told("commit")) == 5
+    assert station.process.alive
+
+
+@pytest.mark.parametrize("delay", [not_yet, not_ended_yet], ids=["offsets", "end"])
+def test_what_tasks_do_behind_a_flush_is_done_again_if_the_transaction_is_aborted(
+    bench: VirtualCluster, delay: Callable[[Service, ServedRequest], ReplyBody | None]
+) -> None:
+    """A record that fails there takes all tasks back, though their seals are on their way."""
+    seen = list[str]()
+    app = app_of()
+    counts = app.Table("seen", default=int, partitions=PARTITIONS)
+
+    @app.agent(app.topic("in", value_type=str, value_serializer="raw"))
+    async def note(stream: Stream[str]) -> None:
+        async for word in stream:
+            counts[word] += 1
+            seen.append(word)
+            if word == "bad":
+                raise ValueError(word)
+
+    station = bench.station(app, "w0", by_hand=False)
+    bench.until(lambda: sum(int(told["tasks"]) for told in station.told("commit")) >= PARTITIONS)
+    bench.answer = delay
+    feed(bench, "a", "b")
+    bench.until(lambda: {"a", "b"} <= {*seen})
+    bench.run(0.5)
+    feed(bench, "c", "bad")
+    bench.until(lambda: station.told("aborted"), 5)
+    assert {"bad", "c"} <= {*seen}
+    bench.answer = answered
+    bench.until(lambda: seen.count("bad") > 1, 60)
+    bench.run(5)
+    rows: dict[str, int] = {}
+    for n in range(PARTITIONS):
+        rows |= {word: int(value) for word, value in station.rows(n, "seen").items()}
+    assert rows == {"a": 1, "b": 1, "c": 1}
+    assert station.process.alive
 
 
 def test_abort_ahead_of_the_job_that_ends_a_transaction_ends_no_worker(
