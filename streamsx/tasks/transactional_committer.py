@@ -50,11 +50,12 @@ DENIED = " (under exactly_once the task tries again when the worker is started a
 LOST = "a task of the transaction has moved to another worker"
 
 REST = 4
-"""Least time between two cycles, as a multiple of the time that the last one took.
+"""Least time for which tasks run between two cycles, as a multiple of the time for which the last
+one stopped them.
 
-Tasks stand for less than a fifth of the time, if cycles take less than REST_MAX_S / REST. Small
-commits cost more per record: at full load, with 50,000 keys and the interval of 100 ms, cycles took
-97 of every 317 ms.
+Tasks stand for a fifth of the time at most, if cycles stop them for less than REST_MAX_S / REST.
+Small commits cost more per record: at full load, with 50,000 keys and the interval of 100 ms,
+cycles took 97 of every 317 ms.
 """
 
 REST_MAX_S = 1.0
@@ -175,7 +176,7 @@ class TransactionalCommitter(Committer):
         super()._step(event)
         if isinstance(event, commit_cycle.Due):
             self._quiet = False
-        if isinstance(event, commit_cycle.TransactionEnded):
+        if isinstance(event, commit_cycle.Flushed):
             now = self._clock.now()
             rest = REST * (now - self._quiet_since)
             self._rests_until = now + min(rest, REST_MAX_S, self._patience_s / REST)
