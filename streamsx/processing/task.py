@@ -165,6 +165,8 @@ class Task:
         self._noted: TaskMetadata | None = None
         """Place at the last seal; None if the sealed rows have to be committed again."""
         self._sealing: Iterator[TaskMetadata | None] | None = None
+        self._stop: tuple[Failure, FailureStreak] | None = None
+        """Failure that stops the task, and its row."""
         self._unsealed: StreamsxError | None = None
         """Reason why no more seals are possible: the store has dropped a value that it refused."""
         self.order = rerun
@@ -787,6 +789,7 @@ class Task:
         if not known and not self._tell_of(failure, buries=buries, stops=stops):
             return
         if stops:
+            self._stop = failure, streak
             self.ended = self._stopped(failure, streak)
         streak.buried = streak.buried or buries
 
@@ -1023,6 +1026,8 @@ class Task:
         self._report_counts()
         self._rows_left = False
         self._put_back = {}
+        if self._stop is not None and not self.stops_ahead:
+            self.ended = self._stopped(*self._stop)  # its text names this commit
         for name, store in self.stores.items():
             store.adopt(ends.get(name))
 

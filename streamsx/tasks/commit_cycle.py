@@ -251,6 +251,8 @@ ANSWERED = (CommitState.FLUSHING, CommitState.COMMITTING, CommitState.ENDING)
 """States that end with an answer."""
 STANDING = (CommitState.SEALING, CommitState.FLUSHING)
 """States in which a record that is sent may still get into the transaction."""
+ENDS = (CommitState.COMMITTING, CommitState.ENDING)
+"""States of a transaction that has all of its records."""
 
 
 class CommitCycles:
@@ -315,6 +317,11 @@ class CommitCycles:
     def stands(self) -> bool:
         """Return whether no task may run, because it would send into the transaction."""
         return self._whole and self.state in STANDING
+
+    @property
+    def flushed(self) -> bool:
+        """Return whether a transaction has all of its records, and waits for its end."""
+        return self._whole and self.state in ENDS
 
     def _decide(self, event: Event) -> list[Effect]:
         match event:

@@ -178,6 +178,13 @@ class Committer:
         """Return whether a task is sealed, and its commit under way."""
         return self._machine.commits(task)
 
+    def failure_waits(self, task: TaskId) -> bool:
+        """Return whether a task with a failed record waits for the commit that is under way.
+
+        It goes back to that commit then, and not to the one before.
+        """
+        return self.commits(task)
+
     # -- begin of a cycle
 
     def consider(self, now: float, actives: Collection[Active]) -> None:

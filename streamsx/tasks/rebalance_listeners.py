@@ -115,7 +115,8 @@ class ListenerCalls:
         finally:
             self._under_way -= 1
             over.set()
-            for tp in [tp for tp in tps if self._newest[tp] is over]:
+            # At the end of a worker a later call of the same partition may be cancelled first.
+            for tp in [tp for tp in tps if self._newest.get(tp) is over]:
                 del self._newest[tp]
 
     async def _all(

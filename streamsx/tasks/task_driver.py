@@ -191,10 +191,10 @@ class TaskDriver:
         it reports the failure again whenever it is to run. Two races without that. "The task asks
         for its positions over another connection, and is told the older ones; the commit arrives":
         its records count twice. "Results of `emit=commit` have left with the seal": they leave
-        again with the next one.
+        again with the next one. Under exactly-once it would take back a transaction that has all
+        of its records.
         """
-        waits = isinstance(why, RecordUndone) and not self._transactional
-        if waits and self._committer.commits(task):
+        if isinstance(why, RecordUndone) and self._committer.failure_waits(task):
             return
         # With the offsets of these rows on their way, putting the rows back could lose their work.
         # Rows of an aborted transaction are in no changelog.
@@ -221,12 +221,13 @@ class TaskDriver:
         """Stop a running task that cannot go on.
 
         Under exactly-once a task that may hold a part of a record stops at its last commit, because
-        that part would be in the transaction of all tasks.
+        that part would be in the transaction of all tasks. If a commit is under way, it waits for
+        that one, as `undone` says.
         """
-        if self._transactional and not self.actives[task].task.sealable:
-            self.undone(task, why)
-        else:
+        if not self._transactional or self.actives[task].task.sealable:
             self.stopped(task, why)
+        elif not self._committer.failure_waits(task):
+            self.undone(task, why)
 
     def abort(self, why: str, stops: Mapping[TaskId, str] = NO_STOPS) -> None:
         """Undo all tasks, because their transaction cannot be committed.

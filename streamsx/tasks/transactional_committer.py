@@ -113,6 +113,10 @@ class TransactionalCommitter(Committer):
     def stands(self) -> bool:
         return self._quiet or super().stands
 
+    def failure_waits(self, task: TaskId) -> bool:
+        """Return whether a transaction waits for its end, which an abort would take back."""
+        return self._machine.flushed
+
     # -- quiet
 
     def _ready(self, now: float, actives: Collection[Active]) -> bool:

@@ -133,6 +133,29 @@ def test_partition_lost_during_the_revoke_callback_is_revoked_once(bench: Virtua
     assert told[2:] == ["+words-0", "-words-0"]
 
 
+def test_calls_of_one_partition_may_be_cancelled_in_any_order() -> None:
+    """Seed 20852: at the end of a worker the later call is cancelled ahead of the earlier one."""
+    station = WorkerHarness()
+
+    async def close_connections(_: PartitionSet) -> None:
+        await asyncio.Event().wait()
+
+    station.listeners.revoked.append(close_connections)
+
+    async def story() -> list[BaseException | None]:
+        station.listening.revoked(BOTH, lambda _: None)
+        station.listening.lost([P], lambda _: None)
+        await asyncio.sleep(0)
+        for job in reversed(station.jobs):
+            job.cancel()
+        await asyncio.wait(station.jobs)
+        return [None if job.cancelled() else job.exception() for job in station.jobs]
+
+    station.listeners.lost.append(close_connections)
+    assert asyncio.run(story()) == [None, None]
+    assert len(station.listening) == 0
+
+
 def test_partitions_are_released_after_their_callbacks_return() -> None:
     """R983-04: a delay is a callback that waits."""
     station, order = WorkerHarness(), list[str]()
