@@ -251,7 +251,7 @@ ANSWERED = (CommitState.FLUSHING, CommitState.COMMITTING, CommitState.ENDING)
 """States that end with an answer."""
 STANDING = (CommitState.SEALING, CommitState.FLUSHING)
 """States in which a record that is sent may still get into the transaction."""
-ENDS = (CommitState.COMMITTING, CommitState.ENDING)
+FLUSHED = (CommitState.COMMITTING, CommitState.ENDING)
 """States of a transaction that has all of its records."""
 
 
@@ -321,7 +321,7 @@ class CommitCycles:
     @property
     def flushed(self) -> bool:
         """Return whether a transaction has all of its records, and waits for its end."""
-        return self._whole and self.state in ENDS
+        return self._whole and self.state in FLUSHED
 
     def _decide(self, event: Event) -> list[Effect]:
         match event:

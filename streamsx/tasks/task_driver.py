@@ -191,8 +191,8 @@ class TaskDriver:
         it reports the failure again whenever it is to run. Two races without that. "The task asks
         for its positions over another connection, and is told the older ones; the commit arrives":
         its records count twice. "Results of `emit=commit` have left with the seal": they leave
-        again with the next one. Under exactly-once it would take back a transaction that has all
-        of its records.
+        again with the next one. Under exactly-once, going back at once would abort a transaction
+        that has all of its records.
         """
         if isinstance(why, RecordUndone) and self._committer.failure_waits(task):
             return

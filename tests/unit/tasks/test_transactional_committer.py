@@ -37,8 +37,11 @@ def bench(tmp_path: Path) -> Iterator[VirtualCluster]:
     made.close()
 
 
-def app_of(works_s: float = 0.0, **settings: Any) -> App:
-    """Return an app that counts words and sends them; each slow one takes so long."""
+def app_of(works_s: float = 0.0, seen: list[str] | None = None, **settings: Any) -> App:
+    """Return an app that counts words, adds them to `seen`, and sends them.
+
+    Each slow one takes so long, and each poisoned one fails.
+    """
     given = {"broker": f"{HOST}:{PORT}", "session_timeout": 10, "memory_budget": "32MiB"}
     app = App("exact", processing_guarantee="exactly_once", **{**given, **settings})
     out = app.topic("out", value_type=str, value_serializer="raw")
@@ -48,9 +51,13 @@ def app_of(works_s: float = 0.0, **settings: Any) -> App:
     async def work(stream: Stream[str]) -> None:
         async for word in stream:
             counts[word] += 1
+            if seen is not None:
+                seen.append(word)
             if word.startswith("slow"):
                 await asyncio.sleep(works_s)
-            await out.send(value=word)
+            if word.startswith("poison"):
+                raise ValueError(word)
+            await out.send(key="k", value=word)
 
     return app
 
@@ -70,7 +77,7 @@ def committed(bench: VirtualCluster) -> int:
 
 def test_long_bodies_that_are_wanted_back_end_no_worker(bench: VirtualCluster) -> None:
     """Several bodies run for longer than they may: the first one aborts the transaction of all."""
-    slow = {"revoke_timeout": 6, "rebalance_timeout": 12}
+    slow: dict[str, Any] = {"revoke_timeout": 6, "rebalance_timeout": 12}
     first = bench.station(app_of(20.0, **slow), "w0", by_hand=False)
     feed(bench, *["slow"] * PARTITIONS)
     bench.run(3)
@@ -86,7 +93,7 @@ def test_long_bodies_that_are_wanted_back_end_no_worker(bench: VirtualCluster) -
 def test_tasks_are_given_back_while_the_body_of_another_one_is_at_work(
     bench: VirtualCluster,
 ) -> None:
-    slow = {"revoke_timeout": 6, "rebalance_timeout": 12}
+    slow: dict[str, Any] = {"revoke_timeout": 6, "rebalance_timeout": 12}
     first = bench.station(app_of(20.0, **slow), "w0", by_hand=False)
     bench.run(3)
     feed(bench, "quick", "quick", "quick", "slow")
@@ -235,20 +242,15 @@ def committed_of(station: WorkerHarness, what: str) -> int:
 
 def counting(bench: VirtualCluster, seen: list[str]) -> WorkerHarness:
     """Start a worker that notes each word and sends it, and wait for its first commits."""
-    app = App("exact", processing_guarantee="exactly_once", broker=f"{HOST}:{PORT}")
-    out = app.topic("out", value_type=str, value_serializer="raw")
-    counts = app.Table("counts", default=int, partitions=PARTITIONS)
-
-    @app.agent(app.topic("in", value_type=str, value_serializer="raw"))
-    async def note(stream: Stream[str]) -> None:
-        async for word in stream:
-            counts[word] += 1
-            seen.append(word)
-            await out.send(key="k", value=word)
-
-    station = bench.station(app, "w0", by_hand=False)
+    station = bench.station(app_of(seen=seen), "w0", by_hand=False)
     bench.until(lambda: committed_of(station, "tasks") >= PARTITIONS)
     return station
+
+
+def rows_of(station: WorkerHarness) -> dict[str, int]:
+    """Return the counts of a worker in all of its stores."""
+    found = [station.rows(n) for n in range(PARTITIONS)]
+    return {word: int(count) for rows in found for word, count in rows.items()}
 
 
 def outputs(bench: VirtualCluster) -> list[bytes]:
@@ -305,10 +307,7 @@ def test_what_tasks_do_behind_a_flush_is_done_again_if_the_transaction_is_aborte
     bench.answer = answered
     bench.until(lambda: len(seen) == 10, 30)
     bench.run(2)
-    rows: dict[str, int] = {}
-    for n in range(PARTITIONS):
-        rows |= {word: int(value) for word, value in station.rows(n).items()}
-    assert rows == dict.fromkeys("abcde", 1)
+    assert rows_of(station) == dict.fromkeys("abcde", 1)
     assert committed_of(station, "records") == 5
 
 
@@ -316,36 +315,21 @@ def test_record_that_fails_behind_a_flush_takes_back_no_flushed_transaction(
     bench: VirtualCluster,
 ) -> None:
     seen = list[str]()
-    app = app_of()
-    counts = app.Table("seen", default=int, partitions=PARTITIONS)
-
-    @app.agent(app.topic("in", value_type=str, value_serializer="raw"))
-    async def note(stream: Stream[str]) -> None:
-        async for word in stream:
-            counts[word] += 1
-            seen.append(word)
-            if word == "bad":
-                raise ValueError(word)
-
-    station = bench.station(app, "w0", by_hand=False)
-    bench.until(lambda: committed_of(station, "tasks") >= PARTITIONS)
+    station = counting(bench, seen)
     bench.answer = not_ended_yet
     feed(bench, "a", "b")
     bench.until(lambda: {"a", "b"} <= {*seen})
     bench.run(0.5)
-    feed(bench, "bad", "c")
-    bench.until(lambda: "bad" in seen, 1)
+    feed(bench, "poison", "c")
+    bench.until(lambda: "poison" in seen, 1)
     bench.run(1)
     assert station.told("aborted") == []
     bench.answer = answered
     bench.until(lambda: station.told("aborted"), 5)
     assert committed_of(station, "records") == 2
     bench.run(5)
-    rows: dict[str, int] = {}
-    for n in range(PARTITIONS):
-        rows |= {word: int(value) for word, value in station.rows(n, "seen").items()}
-    assert rows == {"a": 1, "b": 1, "c": 1}
-    assert (seen.count("a"), seen.count("bad")) == (1, 2)
+    assert rows_of(station) == {"a": 1, "b": 1, "c": 1}
+    assert (seen.count("a"), seen.count("poison")) == (1, 2)
 
 
 def test_task_that_stops_behind_a_flush_names_the_commit_that_was_under_way(
