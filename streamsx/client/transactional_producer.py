@@ -90,6 +90,8 @@ class TransactionalProducer(Producer):
         self._life = 0
         """Number of aborted transactions; what belongs to one of them counts for nothing."""
         self._adding = False
+        self._taken = False
+        """Whether another process has the id: this one asks for it no more."""
         self._node: int | None = None
 
     # -- begin and end
@@ -148,7 +150,8 @@ class TransactionalProducer(Producer):
         self._moved.set()
         if self._id.stage is not TransactionStage.BEGINNING:
             self._id.aborted()
-            self._spawn(self._begin_again(), name="begin a transaction")
+            if not self._taken:
+                self._spawn(self._begin_again(), name="begin a transaction")
 
     async def _begin_again(self) -> None:
         try:
@@ -256,11 +259,17 @@ class TransactionalProducer(Producer):
         return SOON_S if soon else BACKOFF_S
 
     def is_over(self, code: int, where: str) -> None:
-        """Hear that the transaction cannot be committed."""
+        """Hear that the transaction cannot be committed.
+
+        A worker that is fenced for the third time in a minute ends, and leaves the id to the other
+        process. "It begins again for its last commit": the other one is fenced for the third time,
+        too, and no worker is left.
+        """
         if self._id.stage is TransactionStage.BEGINNING:
             return  # one of several answers that say so
         fenced = VERDICTS.get(code) is TransactionVerdict.FENCED
         if fenced and self._id.fenced(self._clock.now()):
+            self._taken = True
             self._fails(
                 TransactionFenced(
                     f"transactional id in use: {self._id.transactional_id}: fenced three times in "
@@ -350,7 +359,8 @@ class TransactionalProducer(Producer):
 
     async def finish(self) -> None:
         """Abort what was sent behind the last commit; readers would wait for its time-out."""
-        if self._id.opened or self._id.stage is TransactionStage.SHUT:
+        opened = self._id.opened or self._id.stage is TransactionStage.SHUT
+        if opened and not self._taken:
             self._life += 1
             self._id.aborted()
             await self._begin()

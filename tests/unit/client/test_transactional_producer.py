@@ -305,6 +305,8 @@ def test_end_of_an_aborted_transaction_counts_for_nothing() -> None:
 
 
 def test_third_fence_in_a_minute_ends_the_worker() -> None:
+    """It leaves the id to the other process, which would be fenced for the third time too."""
+
     async def story(play: Play) -> None:
         for _ in range(3):
             play.send(b"a")
@@ -313,8 +315,10 @@ def test_third_fence_in_a_minute_ends_the_worker() -> None:
         assert isinstance(error, TransactionFenced)
         assert "app-1" in str(error)
         assert "a directory of its own" in str(error)
+        await play.producer.finish()
 
-    play(story, Coordinator({Api.END_TXN: [ErrorCode.PRODUCER_FENCED] * 3}))
+    made = play(story, Coordinator({Api.END_TXN: [ErrorCode.PRODUCER_FENCED] * 3}))
+    assert [api for api, _ in made.log].count(Api.INIT_PRODUCER_ID) == 3
 
 
 @pytest.mark.parametrize(
