@@ -291,6 +291,14 @@ def _promoted(f: Fields) -> str:
     )
 
 
+def _aborted(f: Fields) -> str:
+    rest = "" if f.get("stops") else "; no action needed"  # a line of its own says what to do
+    return (
+        f"The transaction was aborted: {f['why']}. {counted(f['tasks'], 'task')} "
+        f"{'goes' if f['tasks'] == 1 else 'go'} back to the last commit{rest}."
+    )
+
+
 def _error(f: Fields) -> str:
     what, where = f["what"], f["where"]
     named = where == "worker" or where in what or where.removeprefix("task ") in what
@@ -345,14 +353,7 @@ SENTENCES: Final[Mapping[str, Sentence]] = {
             f"{seconds(f['ms'])}."
         ),
     ),
-    "aborted": Sentence(
-        logging.INFO,
-        lambda f: (
-            f"The transaction was aborted: {f['why']}. {counted(f['tasks'], 'task')} "
-            f"{'begins' if f['tasks'] == 1 else 'begin'} again "
-            "at the last commit; no action needed."
-        ),
-    ),
+    "aborted": Sentence(logging.INFO, _aborted),
     "gap": Sentence(
         logging.DEBUG,
         lambda f: f"Task {f['task']} paused for {seconds(f['ms'])} in the rebalance.",

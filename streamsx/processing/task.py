@@ -579,7 +579,15 @@ class Task:
                 self._unit = body
 
     def again(self) -> Rerun:
-        """Return the order for a task that begins anew here although this one has not failed."""
+        """Return the order for a task that begins anew here because another one goes back.
+
+        A task may wait with a failed record of its own. The race: two records fail behind one
+        flush; the first one aborts the transaction. The second one keeps its tries and its wait,
+        and its task is careful at once, or stops at once; without that its failure would be told
+        again, and would abort the next transaction.
+        """
+        if isinstance(self.ended, (RecordUndone, TaskStopped)) and not self.sealable:
+            return self.rerun(self.ended, puts_back=False)
         if self.care is None:
             return replace(self.order, tries={}, wait_s=0.0)
         begins = self.committed_at.begins
@@ -711,7 +719,8 @@ class Task:
             seen = seen and not failure.decode  # else nobody has seen it
             if failed_again:
                 self._begin_wait(failure, verdict)
-            if seen and self._has_to_go_back(verdict, policy):
+            goes_back = seen and self._has_to_go_back(verdict, policy)
+            if goes_back or self._would_end_uncommitted(verdict, policy):
                 self.ended = RecordUndone(str(failure))
             elif failed_again:
                 return True
@@ -760,6 +769,15 @@ class Task:
             store.drop_clean() for store in self.stores.values()
         )
 
+    def _would_end_uncommitted(self, verdict: FailureVerdict, policy: Policy) -> bool:
+        """Return whether a failure would end the worker, and abort what all of its tasks have done.
+
+        Under exactly-once only a careful task can commit what is in front of the record. Without
+        that, a worker that is started again and again gets no further in any task.
+        """
+        whole = policy.undoes and policy.whole
+        return whole and self.care is None and verdict.action in ENDS
+
     def _react(
         self,
         failure: Failure,
@@ -772,12 +790,16 @@ class Task:
         """Do what the policy says about a failed record; `ended` is set if the task ends."""
         failure = replace(failure, action=action)
         self.policy.noted(failure)
+        times = self._newest.get(failure.topic)  # none for a result of a task without a record yet
+        before = self.stream_time if times is None else times.below(failure.offset)
         if end := ENDS.get(action):
             word = action.value
             self.ended = end(f"{failure}: its policy is {word}: fix the code, or the record")
+            if self.policy.whole and self._can_stop_ahead(streak):
+                self.stops_ahead = True
+                streak.stop(ordinal, failure.offset, before)
+                streak.stand_at(failure.offset, before)
             return
-        times = self._newest.get(failure.topic)  # none for a result of a task without a record yet
-        before = self.stream_time if times is None else times.below(failure.offset)
         if action is FailureAction.STOP_TASK:
             streak.stop(ordinal, failure.offset, before)
         stops = action is FailureAction.STOP_TASK or streak.failed(ordinal, failure.offset, before)
@@ -811,7 +833,7 @@ class Task:
         exactly-once a task that is not careful goes back to that commit too.
         """
         results = isinstance(streak, ResultStreak)
-        self.stops_ahead = self.care is not None and not results
+        self.stops_ahead = self._can_stop_ahead(streak)
         why = f"its policy is stop_task, offset {last.offset} failed"
         more = ""
         if last.action is not FailureAction.STOP_TASK:
@@ -825,8 +847,12 @@ class Task:
         return TaskStopped(
             f"task stopped: {self.id}, {last.topic}-{last.partition} offset {begin}: {why}, "
             f"{last.operator}: {last.reason}: records from {begin} on are not committed: fix the "
-            f"code and start the worker again{more}"
+            f"code and start the workers again{more}"
         )
+
+    def _can_stop_ahead(self, streak: FailureStreak) -> bool:
+        """Return whether the task holds nothing of the failed record, and can commit the rest."""
+        return self.care is not None and not isinstance(streak, ResultStreak)
 
     def end(self, error: Exception, where: str) -> None:
         """End the task with an error. `run` raises that error, at once or at the next call."""
@@ -848,12 +874,13 @@ class Task:
     def sealable(self) -> bool:
         """Return whether a commit may have all that the task has done.
 
-        A task that has ended is sealed only if it has stopped. Under exactly-once it must also have
-        stopped ahead of its record, with no other body in the middle of one.
+        A task that has ended is sealed only if it has stopped. Under exactly-once it must have
+        stopped ahead of its record, alone or with its worker, and no other body may be in the
+        middle of one.
         """
-        if self.ended is None:
+        if self.ended is None or self.stops_ahead:
             return True
-        return isinstance(self.ended, TaskStopped) and (self.stops_ahead or not self.policy.whole)
+        return isinstance(self.ended, TaskStopped) and not self.policy.whole
 
     def seal(self, rows: int) -> TaskMetadata | None:
         """Encode dirty values, then send them to the changelogs, up to `rows` in each call.
@@ -1003,14 +1030,16 @@ class Task:
         done = self.committed_at.positions
         since = [f"{t}-{self.id.partition} {done[t]}-{n - 1}" for t, n in self.taken.items()]
         what = f"{error} (task {self.id}, set since {', '.join(since)})"
+        usual = self.policy.on_error
         own = any(each.error for source in self.plan.sources for each in source.on_failures)
-        last = FailureAction(last_word(self.policy.on_error))
-        if not own and (end := ENDS.get(last)):
-            return end(f"{what}: its policy is {last.value}")
+        if not own and not callable(usual):  # a function is asked about the record
+            last = FailureAction(last_word(usual))
+            if end := ENDS.get(last):
+                return end(f"{what}: its policy is {last.value}")
         if searched:
             return TaskStopped(
                 f"task stopped: {what}: the value was changed in place, after it had been set: "
-                "fix the code and start the worker again"
+                "fix the code and start the workers again"
             )
         return ValueRefused(what)
 

@@ -8,6 +8,7 @@ the rate.
 
 import asyncio
 import logging
+from collections import defaultdict
 from traceback import walk_tb
 from typing import Final
 
@@ -74,6 +75,8 @@ class FailureReports:
         self._newest: dict[str, TopicPartition] = {}
         self._newest_at: dict[str, int] = {}
         """Partition and offset of the newest failure of each operator."""
+        self._going: defaultdict[str, set[TaskId]] = defaultdict(set)
+        """Tasks that go on after failures of each operator which have no line yet."""
         self._calm: dict[str, bool] = {}
         """Whether the newest failure of an operator is a dead letter of a known kind."""
         self._skipped = registry.counter(
@@ -116,15 +119,21 @@ class FailureReports:
         self._failed.add(1, operator)
         self._newest[operator] = TopicPartition(failure.topic, failure.partition)
         self._newest_at[operator] = failure.offset
+        stops = failure.action is FailureAction.STOP_TASK
+        if stops:
+            for tasks in self._going.values():
+                tasks.discard(failure.task)
         error = failure.error if self._is_new(failure) else None
         if error is None and now - self._logged_at.get(operator, -LOG_EVERY_S) < LOG_EVERY_S:
+            if not stops:
+                self._going[operator].add(failure.task)
             return
         self._logged_at[operator] = now
         self._logged[operator] = self._logged.get(operator, 0) + 1
         kept = failure.kept.startswith(KEPT)
         self._calm[operator] = kept and error is None
         shown = error if leads_to_users_code(failure) else None
-        later = "" if failure.action is FailureAction.STOP_TASK else self._later
+        later = "" if stops else self._later
         LOG.log(self._level(operator), "%s%s", told(failure), later, exc_info=shown)
 
     def _level(self, operator: str) -> int:
@@ -194,6 +203,7 @@ class FailureReports:
             self._logged_at[operator] = self._clock.now()
             self._logged[operator] = failed
             LOG.log(self._level(operator), self._more(operator, failed - logged))
+            self._going[operator].clear()
 
     def _more(self, operator: str, count: float) -> str:
         """Return the line about failures that have no line of their own."""
@@ -201,7 +211,8 @@ class FailureReports:
         each = f"each is in {file}" if file else "start with --events FILE to have each on file"
         records = "1 more record" if count == 1 else f"{count:g} more records"
         place = f"{self._newest[operator]} offset {self._newest_at[operator]}"
-        return f"{records} of {operator} failed, the last one at {place}; {each}.{self._later}"
+        later = self._later if self._going[operator] else ""
+        return f"{records} of {operator} failed, the last one at {place}; {each}.{later}"
 
 
 def leads_to_users_code(failure: Failure) -> bool:

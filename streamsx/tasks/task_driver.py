@@ -195,6 +195,7 @@ class TaskDriver:
         that has all of its records.
         """
         if isinstance(why, RecordUndone) and self._committer.failure_waits(task):
+            self.actives[task].task.withhold()  # what its other bodies do will be undone
             return
         # With the offsets of these rows on their way, putting the rows back could lose their work.
         # Rows of an aborted transaction are in no changelog.
@@ -226,7 +227,9 @@ class TaskDriver:
         """
         if not self._transactional or self.actives[task].task.sealable:
             self.stopped(task, why)
-        elif not self._committer.failure_waits(task):
+        elif self._committer.failure_waits(task):
+            self.actives[task].task.withhold()
+        else:
             self.undone(task, why)
 
     def abort(self, why: str, stops: Mapping[TaskId, str] = NO_STOPS) -> None:
@@ -243,7 +246,9 @@ class TaskDriver:
         """
         assert self._abort_transaction is not None, f"no transaction to abort: {why}"
         begin_again = self.actives.keys() | self._reasons.keys()
-        self._journal("aborted", why=why, tasks=len(begin_again))
+        undone = {task for task in self._reasons if self._reruns.get(task, NO_RERUN).stop}
+        stopping = [str(task) for task in sorted(stops.keys() | undone)]
+        self._journal("aborted", why=why, tasks=len(begin_again), stops=stopping)
         for task, active in sorted(self.actives.items()):
             if task in self._undone:
                 continue
@@ -263,9 +268,19 @@ class TaskDriver:
             self._reruns[task] = replace(rerun, reached={})
 
     def failed(self, task: TaskId, error: Exception) -> None:
-        """Fail a task, by its policy or by its stores: the worker ends, the other tasks commit."""
+        """Fail a task, by its policy or by its stores: the worker ends, the other tasks commit.
+
+        Under exactly-once they cannot without this one, since one transaction has the work of all.
+        So a task that its policy ends ahead of a record stops there, and commits too. After other
+        errors what all tasks have done since the last commit is done again.
+        """
         self._fail(error)
-        self.feed(Happened(task, TaskEvent.FAIL))
+        active = self.actives.get(task)
+        if active is not None and active.task.stops_ahead and error is active.task.ended:
+            active.why = str(error)
+            self.feed(Happened(task, TaskEvent.STOP))
+        else:
+            self.feed(Happened(task, TaskEvent.FAIL))
 
     def changelog_cut(self, tp: TopicPartition) -> None:
         """Restart the restore of a changelog that was cut."""

@@ -114,7 +114,10 @@ class TransactionalCommitter(Committer):
         return self._quiet or super().stands
 
     def failure_waits(self, task: TaskId) -> bool:
-        """Return whether a transaction waits for its end, which an abort would take back."""
+        """Return whether a transaction has all its records, and a failure can wait for its end.
+
+        What cannot wait aborts it: a fence, a lost task, offsets that are denied.
+        """
         return self._machine.flushed
 
     # -- quiet

@@ -55,7 +55,7 @@ from streamsx.errors import (
 from streamsx.model import Headers, TaskId, TopicPartition
 from streamsx.processing.actor import GatedActor
 from streamsx.processing.batch import Batch
-from streamsx.processing.failure_policy import QUIET_S, Failure, FailureAction, Policy, reaction_of
+from streamsx.processing.failure_policy import QUIET_S, Failure, Policy
 from streamsx.processing.inbox import Done, Host, Outbox, Send, SendRows, SentRecord, sent_to
 from streamsx.processing.rerun import NO_RERUN, RecordUndone, Rerun
 from streamsx.processing.task import Task, TaskMetadata
@@ -404,17 +404,22 @@ class TestDriver:
     def read(self, topic: Topic | str) -> list[Record]:
         """Return all records of a topic, partition by partition, decoded.
 
-        Under `exactly_once`, all committed records.
+        Under `exactly_once`, all committed records. A key or value of a dead letter that cannot be
+        decoded is given as bytes, unless the app has a topic object of the dead-letter topic.
 
         Args:
             topic: Topic or its name.
 
         Raises:
             NotFound: there is no such topic.
+            Exception: a record cannot be decoded.
         """
         name, known = _known(self._app, topic)
         key_of = known.key_codec.decode
         value_of = known.value_codec.decode
+        declared = known is topic or name in self._app.topics
+        if name == dead_letters_name(self._app.conf) and not declared:
+            key_of, value_of = _or_bytes(key_of), _or_bytes(value_of)
         return [
             Record(
                 _decoded(key_of, key),
@@ -520,7 +525,8 @@ class TestDriver:
 
         The race: a body has sent for a record and sleeps; the task commits; what was sent is
         committed, and the record is not. So the body sees no record behind this one before the
-        commit. A task that a record has ended with its worker commits nothing.
+        commit. A task that a record has ended commits nothing, unless it has stopped ahead of that
+        record.
         """
         task = self._tasks[id_]
         if self._is_open(id_):
@@ -808,8 +814,8 @@ class TestDriver:
 
     def _policy_of(self, config: Config) -> Policy:
         return Policy(
-            reaction_of(config.on_error),
-            FailureAction(config.on_decode_error),
+            config.on_error,
+            config.on_decode_error,
             self._failed,
             config.consecutive_failures_max,
             dead_letters=dead_letters_name(config),
@@ -876,6 +882,20 @@ def _decoded(decode: Decode, data: bytes | None) -> Any:
         return decode(data)
     except NoValue:
         return None
+
+
+def _or_bytes(decode: Decode) -> Decode:
+    """Return a decoder that returns bytes as they are where `decode` fails."""
+
+    def decode_or_keep(data: bytes | None) -> Any:
+        try:
+            return decode(data)
+        except NoValue:
+            raise
+        except Exception:  # as many kinds as there are codecs
+            return data
+
+    return decode_or_keep
 
 
 def _piped(each: Any) -> tuple[Any, Any, float | None, HeadersArg | None]:

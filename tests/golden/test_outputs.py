@@ -86,7 +86,7 @@ EVENTS: dict[str, dict[str, Any]] = {
     "first_record": {"task": "str"},
     "processed": {"records": "int", "per_second": "float", "lag": "int"},
     "commit": {"tasks": "int", "records": "int", "ms": "float"},
-    "aborted": {"why": "str", "tasks": "int"},
+    "aborted": {"why": "str", "tasks": "int", "stops": ["str"]},
     "gap": {"task": "str", "ms": "float"},
     "calm_gap": {"task": "str", "ms": "float", "seconds": "float"},
     "metrics": METRICS,
@@ -263,7 +263,7 @@ def test_states_and_roles_in_events_have_these_words() -> None:
 
 def test_events_of_seeds_that_lose_tasks_have_the_pinned_fields() -> None:
     seen = set()
-    for seed in (11, 17):
+    for seed in (16, 17):
         result = play(seed, story=10**6)
         assert result.violation is None
         for line in result.story:

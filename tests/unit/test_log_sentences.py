@@ -60,7 +60,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "first_record": {"task": "1_0"},
     "processed": {"records": 811, "per_second": 26.6, "lag": 0},
     "commit": {"tasks": 2, "records": 10, "ms": 3.1},
-    "aborted": {"why": "a broker is gone", "tasks": 3},
+    "aborted": {"why": "a broker is gone", "tasks": 3, "stops": []},
     "gap": {"task": "1_0", "ms": 3.0},
     "calm_gap": {"task": "1_0", "ms": 3.0, "seconds": 5.2},
     "metrics": {"rebalance-total": 3},
@@ -96,6 +96,10 @@ SAYS = {
         "error. Its 2 tasks (0_0-1) move to a. Look at the log of that worker."
     ),
     "idle": "Worker w has no tasks: the app has 4 tasks and 5 workers; no action needed.",
+    "aborted": (
+        "The transaction was aborted: a broker is gone. 3 tasks go back to the last commit; no "
+        "action needed."
+    ),
     "left": "Worker w left the group; its state stays in shop-data/0/shop.",
     "error": "Task 1_0: disk full: store totals: make room.",
 }
@@ -125,6 +129,13 @@ def test_sentence_is_one_for_a_person(event: str) -> None:
 @pytest.mark.parametrize("event", sorted(SAYS))
 def test_sentence_says(event: str) -> None:
     assert said(event, **FIELDS[event]) == SAYS[event]
+
+
+def test_transaction_that_a_stopped_task_aborts_does_not_say_that_nothing_is_to_do() -> None:
+    assert said("aborted", why="task stopped: 0_1: fix the code", tasks=1, stops=["0_1"]) == (
+        "The transaction was aborted: task stopped: 0_1: fix the code. 1 task goes back to the "
+        "last commit."
+    )
 
 
 def test_rounds_are_debug_lines_and_their_summary_is_information() -> None:

@@ -204,7 +204,9 @@ def test_stop_policy_ends_the_task_before_the_failed_record(
         made.task.run(1)
 
 
-@pytest.mark.parametrize("action", [each for each in FailureAction if each.value != "dlq"])
+@pytest.mark.parametrize(
+    "action", [each for each in FailureAction if each.value not in ("dlq", "retry")]
+)
 def test_each_failure_is_noted_with_its_reaction(bench: Benches, action: FailureAction) -> None:
     noted: list[Failure] = []
     made = bench(COUNT, on_error=action, noted=noted.append)
@@ -242,6 +244,10 @@ def test_consecutive_failures_hold_the_position_and_then_stop_the_task(
     assert [failure.offset for failure in heard] == [1, 2, 4, 7, 8]
     where = f"task stopped: 1_0, {topic}-0 offset 4: 3 records in a row failed, the last one at 8"
     assert str(told.value).startswith(where)
+    assert str(told.value).endswith(
+        "fix the code and start the workers again, or raise consecutive_failures_max if they may "
+        "be skipped"
+    )
     with pytest.raises(TaskStopped):
         task.run(1)
 

@@ -128,6 +128,33 @@ def test_line_of_a_failure_that_stops_its_task_says_so(caplog: pytest.LogCapture
     assert line.endswith("ValueError: no text.")
 
 
+@pytest.mark.parametrize(
+    ("stopped", "going", "row"), [(1, [], ""), (1, [1, 1], ""), (1, [1, 2], ROW), (3, [2], ROW)]
+)
+def test_number_of_failures_warns_of_a_stop_while_a_failing_task_goes_on(
+    stopped: int, going: list[int], row: str,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(failure_reports, "LOG_EVERY_S", 0.01)
+    some = reports(row_max=10)
+
+    async def fail() -> None:
+        running = asyncio.create_task(some.run())
+        first = failure("split", 0)
+        some.report(first)
+        for number in going:
+            some.report(replace(first, task=TaskId(0, number)))
+        stops = FailureAction.STOP_TASK
+        some.report(replace(first, task=TaskId(0, stopped), action=stops))
+        await asyncio.wait([running], timeout=0.1)
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(fail())
+    _, line = caplog.messages
+    assert line.endswith(f"each on file.{row}")
+
+
 def traceback_of(caplog: pytest.LogCaptureFixture) -> list[bool]:
     return [record.exc_info is not None for record in caplog.records]
 

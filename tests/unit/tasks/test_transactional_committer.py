@@ -156,6 +156,7 @@ def test_stopped_task_is_told_once_whatever_is_aborted_later(bench: VirtualClust
     bench.run(5)
     (told,) = station.told("error")
     assert told["where"] == "task 0_0"
+    assert station.told("aborted")[-1]["stops"] == []
 
 
 @pytest.mark.parametrize("quiet_s", [0.0, 20.0])
@@ -370,6 +371,7 @@ def test_task_that_stops_behind_a_flush_names_the_commit_that_was_under_way(
     bench.until(lambda: station.told("error"), 30)
     (told,) = station.told("error")
     assert "in-0 offset 10: its policy is stop_task" in str(told["what"])
+    assert [aborted["stops"] for aborted in station.told("aborted")] == [["0_0"]]
     assert committed_of(station, "records") == 10
 
 

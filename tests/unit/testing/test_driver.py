@@ -465,6 +465,58 @@ def test_error_the_event_loop_would_only_log_is_raised(drive: Drive) -> None:
         drive(app)
 
 
+# -- dead letters
+
+
+def burying() -> App:
+    """Return an app with two dead letters after `pipe` of a text and an empty object."""
+    app = App("shop", on_error="dlq", on_decode_error="dlq")
+
+    @app.agent(app.topic("orders", key_type=str, value_type=dict[str, float]))
+    async def add(stream: Any) -> None:
+        async for order in stream:
+            order["price"]
+
+    return app
+
+
+RAW = {"value_serializer": "raw", "key_serializer": "raw"}
+
+
+def bury(driver: TestDriver, app: App) -> None:
+    broken = app.topic("orders", **RAW)
+    driver.pipe(broken, [(b"{ann", b"{price")])
+    driver.pipe("orders", [("bob", {"amount": 1.0})])
+
+
+def test_dead_letter_that_cannot_be_decoded_is_read_as_bytes(drive: Drive) -> None:
+    app = burying()
+    driver = drive(app, raises=False)
+    bury(driver, app)
+    letters = sorted(driver.read("shop-dlq"), key=lambda letter: letter.timestamp)
+    assert {(letter.key, str(letter.value)) for letter in letters} == {
+        (b"{ann", str(b"{price")), (b"bob", "{'amount': 1.0}"),
+    }  # fmt: skip
+
+
+def test_record_that_cannot_be_decoded_is_raised_by_reads_of_other_topics(drive: Drive) -> None:
+    app = burying()
+    driver = drive(app, raises=False)
+    bury(driver, app)
+    with pytest.raises(Exception, match="JSON is malformed"):
+        driver.read("orders")
+
+
+def test_dead_letter_of_a_topic_object_is_decoded_or_raised(drive: Drive) -> None:
+    app = burying()
+    letters = app.topic("shop-dlq", value_type=dict[str, float])
+    driver = drive(app, raises=False)
+    bury(driver, app)
+    for topic in ("shop-dlq", letters):
+        with pytest.raises(Exception, match="JSON is malformed"):
+            driver.read(topic)
+
+
 # -- values that are changed in place
 
 
@@ -591,7 +643,8 @@ def test_uncommittable_task_raises_at_each_commit(drive: Drive, bad: Any) -> Non
     driver.pipe("words", ["axe"])
     for _ in range(3):
         with pytest.raises(
-            TaskStopped, match="the value was changed in place, after it had been set"
+            TaskStopped,
+            match="after it had been set: fix the code and start the workers again",
         ):
             driver.commit()
 
