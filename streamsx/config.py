@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
+from inspect import iscoroutinefunction, signature
 from ssl import SSLContext
 from types import NoneType
 from typing import Any, Final, TypeVar, get_args
@@ -48,7 +49,10 @@ def seconds(value: object) -> float:
     text = str(value if total is None else total()).strip().lower()
     if text in ("infinite", "inf"):
         return math.inf
-    return _amount(text, SECONDS, f"{value!r}: a duration is written 500ms, 60s or 10m")
+    wrong = f"{value!r}: a duration is written 500ms, 60s or 10m"
+    if text.startswith("-") and _AMOUNT.fullmatch(text[1:]):
+        wrong += ", and is never below 0"
+    return _amount(text, SECONDS, wrong)
 
 
 def broker_seconds(value: object) -> float:
@@ -353,6 +357,44 @@ def _is_retry(value: object) -> bool:
     return isinstance(value, Retry) or str(value).strip().partition("(")[0] == RETRY
 
 
+Function = Callable[[Any], Any]
+"""Function of the failure, which returns a reaction; None: the one that would follow otherwise."""
+OF_THE_FAILURE: Final = (
+    "give a plain function of the failure, which has error, topic, partition, offset, operator "
+    "and record"
+)
+"""Advice for a function that cannot be asked for a reaction."""
+
+
+def takes(fun: Function, count: int) -> bool:
+    """Return whether a function may be called with so many arguments."""
+    try:
+        signature(fun).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:  # builtins in C have no signature
+        return True
+    return True
+
+
+def takes_failure(fun: Function) -> bool:
+    """Return whether a function may be asked for the reaction to a failure."""
+    return not iscoroutinefunction(fun) and takes(fun, 1)
+
+
+def or_function(parse: Callable[[object], T]) -> Callable[[object], T | Function]:
+    """Return a parser that accepts a function of the failure, or the values of `parse`."""
+
+    def parsed(value: object) -> T | Function:
+        if not callable(value):
+            return parse(value)
+        if not takes_failure(value):
+            raise ValueError(f"{value!r}: {OF_THE_FAILURE}")
+        return value
+
+    return parsed
+
+
 def last_word(choice: object) -> object:
     """Return a reaction, or that which follows the last try."""
     return choice.then if isinstance(choice, Retry) else choice
@@ -495,20 +537,22 @@ class Config:
         "owners of its tasks wait so long. It has to be longer than `commit_interval`, and no "
         "longer than the brokers' `transaction.max.timeout.ms`. Under `exactly_once` only.",
     )
-    on_error: str | Retry = setting(  # noqa: RUF009  # a field, as all others
+    on_error: str | Retry | Function = setting(  # noqa: RUF009  # a field, as all others
         "log",
-        reaction,
+        or_function(reaction),
         doc="Reaction to a record on which an agent or a step raises. `log`: skip the record and "
         "log it. `dlq`: send it to the dead-letter topic too. `stop_task`: stop its task; the "
         "other tasks go on. `stop`: end the worker. `stop_app`: end all workers of the app. "
-        "`retry` or `retry(5, 2s, log)`: try the record again first (`streamsx.retry`). An agent "
-        "or a flow may have a reaction of its own.",
+        "`retry` or `retry(5, 2s, log)`: try the record again first (`streamsx.retry`). In code "
+        "also a [function of the failure](../dead-letters.md#choose-by-agent-or-by-failure) that "
+        "returns one of these, or None for `log`. An agent or a flow may have a reaction of its "
+        "own.",
     )
-    on_decode_error: str = setting(
+    on_decode_error: str | Function = setting(  # noqa: RUF009  # a field, as all others
         "log",
-        decode_reaction,
+        or_function(decode_reaction),
         doc="Reaction to a record whose bytes cannot be decoded: `log`, `dlq`, `stop_task`, "
-        "`stop` or `stop_app`, as for `on_error`.",
+        "`stop` or `stop_app`, as for `on_error`. In code also a function of the failure.",
     )
     dlq_topic: str | None = setting(
         None,
@@ -522,13 +566,14 @@ class Config:
         doc="Number of records in a row that fail and so stop their task, at the first of them. "
         "The worker goes on. `none`: no limit.",
     )
-    on_produce_error: str = setting(
+    on_produce_error: str | Function = setting(  # noqa: RUF009  # a field, as all others
         "stop_task",
-        produce_reaction,
+        or_function(produce_reaction),
         doc="Reaction to an output that a broker refuses for good, because it is too large for "
         "its topic, say. `stop_task`: stop the task that sent it, at the task's last commit. "
         "`stop`: end the worker. `stop_app`: end all workers of the app. `log`: leave the output "
-        "out. `dlq`: send it to the dead-letter topic instead.",
+        "out. `dlq`: send it to the dead-letter topic instead. In code also a function of the "
+        "failure that returns one of these, or None for `stop_task`.",
     )
 
     protocol_type: str = setting(

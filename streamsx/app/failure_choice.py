@@ -1,12 +1,12 @@
 """Reactions to failures that a user gives to one agent or flow, checked where they are given."""
 
 from collections.abc import Callable, Mapping
-from inspect import iscoroutinefunction, signature
 from typing import Any, Final
 
 from streamsx.app.declaration import declaration
 from streamsx.app.users_code import users_line
 from streamsx.config import (
+    OF_THE_FAILURE,
     PRODUCE_REACTIONS,
     REACTIONS,
     RETRY,
@@ -15,6 +15,8 @@ from streamsx.config import (
     produce_reaction,
     reaction,
     retry_of,
+    takes,
+    takes_failure,
 )
 from streamsx.errors import NotSupported, UsageError
 from streamsx.processing.failure_policy import Failure
@@ -52,7 +54,7 @@ def retry(attempts: int = 3, backoff: object = "1s", then: str = "dlq") -> Retry
 
 def of_agent(error: Any, decode_error: Any, produce_error: Any) -> tuple[OnFailure, OfFaust | None]:
     """Return the reactions of an agent, checked, and Faust's `on_error` if it is given."""
-    if callable(error) and not _takes(error, 1) and _takes(error, 2):
+    if callable(error) and not takes(error, 1) and takes(error, 2):
         return on_failure(None, decode_error, produce_error), error
     return on_failure(error, decode_error, produce_error), None
 
@@ -92,20 +94,9 @@ def _checked(name: str, given: Any) -> Any:
             raise UsageError(
                 f"bad reaction to a failure: {name}={given!r} ({users_line()}): {why}"
             ) from None
-    if iscoroutinefunction(given) or not _takes(given, 1):
+    if not takes_failure(given):
         raise NotSupported(
-            f"bad reaction to a failure: {name}={given!r} ({users_line()}): give a plain function "
-            "of the failure, which has error, topic, partition, offset, operator and record; "
+            f"bad reaction to a failure: {name}={given!r} ({users_line()}): {OF_THE_FAILURE}; "
             "on_error of an agent may be a function of agent and error, too"
         )
     return given
-
-
-def _takes(fun: Any, count: int) -> bool:
-    try:
-        signature(fun).bind(*[None] * count)
-    except TypeError:
-        return False
-    except ValueError:  # builtins in C have no signature
-        return True
-    return True

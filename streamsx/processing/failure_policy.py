@@ -11,12 +11,12 @@ A record that is tried again counts once, after its last try.
 Not here: logging and the clock. The driver limits and counts the reports, and measures time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from streamsx.config import Retry, decode_reaction, reaction
+from streamsx.config import Function, Retry, decode_reaction, reaction
 from streamsx.errors import RecordRefused, RecordTooLarge, ValueRefused
 from streamsx.model import Headers, TaskId
 from streamsx.operators.operator import Counts
@@ -128,6 +128,15 @@ class Failure:
         return f"{what}: {self.place}, {self.operator}: {error}{kept}"
 
 
+def first_answer(choices: Iterable[object], failure: Failure) -> object:
+    """Return the first choice that is not None; a function is asked for its own.
+
+    Errors of the user's functions pass through.
+    """
+    answers = (choice(failure) if callable(choice) else choice for choice in choices)
+    return next((answer for answer in answers if answer is not None), None)
+
+
 def nobody(_failure: Failure) -> None:
     """Ignore a failure; for drivers that read only the counters."""
 
@@ -146,8 +155,9 @@ class Policy:
     so that a record that fails leaves nothing in stores.
     """
 
-    on_error: FailureReaction = FailureAction.LOG
-    on_decode_error: FailureAction = FailureAction.LOG
+    on_error: FailureReaction | str | Function = FailureAction.LOG
+    """Reaction, word or function of the failure, as the setting; None of a function is `LOG`."""
+    on_decode_error: FailureAction | str | Function = FailureAction.LOG
     report: Callable[[Failure], None] = nobody
     consecutive_failures_max: int | None = 10
     passed: Callable[[Failure], None] = nobody
@@ -196,18 +206,15 @@ class Policy:
         A function of the user that raises, or returns anything else, stops the task: the record is
         not lost. The error gets a note about that.
         """
-        usual = self.on_decode_error if failure.decode else self.on_error
-        choice = self.choices.decode_error if failure.decode else self.choices.error
-        if choice is None:
-            return usual
-        if not callable(choice):
-            return reaction_of(choice)
+        name, own, usual = (
+            ("on_decode_error", self.choices.decode_error, self.on_decode_error)
+            if failure.decode
+            else ("on_error", self.choices.error, self.on_error)
+        )
         parse = decode_reaction if failure.decode else reaction
         try:
-            word = choice(failure)
-            return usual if word is None else reaction_of(parse(word))
+            return reaction_of(parse(first_answer((own, usual, FailureAction.LOG), failure)))
         except Exception as error:  # of the user's function
-            name = "on_decode_error" if failure.decode else "on_error"
             failure.error.add_note(f"its {name} failed: {type(error).__name__}: {error}")
             return FailureAction.STOP_TASK
 

@@ -28,7 +28,7 @@ from streamsx.client import admin
 from streamsx.client.admin import NewTopic
 from streamsx.client.cluster import START_TIMEOUT_S, Cluster
 from streamsx.model import TopicPartition
-from streamsx.processing.failure_policy import FailureAction, Policy, reaction_of
+from streamsx.processing.failure_policy import Policy
 from streamsx.protocol.commit_metadata import OffsetMetadata
 from streamsx.spark.changelogs import WORKERS, taken_back, who_went_on
 from streamsx.spark.compact import COMPACT, compact
@@ -144,9 +144,9 @@ class Pipeline:
 
     def work(self, number: int, base: Manifest | None, numbered: Iterable[str] = ()) -> BatchWork:
         conf = self.app.conf
-        words = reaction_of(conf.on_error), FailureAction(conf.on_decode_error)
         policy = Policy(
-            *words,
+            conf.on_error,
+            conf.on_decode_error,
             consecutive_failures_max=conf.consecutive_failures_max,
             dead_letters=dead_letters_name(conf),
         )

@@ -14,12 +14,13 @@ letter has the task's own sender, and the task's commit waits for it.
 Not here: finding the refused records of a batch (`client/rejected_batch`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final, Protocol
 
 from streamsx.client.rejected_batch import OF_RECORDS, RefusedRecord, Sender, refusal_message
 from streamsx.clock import Clock
+from streamsx.config import Function
 from streamsx.errors import (
     AppStopped,
     NotFound,
@@ -32,7 +33,7 @@ from streamsx.journal import LOG, Journal
 from streamsx.metrics import Counter, MetricRegistry
 from streamsx.model import TaskId, TopicPartition
 from streamsx.processing.dead_letters import RefusedOutput, kept_or_not
-from streamsx.processing.failure_policy import Failure
+from streamsx.processing.failure_policy import Failure, first_answer
 from streamsx.processing.inbox import Outbox
 from streamsx.protocol.error_codes import name_of
 from streamsx.tasks.active_task import Active
@@ -119,6 +120,7 @@ class ProduceErrors:
     """Consequences of refused records of tasks; one per worker.
 
     Args:
+        choice: the setting: a word, or a function of the failure.
         current: returns whether a sender belongs to the current run of the task.
         awaits: lets the commit of a task that is on its way wait for the record that was sent last.
         dead_letters: name of the dead-letter topic.
@@ -130,7 +132,7 @@ class ProduceErrors:
     def __init__(
         self,
         *,
-        choice: OnProduceError,
+        choice: str | Function,
         principal: str,
         actives: Mapping[TaskId, Active],
         current: Callable[[Sender], bool],
@@ -169,15 +171,15 @@ class ProduceErrors:
         assert task is not None, "a record of no task"
         skips = code in OF_RECORDS and tp.topic not in self._changelogs
         active = self._actives.get(task) if self._current(record.sender) else None
-        choice = record.sender.reaction
-        if choice is None:
-            word = self._choice
-        elif not callable(choice):
-            word = OnProduceError(choice)
-        elif active is None or not skips:  # its next run is asked, or there is no record to ask of
-            word = self._choice if active is not None else OnProduceError.STOP_TASK
-        else:
-            word, what = self._asked(choice, active, tp, record, what)
+        own = record.sender.reaction
+        choices = [self._choice] if own is None else [own, self._choice]
+        if active is not None and skips:
+            word, what = self._asked(choices, active, tp, record, what)
+        elif active is None and callable(choices[0]):  # its next run is asked
+            word = OnProduceError.STOP_TASK
+        else:  # there is no record to ask of
+            words = (each for each in choices if not callable(each))
+            word = OnProduceError(next(words, OnProduceError.STOP_TASK))
         note_refused(self._journal, tp, code, record, word)
         if word is OnProduceError.LOG and skips:
             self._log(tp.topic, f"{what}: it is skipped", record.records)
@@ -193,10 +195,10 @@ class ProduceErrors:
             self._stop(active, what, tp.topic, skips=skips)
 
     def _asked(
-        self, choice: Callable[[Failure], object], active: Active, tp: TopicPartition,
+        self, choices: Iterable[object], active: Active, tp: TopicPartition,
         record: RefusedRecord, what: str,
     ) -> tuple[OnProduceError, str]:  # fmt: skip
-        """Return the word of a user's function, and the event with what became of the call.
+        """Return the first word of the choices, and the event with what became of a call.
 
         A function that raises, or returns anything else, stops the task: the record is not lost.
         """
@@ -204,8 +206,8 @@ class ProduceErrors:
         error = RecordRefused(what)
         place = active.id, *tp, NO_OFFSET, operator
         try:
-            found = choice(Failure(*place, decode=False, error=error, record=record.record))
-            return self._choice if found is None else OnProduceError(found), what
+            failure = Failure(*place, decode=False, error=error, record=record.record)
+            return OnProduceError(first_answer((*choices, OnProduceError.STOP_TASK), failure)), what
         except Exception as failed:  # of the user's function
             note = f"{what} (its on_produce_error failed: {type(failed).__name__}: {failed})"
             return OnProduceError.STOP_TASK, note
@@ -257,15 +259,16 @@ class ProduceErrorsOutsideTasks:
     worker. Under `dlq` the record is sent to the dead-letter topic, unless it comes from there.
 
     Args:
+        choice: the setting. A function is not asked, because there is no task: the record is lost.
         outbox: returns the outbox of dead letters.
     """
 
     def __init__(
-        self, choice: OnProduceError, principal: str, clock: Clock,
+        self, choice: str | Function, principal: str, clock: Clock,
         fails: Callable[[Exception], None], registry: MetricRegistry, *,
         dead_letters: str, outbox: Callable[[], Outbox], journal: Journal,
     ) -> None:  # fmt: skip
-        self._choice = choice
+        self._choice = OnProduceError.STOP_TASK if callable(choice) else OnProduceError(choice)
         self._dead_letters = dead_letters
         self._outbox = outbox
         self._journal = journal

@@ -32,7 +32,7 @@ from streamsx.group.subscription_builder import SubscriptionBuilder
 from streamsx.journal import LOG, Journal
 from streamsx.metrics import MetricRegistry
 from streamsx.model import TaskId, TopicPartition
-from streamsx.processing.failure_policy import FailureAction, Policy, reaction_of
+from streamsx.processing.failure_policy import Policy
 from streamsx.state.directory import StateDirectory
 from streamsx.tasks.active_tasks import ActiveTasks
 from streamsx.tasks.committer import CommitLimits, CommitOutcomes, Committer, patient_until
@@ -42,7 +42,7 @@ from streamsx.tasks.handovers import Handovers
 from streamsx.tasks.idle_log import IdleLog
 from streamsx.tasks.inactive_stores import InactiveStores
 from streamsx.tasks.log_bounds import LATEST, LogBounds
-from streamsx.tasks.produce_errors import OnProduceError, ProduceErrors, ProduceErrorsOutsideTasks
+from streamsx.tasks.produce_errors import ProduceErrors, ProduceErrorsOutsideTasks
 from streamsx.tasks.rebalance_handler import RebalanceHandler
 from streamsx.tasks.rebalance_listeners import ListenerCalls, RebalanceListeners
 from streamsx.tasks.rebalance_log import RebalanceLog
@@ -378,9 +378,8 @@ class WorkerComponents:
         config = context.config
         cluster = context.cluster
         clock = context.clock
-        choice = OnProduceError(config.on_produce_error)
         outside = ProduceErrorsOutsideTasks(
-            choice, cluster.principal, clock, context.owner.fail, context.metrics,
+            config.on_produce_error, cluster.principal, clock, context.owner.fail, context.metrics,
             dead_letters=dead_letters_name(config), outbox=lambda: self.host.producer,
             journal=context.journal,
         )  # fmt: skip
@@ -458,8 +457,8 @@ def purge_of(context: WorkerContext) -> RepartitionPurge:
 def policy_of(config: Config, failures: FailureReports) -> Policy:
     """Return the consequences of records that fail."""
     return Policy(
-        reaction_of(config.on_error),
-        FailureAction(config.on_decode_error),
+        config.on_error,
+        config.on_decode_error,
         failures.report,
         config.consecutive_failures_max,
         failures.passed,
@@ -478,7 +477,7 @@ def produce_errors_of(
     """Return the handler of task records that brokers refuse."""
     stores = (node for plan in context.topology.subtopologies for node in plan.stores)
     return ProduceErrors(
-        choice=OnProduceError(context.config.on_produce_error),
+        choice=context.config.on_produce_error,
         principal=context.cluster.principal,
         actives=tasks.actives,
         current=producer.current,

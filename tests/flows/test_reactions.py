@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from streamsx import App, tumbling
+from streamsx import App, retry, tumbling
 from streamsx.errors import (
     AppStopped,
     NameClash,
     NotSupported,
+    SettingError,
     TaskFailed,
     TaskStopped,
     TopologyError,
@@ -131,6 +132,97 @@ def test_function_that_fails_stops_the_task(made_app: Callable[..., App], answer
         driver.pipe("numbers", [13])
 
 
+async def of_failure(failure: Any) -> str:
+    """Choose by a failure, wrongly with an await."""
+    return "dlq"
+
+
+def by_offset(failure: Any) -> Any:
+    """Choose by the place of the record."""
+    return ["log", "dlq", retry(2, then="dlq"), None][failure.offset]
+
+
+def test_function_of_the_app_chooses_by_the_failure(made_app: Callable[..., App]) -> None:
+    with TestDriver(made_app(None, on_error=by_offset), raises=False) as driver:
+        driver.pipe("numbers", [13, 13, 13, 13, 1])
+
+        offsets = [each.headers["__streams.errors.offset"] for each in driver.read("x-dlq")]
+        assert offsets == [b"1", b"2"]
+        actions = [each.action.value for each in driver.failures if each.action]
+        assert actions == ["log", "dlq", "dlq", "log"]
+        assert [each.attempt for each in driver.failures] == [1, 1, 2, 1]
+        assert results(driver) == [2]
+
+
+def test_function_of_the_app_follows_none_of_an_own_one(made_app: Callable[..., App]) -> None:
+    def own(failure: Any) -> str | None:
+        return "log" if failure.offset == 1 else None
+
+    with TestDriver(made_app(own, on_error=lambda _failure: "dlq"), raises=False) as driver:
+        driver.pipe("numbers", [13, 13])
+
+        assert len(driver.read("x-dlq")) == 1
+
+
+def test_own_word_precedes_the_function_of_the_app(made_app: Callable[..., App]) -> None:
+    with TestDriver(made_app("dlq", on_error=lambda _failure: "stop"), raises=False) as driver:
+        driver.pipe("numbers", [13])
+
+        assert len(driver.read("x-dlq")) == 1
+
+
+@pytest.mark.parametrize("answer", [3, "skip", ZeroDivisionError("oops")])
+def test_function_of_the_app_that_fails_stops_the_task(
+    made_app: Callable[..., App], answer: Any
+) -> None:
+    def choose(_failure: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with (
+        TestDriver(made_app(None, on_error=choose), raises=False) as driver,
+        pytest.raises(TaskStopped, match=r"thirteen \(its on_error failed: \w+Error: "),
+    ):
+        driver.pipe("numbers", [13])
+
+
+def test_function_of_the_app_chooses_for_undecodable_records() -> None:
+    app = App("x", topic_partitions=1, store="memory://", on_decode_error=by_offset)
+    app.flow("numbers").map_values(double).to("out")
+    with TestDriver(app, raises=False) as driver:
+        for at in range(2):
+            driver.to("numbers")(None, b"{", at, None)
+        driver.pipe("numbers", [])
+        assert [each.kept for each in driver.failures] == ["", "kept in x-dlq"]
+
+        driver.to("numbers")(None, b"{", 2, None)
+        with pytest.raises(TaskStopped, match=r"its on_decode_error failed: .*do not get better"):
+            driver.pipe("numbers", [])
+
+
+def test_function_of_the_app_is_asked_about_a_value_that_cannot_be_stored() -> None:
+    app = App("x", topic_partitions=1, store="memory://", on_error=lambda _failure: "dlq")
+    flow = app.flow("numbers")
+    flow.group_by_key().aggregate(dict, lambda _k, v, _d: {v: v} if v == 7 else {}, name="t")
+    with TestDriver(app, raises=False) as driver:
+        driver.pipe("numbers", [("k", 7), ("l", 1)])
+
+        assert driver.table("t") == {"l": {}}
+        assert len(driver.read("x-dlq")) == 1
+
+
+@pytest.mark.parametrize("name", ["on_error", "on_decode_error", "on_produce_error"])
+@pytest.mark.parametrize("given", [of_failure, lambda agent, error: None])
+def test_function_of_the_app_that_waits_or_takes_more_is_refused_with_the_line(
+    name: str, given: Any
+) -> None:
+    app = App("x", **{name: given})
+    says = "give a plain function of the failure, which has"
+    with pytest.raises(SettingError, match=rf"{name} \(app x\): .*{says}.*test_reactions.py:\d+\)"):
+        app.finalize()
+
+
 @pytest.mark.parametrize(("word", "error"), [("stop", TaskFailed), ("stop_app", AppStopped)])
 def test_stop_ends_the_worker(
     made_app: Callable[..., App], word: str, error: type[TaskFailed]
@@ -191,11 +283,6 @@ def test_function_of_faust_is_refused_for_a_flow(given: Any) -> None:
     where = r"on_error=.*test_reactions.py:\d+\): give a plain function of the failure"
     with pytest.raises(NotSupported, match=where):
         with_flow(given)
-
-
-async def of_failure(failure: Any) -> str:
-    """Choose by a failure, wrongly with an await."""
-    return "dlq"
 
 
 @pytest.mark.parametrize("given", [of_failure, lambda one, two, three: None])

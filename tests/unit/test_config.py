@@ -43,6 +43,17 @@ def test_bad_duration_is_refused_with_the_form(written: object) -> None:
         seconds(written)
 
 
+@pytest.mark.parametrize("written", ["-1s", -1, "-0.5m", datetime.timedelta(seconds=-1)])
+def test_negative_duration_is_refused_with_the_reason(written: object) -> None:
+    with pytest.raises(ValueError, match=r"a duration is written .*, and is never below 0"):
+        seconds(written)
+
+
+def test_minus_ahead_of_no_number_is_refused_with_the_form_alone() -> None:
+    with pytest.raises(ValueError, match=r"or 10m$"):
+        seconds("-x")
+
+
 @pytest.mark.parametrize(
     ("setting", "refused", "least", "sensible"),
     [

@@ -21,7 +21,7 @@ from streamsx.protocol.error_codes import ErrorCode
 from streamsx.protocol.record_batch import columns
 from streamsx.protocol.wire import Api
 from streamsx.state.api import ROW
-from streamsx.tasks.produce_errors import OnProduceError, ProduceErrorsOutsideTasks
+from streamsx.tasks.produce_errors import ProduceErrorsOutsideTasks
 from tests.unit.conftest import app_of, words
 
 if TYPE_CHECKING:
@@ -330,10 +330,11 @@ class Outside(Outbox):
     """Outbox without a task: without permission no dead letter is left."""
 
 
-def test_each_record_of_a_refused_batch_is_counted() -> None:
+@pytest.mark.parametrize("choice", ["log", lambda _failure: "stop"])
+def test_each_record_of_a_refused_batch_is_counted(choice: Any) -> None:
     registry = MetricRegistry("")
     errors = ProduceErrorsOutsideTasks(
-        OnProduceError.LOG, "ann", SystemClock(), lambda _error: None, registry,
+        choice, "ann", SystemClock(), lambda _error: None, registry,
         dead_letters="t-dlq", outbox=Outside, journal=Journal("w", SystemClock()),
     )  # fmt: skip
     record = RefusedRecord(Sender(), None, b"k", 100, "no right to write")
@@ -563,6 +564,33 @@ def test_function_chooses_by_the_failure_of_the_output(bench: VirtualCluster) ->
     assert failure.record.value == BAD
 
 
+@pytest.mark.parametrize("own", [None, lambda _failure: None])
+def test_function_of_the_app_chooses_for_readers_that_do_not(
+    bench: VirtualCluster, own: Any
+) -> None:
+    def choose(failure: Failure) -> str | None:
+        return "dlq" if failure.record and failure.record.key == BAD else None
+
+    station = begun(bench, with_reaction(own, on_produce_error=choose))
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", {BAD, b"x"}.__contains__)
+    feed(bench)
+    bench.until(lambda: passed_on(bench) and station.states(T1)[-1] == "stopped")
+    assert [letter.record.key for letter in letters(bench)] == [BAD]
+    assert station.states(T0)[-1] == "running"
+
+
+def test_function_of_the_app_is_not_asked_about_a_row_of_a_changelog(
+    bench: VirtualCluster,
+) -> None:
+    asked: list[Failure] = []
+    given: Any = asked.append
+    station = begun(bench, sending(on_produce_error=given))
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, CHANGELOG, lambda key: BAD in key)
+    feed(bench)
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    assert asked == []
+
+
 @pytest.mark.parametrize("answer", ["ZeroDivisionError", "retry", 3])
 def test_function_that_fails_stops_the_task_of_the_refused_record(
     bench: VirtualCluster, answer: object
@@ -577,6 +605,15 @@ def test_function_that_fails_stops_the_task_of_the_refused_record(
     assert bench.committed[words(0)][0] == 1
     (told,) = errors(station)
     assert "(its on_produce_error failed: " in told
+
+
+def test_function_of_the_app_that_fails_stops_the_task(bench: VirtualCluster) -> None:
+    station = begun(bench, with_reaction(None, on_produce_error=lambda _failure: "retry"))
+    bench.answer = refusing(ErrorCode.INVALID_RECORD, "out", BAD.__eq__)
+    feed(bench)
+    bench.until(lambda: station.states(T0)[-1] == "stopped")
+    (told,) = errors(station)
+    assert "(its on_produce_error failed: ValueError: " in told
 
 
 @pytest.mark.parametrize(("word", "kind"), [("stop", "WorldError"), ("stop_app", "AppStopped")])
