@@ -1,7 +1,8 @@
-"""Apps drawn from seeds, whose readers wait, fail, are tried again and stop their tasks.
+"""Apps drawn from seeds, whose readers wait, fail, are tried again, and stop their task or worker.
 
-Whole workers in virtual time, over the embedded broker. After a while the worker is stopped, the
-code is mended, and another worker does the rest. Then each record has had one effect per reader.
+Whole workers in virtual time, over the embedded broker. A worker that ends is started again. After
+a while it is stopped, the code is mended, and another worker does the rest. Then each record has
+had one effect per reader.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from streamsx.app.channel import Topic
     from streamsx.processing.failure_policy import Failure
+    from tests.unit.conftest import WorkerHarness
 
 GATE = 8
 SLOW = 600
@@ -52,8 +54,11 @@ REACTIONS: dict[str, Any] = {
     "by_offset": by_offset,
     "tried, then stop_task": streamsx.retry(attempts=2, backoff="0.3s", then="stop_task"),
     "tried, then dlq": streamsx.retry(attempts=2, backoff="0.3s", then="dlq"),
+    "stop": "stop",
+    "tried, then stop": streamsx.retry(attempts=2, backoff="0.3s", then="stop"),
 }
-NEVER_SKIPS = ("stop_task", "tried, then stop_task")
+ENDS_WORKER = ("stop", "tried, then stop")
+NEVER_SKIPS = ("stop_task", "tried, then stop_task", *ENDS_WORKER)
 
 
 @dataclass
@@ -87,6 +92,11 @@ class Scene:
     @property
     def is_exact(self) -> bool:
         return self.guarantee == "exactly_once"
+
+    @property
+    def may_repeat(self) -> bool:
+        """Return whether a worker may end at any place, with work that is not committed."""
+        return self.kills or any(reader.reaction in ENDS_WORKER for reader in self.readers)
 
 
 def drawn(seed: int) -> Scene:
@@ -179,15 +189,25 @@ def play(scene: Scene, bench: VirtualCluster) -> None:
     for at in range(0, scene.total, size):
         append(bench, records[at : at + size], in_batch=rng.choice([1, 50]))
         bench.run(gap_s)
+        worker = alive(worker, scene, bench)
     bench.run(rng.choice([1, 8]))
+    worker = alive(worker, scene, bench)
     if scene.kills:
         worker.process.kill()
         worker = bench.station(app_of(scene, mended=False), "w1", by_hand=False)
         bench.run(rng.choice([14, 25]))
-    worker.process.signal(signal.SIGTERM)
+    if worker.process.alive:
+        worker.process.signal(signal.SIGTERM)
     bench.run(6)
     bench.station(app_of(scene, mended=True), "w2", by_hand=False)
     bench.run(MENDS_S)
+
+
+def alive(worker: WorkerHarness, scene: Scene, bench: VirtualCluster) -> WorkerHarness:
+    """Start a worker again that has ended, as a platform would; return the one that runs."""
+    if worker.process.alive:
+        return worker
+    return bench.station(app_of(scene, mended=False), "w0", by_hand=False)
 
 
 def letters(bench: VirtualCluster) -> Counter[tuple[str, str]]:
@@ -251,7 +271,7 @@ def wrong_rows(
     if scene.is_exact:
         if held != sent:
             yield f"{reader}: its table is not its output: {held - sent}, {sent - held}"
-    elif not scene.kills:
+    elif not scene.may_repeat:
         twice = [user for user, count in held.items() if count > 1]
         lost = {f"u{n}" for n in range(scene.total)} - reader.bad - held.keys()
         if twice or lost:
