@@ -909,7 +909,11 @@ class Task:
             raise self.ended
         if self._sealing is None:
             self._sealing = self._seal(rows)
-        return next(self._sealing)
+        try:
+            return next(self._sealing)
+        except StreamsxError as error:
+            self._unsealed = error
+            raise
 
     def _seal(self, rows: int) -> Iterator[TaskMetadata | None]:
         while self._go_on():
@@ -1023,8 +1027,7 @@ class Task:
         try:
             return store.seal(rows)
         except ValueRefused as error:
-            self._unsealed = self._refusal(error, searched=searched)
-            raise self._unsealed from error
+            raise self._refusal(error, searched=searched) from error
 
     def _refusal(self, error: ValueRefused, *, searched: bool) -> StreamsxError:
         done = self.committed_at.positions

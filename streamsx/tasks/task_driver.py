@@ -272,11 +272,13 @@ class TaskDriver:
 
         Under exactly-once they cannot without this one, since one transaction has the work of all.
         So a task that its policy ends ahead of a record stops there, and commits too. After other
-        errors what all tasks have done since the last commit is done again.
+        errors what all tasks have done since the last commit is done again. That includes the same
+        error for the second time: the task has stopped, and a result fails at its last seal.
         """
         self._fail(error)
         active = self.actives.get(task)
-        if active is not None and active.task.stops_ahead and error is active.task.ended:
+        ahead = active is not None and active.task.stops_ahead and error is active.task.ended
+        if active is not None and ahead and not active.why:
             active.why = str(error)
             self.feed(Happened(task, TaskEvent.STOP))
         else:

@@ -24,7 +24,7 @@ from streamsx.client.producer import Producer
 from streamsx.client.security import security_of
 from streamsx.client.unreachable import UnreachableAddresses
 from streamsx.clock import Clock
-from streamsx.config import Config
+from streamsx.config import Config, is_exact
 from streamsx.errors import AppStopped, StreamsxError, TaskFailed, first_of
 from streamsx.event_loops import Threads, guarded, system_thread
 from streamsx.group import member_events as e
@@ -52,6 +52,13 @@ TELL_S = 5.0
 
 A member may miss the first round with the reason: another member has read it and left, so the
 SyncGroup of this one is refused and it joins again."""
+DO_AGAIN_S = 2.0
+"""Seconds for which the other tasks of a worker go on when one ends it, under exactly-once.
+
+That one has gone back first, and all of them with it. "The worker leaves at once": tasks that have
+not begun again commit nothing, and a second task with such a record takes back the work of all. So
+a worker that is started again and again would get no further.
+"""
 CLOSING_MAX_S = 30.0
 CONTROL_END_S = 5.0
 LAST_WORDS_S = 1.0
@@ -254,6 +261,9 @@ class Worker:
             self._give_up_at += TELL_S
             self._made.reports.stop_app(str(error))
             self._loop.call_later(TELL_S, self._leave_now)
+        elif isinstance(error, TaskFailed) and is_exact(self._config):
+            self._give_up_at += DO_AGAIN_S
+            self._loop.call_later(DO_AGAIN_S, self._leave_now)
         else:
             self._leave_now()
 

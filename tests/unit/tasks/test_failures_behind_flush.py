@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import streamsx
-from streamsx import App, Stream
+from streamsx import App, Stream, tumbling
 from streamsx.broker.api.served import answered
 from streamsx.model import TopicPartition
+from tests.flows.test_retrying_workers import committed as read_committed
 from tests.unit.conftest import HOST, PORT, VirtualCluster
 from tests.unit.tasks.test_transactional_committer import (
     PARTITIONS,
@@ -38,6 +39,10 @@ def flushed(bench: VirtualCluster, seen: list[str], app: App) -> WorkerHarness:
     bench.until(lambda: {"a", "b"} <= {*seen})
     bench.run(0.5)
     return station
+
+
+def committed_outputs(bench: VirtualCluster) -> list[bytes]:
+    return sorted(value for n in range(PARTITIONS) for _, value in read_committed(bench, "out", n))
 
 
 def test_records_of_two_tasks_keep_their_tries_and_abort_once(bench: VirtualCluster) -> None:
@@ -97,8 +102,9 @@ def test_worker_that_a_record_ends_commits_what_came_before(
 
 
 @pytest.mark.parametrize("setting", ["on_error", "on_decode_error"])
+@pytest.mark.parametrize("bad_tasks", [1, 3])
 def test_worker_that_ends_again_and_again_gets_on_in_its_other_tasks(
-    bench: VirtualCluster, setting: str
+    bench: VirtualCluster, setting: str, bad_tasks: int
 ) -> None:
     """Each life aborted all, and the next one began at the same places."""
     app = App(
@@ -114,17 +120,56 @@ def test_worker_that_ends_again_and_again_gets_on_in_its_other_tasks(
                 raise ValueError(number)
             counts[str(number)] += 1
 
-    bench.append(TopicPartition("in", 0), [(None, b"1"), (None, b"2")])
-    bench.append(TopicPartition("in", 0), [(None, b"-1" if setting == "on_error" else b"bad")])
+    for n in range(bad_tasks):
+        bad = b"-1" if setting == "on_error" else b"bad"
+        bench.append(TopicPartition("in", n), [(None, b"1"), (None, b"2"), (None, bad)])
 
     def life(number: bytes) -> WorkerHarness:
-        bench.append(TopicPartition("in", 1), [(None, number)] * 2000)
+        bench.append(TopicPartition("in", 3), [(None, number)] * 2000)
         station = bench.station(app, "w0", by_hand=False)
         bench.until(lambda: not station.process.alive, 30)
         return station
 
     life(b"7")
     assert committed_of(life(b"8"), "records") >= 2000
+
+
+@pytest.mark.parametrize("policy", ["stop", "stop_app", "stop_task"])
+def test_result_that_fails_at_the_last_seal_of_a_stopped_task_ends_that_task_alone(
+    bench: VirtualCluster, policy: str
+) -> None:
+    """The seal was asked again after its error, and the data loop ended with it."""
+    app = App(
+        "exact", processing_guarantee="exactly_once", broker=f"{HOST}:{PORT}",
+        memory_budget="32MiB", on_error=policy,
+    )  # fmt: skip
+    source = app.topic("in", value_type=str, value_serializer="raw")
+    out = app.topic("out", value_type=str, value_serializer="raw")
+
+    @app.agent(source)
+    async def note(stream: Stream[str]) -> None:
+        async for word in stream:
+            if word == "poison":
+                raise ValueError(word)
+            await out.send(key="k", value=word)
+
+    def once(count: int) -> int:
+        if count > 1:
+            raise ValueError(count)
+        return count
+
+    windows = app.flow(source).group_by_key().window(tumbling("10s"))
+    windows.count("counts", emit="commit").map_values(once).to("results")
+    station = bench.station(app, "w0", by_hand=False)
+    bench.until(lambda: committed_of(station, "tasks") >= PARTITIONS)
+    bench.append(TopicPartition("in", 0), [(b"k", b"a")])
+    bench.until(lambda: committed_of(station, "records") == 1, 5)
+    bench.append(TopicPartition("in", 0), [(b"k", b"b"), (b"k", b"poison")])
+    bench.append(TopicPartition("in", 1), [(b"k", b"x")])
+    bench.until(lambda: committed_outputs(bench) == [b"a", b"x"], 20)
+    bench.run(20)
+    assert station.process.alive == (policy == "stop_task")
+    assert not [e for e in station.told("error") if "Transition" in str(e["what"])]
 
 
 def test_tasks_whose_bytes_are_bad_tell_of_it_once(bench: VirtualCluster) -> None:
